@@ -1,0 +1,20 @@
+"""Submit tasks for `email_worker.py`, and wait for one of them: python submit_emails.py [COUNT]"""
+
+import sys
+
+from duetime import Client, Submission
+
+
+def main(count: int) -> None:
+    with Client() as client:  # DUETIME_URL and DUETIME_KEY
+        result = client.submit_many(
+            Submission("email.send", {"to": f"user{number}@example.com"}, queue="mail") for number in range(count)
+        )
+        print(f"{result.accepted} accepted, {result.rejected} rejected")
+        report = client.submit("report.build", {"size": 100_000}, queue="mail", delay="1s", labels={"kind": "example"})
+        done = client.wait(report.id, timeout=60)
+        print(f"report {done.id}: {done.state}, result {done.result}")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 10)

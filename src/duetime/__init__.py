@@ -1,0 +1,55 @@
+"""duetime: a multi-tenant task scheduler on PostgreSQL.
+
+The names of the SDK, imported on first use: `from duetime import Client, Worker`.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from duetime.sdk.async_client import AsyncClient as AsyncClient
+    from duetime.sdk.client import Client as Client
+    from duetime.sdk.context import Context as Context
+    from duetime.sdk.errors import ApiError as ApiError
+    from duetime.sdk.errors import Permanent as Permanent
+    from duetime.sdk.errors import Retry as Retry
+    from duetime.sdk.errors import SdkError as SdkError
+    from duetime.sdk.errors import Snooze as Snooze
+    from duetime.sdk.errors import TaskCancelled as TaskCancelled
+    from duetime.sdk.once import once as once
+    from duetime.sdk.shapes import RetryPolicy as RetryPolicy
+    from duetime.sdk.shapes import Submission as Submission
+    from duetime.sdk.shapes import Target as Target
+    from duetime.sdk.shapes import Task as Task
+    from duetime.sdk.worker import Worker as Worker
+
+_HOMES = {
+    "ApiError": "errors",
+    "AsyncClient": "async_client",
+    "Client": "client",
+    "Context": "context",
+    "Permanent": "errors",
+    "Retry": "errors",
+    "RetryPolicy": "shapes",
+    "SdkError": "errors",
+    "Snooze": "errors",
+    "Submission": "shapes",
+    "Target": "shapes",
+    "Task": "shapes",
+    "TaskCancelled": "errors",
+    "Worker": "worker",
+    "once": "once",
+}
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"duetime.sdk.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

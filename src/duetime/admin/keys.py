@@ -1,0 +1,142 @@
+"""Bearer keys: who may ask, and for which tenant.
+
+A key is shown once, when it is made; only its SHA-256 is stored, which is
+enough because a key is 32 random bytes and cannot be guessed.  `Keys` remembers
+what it looked up for a few seconds, so a revoked key ends within that time.
+"""
+
+import base64
+import hashlib
+import secrets
+import time
+from datetime import datetime
+from typing import Literal, cast, get_args
+
+import asyncpg
+import msgspec
+
+from duetime.admin.tenants import DEFAULT_TENANT, Tenant, create_tenant, find_tenant
+from duetime.clock import Monotonic
+from duetime.database.pool import Database
+from duetime.database.statements import load
+from duetime.errors import Conflict, InvalidInput, NotFound
+
+Role = Literal["producer", "worker", "operator", "viewer", "admin"]
+ROLES: tuple[Role, ...] = get_args(Role)
+PREFIX = "dt_"
+REMEMBER_SECONDS = 5.0
+#: What is remembered is small, and a caller can only fill it with keys that exist.
+REMEMBER_AT_MOST = 10_000
+
+_SQL = load(__package__, "keys.sql")
+
+
+class Caller(msgspec.Struct, frozen=True):
+    """Who asks: a key, and the tenant for which it acts."""
+
+    tenant: int
+    tenant_name: str
+    key: int
+    role: Role
+
+
+class KeyInfo(msgspec.Struct, frozen=True):
+    """A key as it is listed: its beginning, never itself."""
+
+    id: int
+    hint: str
+    role: Role
+    created_at: datetime
+    revoked_at: datetime | None = None
+
+
+def mint_key() -> str:
+    return PREFIX + base64.urlsafe_b64encode(secrets.token_bytes(32)).rstrip(b"=").decode()
+
+
+def hash_key(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
+
+
+async def create_key(database: Database, tenant: int, role: Role = "admin") -> tuple[KeyInfo, str]:
+    """Make a key; the second part is the key itself, which nobody can read again."""
+    if role not in ROLES:
+        raise InvalidInput.at("role", f"must be one of {', '.join(ROLES)}")
+    key = mint_key()
+    rows = await database.run(_SQL["make"], tenant=tenant, hash=hash_key(key), hint=key[:8], role=role)
+    return _info(rows[0]), key
+
+
+async def list_keys(database: Database, tenant: int) -> list[KeyInfo]:
+    return [_info(row) for row in await database.run(_SQL["read_of_tenant"], tenant=tenant)]
+
+
+async def revoke_key(database: Database, tenant: int, key: int) -> bytes:
+    """End a key; returns its hash, so that a `Keys` can forget it at once."""
+    # Beyond what the column holds there is no key, and PostgreSQL would not even look.
+    rows = await database.run(_SQL["revoke"], tenant=tenant, key=key) if 0 < key < 1 << 31 else []
+    if not rows:
+        raise NotFound(f"there is no key {key}")
+    hashed: bytes = rows[0]["hash"]
+    return hashed
+
+
+async def ensure_default(database: Database) -> tuple[Tenant, str | None]:
+    """The tenant `default`; with a first admin key if it has none that is valid."""
+    tenant = await find_tenant(database, DEFAULT_TENANT)
+    if tenant is None:
+        try:
+            tenant = await create_tenant(database, DEFAULT_TENANT)
+        except Conflict:
+            # Another node was quicker.
+            tenant = await find_tenant(database, DEFAULT_TENANT)
+    assert tenant is not None
+    if any(key.revoked_at is None for key in await list_keys(database, tenant.id)):
+        return tenant, None
+    _, key = await create_key(database, tenant.id, "admin")
+    return tenant, key
+
+
+class Keys:
+    """Finds the caller of a key, and the tenant of a name, remembering both for a while."""
+
+    def __init__(self, database: Database, monotonic: Monotonic = time.monotonic) -> None:
+        self._database = database
+        self._monotonic = monotonic
+        self._callers: dict[bytes, tuple[float, Caller]] = {}
+        self._tenants: dict[str, tuple[float, Tenant]] = {}
+
+    async def resolve(self, key: str) -> Caller | None:
+        hashed = hash_key(key)
+        known = self._callers.get(hashed)
+        if known is not None and known[0] > self._monotonic():
+            return known[1]
+        rows = await self._database.run(_SQL["find"], hash=hashed)
+        if not rows:
+            self._callers.pop(hashed, None)
+            return None
+        row = rows[0]
+        caller = Caller(row["tenant"], row["tenant_name"], row["id"], cast(Role, row["role"]))
+        if len(self._callers) >= REMEMBER_AT_MOST:
+            self._callers.clear()
+        self._callers[hashed] = (self._monotonic() + REMEMBER_SECONDS, caller)
+        return caller
+
+    async def find_tenant(self, name: str) -> Tenant | None:
+        known = self._tenants.get(name)
+        if known is not None and known[0] > self._monotonic():
+            return known[1]
+        # PostgreSQL's text has no NUL, so no tenant's name has one either.
+        tenant = await find_tenant(self._database, name) if "\0" not in name else None
+        if tenant is not None:
+            if len(self._tenants) >= REMEMBER_AT_MOST:
+                self._tenants.clear()
+            self._tenants[name] = (self._monotonic() + REMEMBER_SECONDS, tenant)
+        return tenant
+
+    def forget(self, hashed: bytes) -> None:
+        self._callers.pop(hashed, None)
+
+
+def _info(row: asyncpg.Record) -> KeyInfo:
+    return KeyInfo(row["id"], row["hint"], cast(Role, row["role"]), row["created_at"], row["revoked_at"])

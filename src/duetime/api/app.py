@@ -1,0 +1,149 @@
+"""The API as one ASGI application: from a request to its handler, and every error to a problem.
+
+The order is fixed: path, method, key, body.  An error of ours is answered as
+it says; anything else is a 500 whose reference stands in the log together with
+the cause, of which the client sees nothing.
+"""
+
+import math
+import uuid
+from collections.abc import Callable
+
+import structlog
+
+from duetime.admin.keys import Caller, Keys
+from duetime.api.admin import Administration
+from duetime.api.auth import authenticate
+from duetime.api.dead import DeadLetters
+from duetime.api.health import Health
+from duetime.api.http import PROBLEM_JSON, Answer, ClientGoneError, Receive, Request, Router, Scope, Send, encode
+from duetime.api.problems import problem_of
+from duetime.api.reference import Reference
+from duetime.api.steer import Steer
+from duetime.api.tasks import Tasks
+from duetime.api.validation import TaskReader
+from duetime.api.workers import Workers
+from duetime.database.pool import Database
+from duetime.errors import DuetimeError, MethodNotAllowed, NotFound, Unauthorized
+from duetime.lifecycle.holders import Holders
+from duetime.lifecycle.lanes import Lanes
+from duetime.lifecycle.settle import Settler
+from duetime.lifecycle.steer import Steering
+from duetime.lifecycle.submit import Submitter
+from duetime.scheduler.feed import Feeder
+
+log = structlog.get_logger()
+
+#: Stands in where a call needs no key.
+NOBODY = Caller(0, "", 0, "viewer")
+
+
+class App:
+    def __init__(
+        self,
+        *,
+        database: Database,
+        lanes: Lanes,
+        submitter: Submitter,
+        feeder: Feeder,
+        holders: Holders,
+        settler: Settler,
+        steering: Steering,
+        keys: Keys,
+        is_ready: Callable[[], str | None],
+    ) -> None:
+        self._keys = keys
+        self._workers = Workers(lanes, feeder, holders, settler)
+        self._router = Router(
+            [
+                *Tasks(database, lanes, submitter, feeder, TaskReader()).routes(),
+                *Steer(database, lanes, steering).routes(),
+                *DeadLetters(database, lanes, steering).routes(),
+                *self._workers.routes(),
+                *Administration(database, keys).routes(),
+                *Health(is_ready).routes(),
+                *Reference().routes(),
+            ]
+        )
+
+    def end_polls(self) -> None:
+        """Answer every worker's waiting poll at once, for a server that stops."""
+        self._workers.end_polls()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        match scope["type"]:
+            case "http":
+                await self._serve(scope, receive, send)
+            case "lifespan":
+                await _live(receive, send)
+            case _:
+                await send({"type": "websocket.close", "code": 1003})
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            answer = await self._answer(scope, receive)
+        except ClientGoneError:
+            return
+        except DuetimeError as error:
+            answer = _problem(error)
+        except Exception as error:
+            reference = uuid.uuid4().hex[:12]
+            log.exception("request failed", reference=reference, method=scope["method"], path=scope["path"])
+            answer = _problem(_fault(reference, error))
+        await _send(answer, scope["method"] == "HEAD", send)
+
+    async def _answer(self, scope: Scope, receive: Receive) -> Answer:
+        methods, path = self._router.find(scope)
+        if not methods:
+            raise NotFound("there is no such path; /docs lists them all")
+        route = methods.get(scope["method"])
+        if route is None:
+            allowed = ", ".join(sorted(methods))
+            error = MethodNotAllowed(f"this path takes {allowed}")
+            answer = _problem(error)
+            answer.headers += ((b"allow", allowed.encode()),)
+            return answer
+        headers = dict(scope["headers"])
+        caller = await authenticate(self._keys, headers) if route.operation.needs_key else NOBODY
+        return await route.handler(Request(route.operation, scope, receive, headers, path, caller))
+
+
+async def _send(answer: Answer, is_head: bool, send: Send) -> None:
+    headers = [
+        (b"content-type", answer.content_type.encode()),
+        (b"content-length", b"%d" % len(answer.body)),
+        *answer.headers,
+    ]
+    if answer.status == 204:
+        headers = list(answer.headers)
+    try:
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        await send({"type": "http.response.body", "body": b"" if is_head else answer.body})
+    except BaseException:
+        if answer.on_lost is not None:
+            await answer.on_lost()
+        raise
+
+
+def _problem(error: DuetimeError) -> Answer:
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    if isinstance(error, Unauthorized):
+        headers += ((b"www-authenticate", b'Bearer realm="duetime"'),)
+    if error.retry_after is not None:
+        headers += ((b"retry-after", b"%d" % max(1, math.ceil(error.retry_after))),)
+    return Answer(error.status, encode(problem_of(error)), PROBLEM_JSON, headers)
+
+
+def _fault(reference: str, cause: Exception) -> DuetimeError:
+    fault = DuetimeError(f"a fault of the server; its log has more under the reference {reference}")
+    fault.__cause__ = cause
+    return fault
+
+
+async def _live(receive: Receive, send: Send) -> None:
+    """Startup and shutdown are the server's own business; nothing of ours waits for them."""
+    while True:
+        message = await receive()
+        await send({"type": f"{message['type']}.complete"})
+        if message["type"] == "lifespan.shutdown":
+            return

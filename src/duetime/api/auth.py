@@ -1,0 +1,42 @@
+"""Who asks: the bearer key of a request, and the tenant for which it acts."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from duetime.admin.keys import Caller, Keys
+from duetime.errors import Forbidden, NotFound, Unauthorized
+
+_HOW = "send the header Authorization: Bearer <key>"
+
+
+async def authenticate(keys: Keys, headers: Mapping[bytes, bytes]) -> Caller:
+    """The caller; an admin key acts for another tenant with the header Duetime-Tenant."""
+    given = headers.get(b"authorization")
+    if given is None:
+        raise Unauthorized(f"this call needs an API key; {_HOW}")
+    scheme, _, key = given.decode("latin-1").partition(" ")
+    if scheme.lower() != "bearer" or not key.strip():
+        raise Unauthorized(f"the Authorization header cannot be read; {_HOW}")
+    caller = await keys.resolve(key.strip())
+    if caller is None:
+        raise Unauthorized("the API key is not valid: it is unknown or was revoked")
+    acted_for = headers.get(b"duetime-tenant")
+    return caller if acted_for is None else await _act_for(keys, caller, acted_for)
+
+
+async def _act_for(keys: Keys, caller: Caller, header: bytes) -> Caller:
+    name = header.decode("latin-1").strip()
+    if name == caller.tenant_name:
+        return caller
+    if caller.role != "admin":
+        raise Forbidden("only an admin key can act for another tenant; leave the header Duetime-Tenant out")
+    tenant = await keys.find_tenant(name)
+    if tenant is None:
+        raise NotFound(f"there is no tenant {name[:80]}")
+    return msgspec.structs.replace(caller, tenant=tenant.id, tenant_name=tenant.name)
+
+
+def need_admin(caller: Caller) -> None:
+    if caller.role != "admin":
+        raise Forbidden("this call needs an admin key")

@@ -1,0 +1,70 @@
+"""Dead letters: list them, give them another chance, or drop them."""
+
+import uuid
+from dataclasses import dataclass
+
+from duetime.api import dead_operations as operations
+from duetime.api.filters import filter_of, read_filter, read_page
+from duetime.api.http import Answer, Request, Route, json_answer, make_decoder
+from duetime.api.schemas import DropAnswer, DropRequest, RedriveAnswer, RedriveRequest
+from duetime.database.pool import Database
+from duetime.errors import InvalidInput
+from duetime.lifecycle.lanes import Lanes
+from duetime.lifecycle.steer import Steering
+from duetime.views.dead import dead_ids, list_dead
+from duetime.views.filters import TaskFilter
+from duetime.views.tasks import lane_key
+
+Ids = list[uuid.UUID]
+_decode_redrive = make_decoder(RedriveRequest)
+_decode_drop = make_decoder(DropRequest)
+
+
+@dataclass(frozen=True)
+class DeadLetters:
+    database: Database
+    lanes: Lanes
+    steering: Steering
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(operations.LIST, self.list),
+            Route(operations.REDRIVE, self.redrive),
+            Route(operations.DROP, self.drop),
+        ]
+
+    async def list(self, request: Request) -> Answer:
+        query = request.query()
+        wanted = read_filter(query)
+        cursor, limit = read_page(query)
+        caller = request.caller
+        page = await list_dead(self.database, self.lanes, caller.tenant, caller.tenant_name, wanted, cursor, limit)
+        return json_answer(200, page)
+
+    async def redrive(self, request: Request) -> Answer:
+        request.query()
+        asked = await request.json(_decode_redrive)
+        ids, following = await self._find(request, asked)
+        verdicts = await self.steering.redrive(ids, asked.rate) if ids else {}
+        changed = sum(verdict.changed for verdict in verdicts.values())
+        return json_answer(200, RedriveAnswer(len(ids), changed, following))
+
+    async def drop(self, request: Request) -> Answer:
+        request.query()
+        asked = await request.json(_decode_drop)
+        ids, following = await self._find(request, asked)
+        verdicts = await self.steering.drop(ids) if ids else {}
+        changed = sum(verdict.changed for verdict in verdicts.values())
+        return json_answer(200, DropAnswer(len(ids), changed, following))
+
+    async def _find(self, request: Request, asked: DropRequest) -> tuple[Ids, str | None]:
+        """The ids that are meant and the tenant's own, and the cursor to go on from."""
+        if (asked.ids is not None) + (asked.filter is not None) + asked.all != 1:
+            raise InvalidInput("give exactly one of ids, filter, and all: true")
+        tenant = request.caller.tenant
+        if asked.ids is not None:
+            if asked.cursor is not None:
+                raise InvalidInput.at("cursor", "not with ids")
+            return [task for task in asked.ids if await lane_key(self.lanes, tenant, task) is not None], None
+        wanted = TaskFilter() if asked.filter is None else filter_of(asked.filter)
+        return await dead_ids(self.database, self.lanes, tenant, wanted, asked.cursor, asked.limit)

@@ -1,0 +1,77 @@
+"""Filters and pages as they come in a query string or in a body."""
+
+from datetime import datetime
+
+import msgspec
+
+from duetime.api.schemas import FilterRequest, Instant
+from duetime.clock import to_ms_rounded_up
+from duetime.errors import InvalidInput
+from duetime.views.filters import DEFAULT_LIMIT, MAX_LIMIT, TaskFilter
+
+_RIGHT_TIME = "must be a time such as 2030-01-31T12:00:00Z, with its zone"
+
+
+def read_filter(query: dict[str, list[str]]) -> TaskFilter:
+    return TaskFilter.of(
+        state=_one(query, "state"),
+        type=_one(query, "type"),
+        queue=_one(query, "queue"),
+        priority=_one(query, "priority"),
+        labels=query.get("label", []),
+        from_ms=_read_time(query, "from"),
+        to_ms=_read_time(query, "to"),
+    )
+
+
+def filter_of(asked: FilterRequest) -> TaskFilter:
+    """The same from a body; its errors are told under `filter`."""
+    try:
+        return TaskFilter.of(
+            asked.state,
+            asked.type,
+            asked.queue,
+            asked.priority,
+            asked.label,
+            _to_ms("from", asked.from_),
+            _to_ms("to", asked.to),
+        )
+    except InvalidInput as error:
+        (first, *_) = error.errors
+        raise InvalidInput.at(f"filter.{first.path}", first.message) from error
+
+
+def read_page(query: dict[str, list[str]]) -> tuple[str | None, int]:
+    """Cursor and limit of a list."""
+    limit = _one(query, "limit")
+    if limit is None:
+        return _one(query, "cursor"), DEFAULT_LIMIT
+    if not (limit.isascii() and limit.isdigit() and len(limit) <= 6 and 1 <= int(limit) <= MAX_LIMIT):
+        raise InvalidInput.at("limit", f"must be a number from 1 to {MAX_LIMIT}")
+    return _one(query, "cursor"), int(limit)
+
+
+def _one(query: dict[str, list[str]], name: str) -> str | None:
+    values = query.get(name, [])
+    if len(values) > 1:
+        raise InvalidInput.at(name, "must be given once")
+    return values[0] if values else None
+
+
+def _read_time(query: dict[str, list[str]], name: str) -> int | None:
+    text = _one(query, name)
+    if text is None:
+        return None
+    try:
+        # In a query string a bare plus is a space, and no time has one before its zone.
+        return _to_ms(name, msgspec.convert(text.replace(" ", "+") if "T" in text else text, Instant))
+    except msgspec.ValidationError as error:
+        raise InvalidInput.at(name, _RIGHT_TIME) from error
+
+
+def _to_ms(name: str, instant: datetime | None) -> int | None:
+    try:
+        return None if instant is None else to_ms_rounded_up(instant)
+    except (OverflowError, ValueError) as error:
+        # The first and last day of the calendar, in a zone that leads out of it.
+        raise InvalidInput.at(name, "is not a time within the years 1 to 9999") from error

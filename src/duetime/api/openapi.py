@@ -1,0 +1,283 @@
+"""The OpenAPI 3.1 document, made from the operations and the types of their bodies.
+
+`openapi.json` in the repository is this document; `python -m
+duetime.api.openapi openapi.json` writes it, and a test compares the two.
+"""
+
+import sys
+from collections.abc import Iterable, Sequence
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from duetime.api import admin, dead_operations, health, reference_operations, task_operations, worker_operations
+from duetime.api.operations import Operation, Parameter, Reply
+from duetime.api.problems import Problem
+from duetime.api.schemas import Accepted, BatchProblem, Rejected
+from duetime.api.seconds import schema_hook
+from duetime.model.task import MAX_BATCH
+
+OPERATIONS: list[Operation] = [
+    *task_operations.OPERATIONS,
+    *dead_operations.OPERATIONS,
+    *worker_operations.OPERATIONS,
+    *admin.OPERATIONS,
+    *health.OPERATIONS,
+    *reference_operations.OPERATIONS,
+]
+TAGS = {
+    "Tasks": "One thing to do at one time.",
+    "Dead letters": "Tasks whose attempts are used up or whose failure is permanent.",
+    "Workers": "The protocol of those that run tasks in their own process.",
+    "Administration": "Keys and secrets of a tenant.",
+    "Server": "The node itself.",
+}
+DESCRIPTION = """duetime runs a task at its time, at least once and effectively once, and loses nothing when any
+process dies.
+
+Every call under `/v1` needs `Authorization: Bearer <key>`. Errors are problem details (RFC 9457) with a stable `code`;
+wrong input is a 422 that names each field and what would be right. Times are RFC 3339 with their zone; durations are
+seconds, or text like `"30s"`, `"5m"`, `"2h"`, `"1d"`, `"1h30m"`. Lists give `next`, the cursor of the following page.
+An admin key acts for another tenant with the header `Duetime-Tenant`."""
+
+_REFERENCE = "#/components/schemas/{name}"
+#: Every call under /v1 can answer with these, whatever it does; 404: `Duetime-Tenant` names nobody.
+_ALWAYS_WITH_KEY = (401, 403, 404, 500, 503)
+_ALWAYS = (500, 503)
+_NAMES = {
+    "TaskView": "Task",
+    "AttemptView": "Attempt",
+    "DeadView": "DeadLetter",
+    "TargetView": "Target",
+    "RetryView": "RetryPolicy",
+    "Waiting": "WaitingReason",
+    "KeyInfo": "Key",
+    "FailureBody": "Failure",
+    "LeasedAnswer": "LeasedTask",
+}
+_RESPONSE_NAMES = {status.value: status.phrase.title().replace(" ", "") for status in HTTPStatus}
+_BOTH_TIMES = {
+    "required": ["run_at", "delay"],
+    "properties": {"run_at": {"not": {"type": "null"}}, "delay": {"not": {"type": "null"}}},
+}
+_ONE_TIME = {
+    "oneOf": [
+        {"required": [one], "properties": {one: {"not": {"type": "null"}}, other: {"type": "null"}}}
+        for one, other in (("run_at", "delay"), ("delay", "run_at"))
+    ]
+}
+_ONE_CHOICE = {
+    "oneOf": [
+        {
+            "required": ["ids"],
+            "properties": {
+                "ids": {"type": "array"},
+                "filter": {"type": "null"},
+                "all": {"const": False},
+                "cursor": {"type": "null"},
+            },
+        },
+        {
+            "required": ["filter"],
+            "properties": {"ids": {"type": "null"}, "filter": {"type": "object"}, "all": {"const": False}},
+        },
+        {
+            "required": ["all"],
+            "properties": {"ids": {"type": "null"}, "filter": {"type": "null"}, "all": {"const": True}},
+        },
+    ]
+}
+#: What two fields of one object must be to each other, which no type can say.
+_RULES: dict[str, dict[str, Any]] = {
+    "TaskRequest": {"not": _BOTH_TIMES},
+    "RescheduleRequest": _ONE_TIME,
+    "BulkRescheduleRequest": _ONE_TIME,
+    "RedriveRequest": _ONE_CHOICE,
+    "DropRequest": _ONE_CHOICE,
+}
+
+
+def build_document(operations: Sequence[Operation] = tuple(OPERATIONS)) -> dict[str, Any]:
+    schemas = _Schemas(operations)
+    paths: dict[str, dict[str, Any]] = {}
+    for operation in operations:
+        paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation, schemas)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "duetime",
+            "version": "1",
+            "summary": "A task scheduler: hand it a task and a time.",
+            "description": DESCRIPTION,
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": "/"}],
+        "tags": [{"name": name, "description": description} for name, description in TAGS.items()],
+        "paths": paths,
+        "components": {
+            "schemas": dict(sorted(schemas.components.items())),
+            "responses": {_RESPONSE_NAMES[status]: _problem_response(status) for status in _used_problems(operations)},
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer", "description": "An API key: `dt_…`."}},
+        },
+    }
+
+
+class _Schemas:
+    """The schema of every type, by reference where it has a name."""
+
+    def __init__(self, operations: Iterable[Operation]) -> None:
+        types: list[Any] = [Problem, BatchProblem, Accepted, Rejected]
+        for operation in operations:
+            types += [operation.body] if operation.body is not None else []
+            types += [reply.body for reply in operation.replies.values() if reply.body is not None]
+        unique = list({repr(each): each for each in types}.values())
+        schemas, components = msgspec.json.schema_components(unique, schema_hook=schema_hook, ref_template=_REFERENCE)
+        self._by_type: dict[str, dict[str, Any]] = {
+            repr(each): _rename(schema) for each, schema in zip(unique, schemas, strict=True)
+        }
+        self.components = {_NAMES.get(name, name): _tidy(_rename(schema)) for name, schema in components.items()}
+        for name, rule in _RULES.items():
+            self.components[name] |= rule
+        item = {"anyOf": [self.of(Accepted), self.of(Rejected)]}
+        self.components["BatchAnswer"]["properties"]["results"]["items"] = item
+
+    def of(self, kind: Any) -> dict[str, Any]:
+        return self._by_type[repr(kind)]
+
+
+def _rename(schema: Any) -> Any:
+    match schema:
+        case {"$ref": str(reference), **rest}:
+            name = reference.rpartition("/")[2]
+            return {"$ref": _REFERENCE.format(name=_NAMES.get(name, name)), **_rename(rest)}
+        case dict():
+            return {key: _rename(value) for key, value in schema.items()}
+        case list():
+            return [_rename(value) for value in schema]
+        case _:
+            return schema
+
+
+def _tidy(schema: dict[str, Any]) -> dict[str, Any]:
+    """A type's own title adds nothing to the name under which it stands."""
+    schema.pop("title", None)
+    if "description" in schema:
+        schema["description"] = " ".join(schema["description"].split())
+    return schema
+
+
+def _operation(operation: Operation, schemas: _Schemas) -> dict[str, Any]:
+    answer: dict[str, Any] = {
+        "operationId": operation.name,
+        "tags": [operation.tag],
+        "summary": operation.summary,
+    }
+    if operation.description:
+        answer["description"] = operation.description
+    if operation.needs_key:
+        answer["security"] = [{"key": []}]
+    parameters = [_path_parameter(operation)] if "{id}" in operation.path else []
+    parameters += [_parameter(parameter) for parameter in operation.parameters]
+    if parameters:
+        answer["parameters"] = parameters
+    if operation.body is not None:
+        content: dict[str, Any] = {"application/json": {"schema": _body_schema(operation, schemas)}}
+        if operation.example is not None:
+            content["application/json"]["example"] = operation.example
+        content |= {kind: {"schema": dict(schema)} for kind, schema in operation.other_bodies.items()}
+        answer["requestBody"] = {"required": True, "content": content}
+    answer["responses"] = {
+        str(status): _response(reply, schemas) for status, reply in sorted(operation.replies.items())
+    } | {str(status): {"$ref": f"#/components/responses/{_RESPONSE_NAMES[status]}"} for status in _problems(operation)}
+    if operation is task_operations.SUBMIT_BATCH:
+        answer["responses"]["422"] = {
+            "description": "The request is wrong as a whole, or `atomic` and a task of it is: nothing was stored.",
+            "content": {
+                "application/problem+json": {"schema": {"anyOf": [schemas.of(BatchProblem), schemas.of(Problem)]}}
+            },
+        }
+    return answer
+
+
+def _body_schema(operation: Operation, schemas: _Schemas) -> dict[str, Any]:
+    schema = dict(schemas.of(operation.body))
+    if operation is task_operations.SUBMIT_BATCH:
+        schema["maxItems"] = MAX_BATCH
+    return schema
+
+
+def _path_parameter(operation: Operation) -> dict[str, Any]:
+    if operation.path.startswith("/v1/keys"):
+        description, schema = "The key's number.", {"type": "integer", "minimum": 1}
+    else:
+        description, schema = "The task's id.", {"type": "string", "format": "uuid"}
+    return {"name": "id", "in": "path", "required": True, "description": description, "schema": schema}
+
+
+def _parameter(parameter: Parameter) -> dict[str, Any]:
+    schema = dict(parameter.schema)
+    return {
+        "name": parameter.name,
+        "in": parameter.place,
+        "required": False,
+        "description": parameter.description,
+        "schema": {"type": "array", "items": schema, "maxItems": 32} if parameter.is_many else schema,
+    }
+
+
+def _response(reply: Reply, schemas: _Schemas) -> dict[str, Any]:
+    answer: dict[str, Any] = {"description": reply.description}
+    if reply.headers:
+        answer["headers"] = {
+            name: {"description": description, "required": True, "schema": {"type": "string"}}
+            for name, description in reply.headers.items()
+        }
+    if reply.body is not None:
+        answer["content"] = {reply.content_type: {"schema": schemas.of(reply.body)}}
+    elif reply.content_type != "application/json":
+        answer["content"] = {reply.content_type: {"schema": {"type": "string"}}}
+    return answer
+
+
+def _problems(operation: Operation) -> list[int]:
+    return sorted({*(_ALWAYS_WITH_KEY if operation.needs_key else _ALWAYS), *operation.problems})
+
+
+def _used_problems(operations: Iterable[Operation]) -> list[int]:
+    return sorted({status for operation in operations for status in _problems(operation)})
+
+
+_MEANING = {
+    400: "The body is not JSON, or it was cut off; nothing was done.",
+    401: "There is no API key, or it is not valid.",
+    403: "The API key does not allow this.",
+    404: "There is no such thing, or it is another tenant's.",
+    409: "The state of things forbids it; `code` says which rule.",
+    413: "Too large: the body, the payload, or the number of items.",
+    415: "The body is of another media type than this call takes.",
+    422: "Understood and wrong; `errors` names each field and what would be right.",
+    500: "A fault of the server; `detail` has the reference under which it stands in its log.",
+    503: "Not available right now; try again. With the code `unknown` it is not known whether it was done.",
+}
+
+
+def _problem_response(status: int) -> dict[str, Any]:
+    answer: dict[str, Any] = {
+        "description": _MEANING[status],
+        "content": {"application/problem+json": {"schema": {"$ref": _REFERENCE.format(name="Problem")}}},
+    }
+    header = {401: "WWW-Authenticate", 503: "Retry-After"}.get(status)
+    if header:
+        answer["headers"] = {header: {"schema": {"type": "string"}}}
+    return answer
+
+
+def encode_document(document: dict[str, Any]) -> bytes:
+    """The document as it lies in the repository: indented, one line at its end."""
+    return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_bytes(encode_document(build_document()))

@@ -1,0 +1,59 @@
+"""What the API offers, as data: one `Operation` for each method and path.
+
+The router and the OpenAPI document are both made from it, so neither can know
+of something that the other does not.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One query parameter or header, with its JSON schema."""
+
+    name: str
+    description: str
+    schema: Mapping[str, Any]
+    place: str = "query"
+    #: May be given more than once.
+    is_many: bool = False
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One answer: what it means, and the type of its body."""
+
+    description: str
+    body: Any = None
+    content_type: str = "application/json"
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Operation:
+    method: str
+    path: str
+    name: str
+    tag: str
+    summary: str
+    replies: Mapping[int, Reply]
+    description: str = ""
+    #: The type of the JSON body; None: the call takes no body.
+    body: Any = None
+    #: Other media types of the body, each with its schema.
+    other_bodies: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    parameters: tuple[Parameter, ...] = ()
+    #: Codes of the problems it can answer with, beside those that every call has.
+    problems: tuple[int, ...] = ()
+    needs_key: bool = True
+    #: A small body cannot hold a list that costs much memory when it is read.
+    max_body: int = 1024 * 1024
+    #: An example of the body, for the reference.
+    example: Any = None
+
+    @cached_property
+    def query_names(self) -> frozenset[str]:
+        return frozenset(parameter.name for parameter in self.parameters if parameter.place == "query")

@@ -1,0 +1,28 @@
+"""Lists as the OpenAPI document shows them; `views` gives the same as generic pages."""
+
+from msgspec import Struct
+
+from duetime.admin.keys import KeyInfo
+from duetime.views.dead import DeadView
+from duetime.views.tasks import TaskView
+
+
+class TaskPage(Struct):
+    """Some tasks; `next` is the cursor of the following page, null on the last one."""
+
+    items: list[TaskView]
+    next: str | None
+
+
+class DeadPage(Struct):
+    """Some dead letters; `next` is the cursor of the following page, null on the last one."""
+
+    items: list[DeadView]
+    next: str | None
+
+
+class KeyPage(Struct):
+    """All keys of the tenant."""
+
+    items: list[KeyInfo]
+    next: str | None

@@ -1,0 +1,80 @@
+"""Errors as problem details (RFC 9457), and wrong input as paths and messages.
+
+Every error of ours has a stable `code`; a program reads that, a person reads
+`detail` and `errors`.  What we did not expect is a 500 with a reference that
+stands in the log, and nothing of its inside.
+"""
+
+import re
+
+import msgspec
+
+from duetime.errors import DuetimeError, FieldError, InvalidInput, MalformedBody
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """What went wrong (RFC 9457)."""
+
+    type: str
+    title: str
+    status: int
+    code: str
+    detail: str
+    errors: list[FieldError] = []
+
+
+_AT = re.compile(r"^(?P<message>.*?)(?: - at `(?:key in )?\$\.?(?P<path>.*)`)?$", re.DOTALL)
+_UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>.*)`", re.DOTALL)
+_MISSING = re.compile(r"Object missing required field `(?P<name>.*)`", re.DOTALL)
+_SHOWN_NAME = 80
+_decode_raw = msgspec.json.Decoder(msgspec.Raw).decode
+
+
+def problem_of(error: DuetimeError) -> Problem:
+    return Problem(
+        type=f"urn:duetime:problem:{error.code}",
+        title=error.title,
+        status=error.status,
+        code=error.code,
+        detail=error.detail,
+        errors=list(error.errors),
+    )
+
+
+def read_decode_error(error: Exception, body: bytes, known: tuple[str, ...] = ()) -> DuetimeError:
+    """Turn what the JSON decoder said into an error of ours.
+
+    `known` are the field names of the outermost object, to help with a misspelt one.
+    """
+    if isinstance(error, msgspec.ValidationError):
+        # The decoder stops at the first wrong value; what follows may not be JSON at all.
+        try:
+            _decode_raw(body)
+        except (msgspec.DecodeError, RecursionError) as deeper:
+            error = deeper
+    match error:
+        case msgspec.ValidationError():
+            return _invalid(str(error), known)
+        case RecursionError():
+            return MalformedBody("the JSON is nested too deeply")
+        case UnicodeError():
+            return MalformedBody("the body is not UTF-8")
+        case _:
+            return MalformedBody(f"the body is not valid JSON: {error}")
+
+
+def _invalid(text: str, known: tuple[str, ...]) -> InvalidInput:
+    found = _AT.match(text)
+    assert found is not None
+    message, path = found["message"], found["path"] or ""
+    if unknown := _UNKNOWN.fullmatch(message):
+        hint = f"; there are: {', '.join(known)}" if known and not path else ""
+        return InvalidInput.at(_join(path, unknown["name"][:_SHOWN_NAME]), f"there is no such field{hint}")
+    if missing := _MISSING.fullmatch(message):
+        return InvalidInput.at(_join(path, missing["name"]), "is required")
+    message = message[:1].lower() + message[1:]
+    return InvalidInput.at(path, message) if path else InvalidInput(message, (FieldError("", message),))
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name

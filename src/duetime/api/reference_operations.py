@@ -1,0 +1,34 @@
+"""The pages for people, and the OpenAPI document itself, as data."""
+
+from typing import Any
+
+from duetime.api.operations import Operation, Reply
+
+DOCUMENT = Operation(
+    method="GET",
+    path="/openapi.json",
+    name="openapi",
+    tag="Server",
+    summary="This document",
+    replies={200: Reply("The OpenAPI document.", dict[str, Any])},
+    needs_key=False,
+)
+DOCS = Operation(
+    method="GET",
+    path="/docs",
+    name="docs",
+    tag="Server",
+    summary="The reference, for people",
+    replies={200: Reply("A page.", content_type="text/html")},
+    needs_key=False,
+)
+START = Operation(
+    method="GET",
+    path="/",
+    name="start",
+    tag="Server",
+    summary="The first page",
+    replies={200: Reply("A page.", content_type="text/html")},
+    needs_key=False,
+)
+OPERATIONS = [DOCUMENT, DOCS, START]

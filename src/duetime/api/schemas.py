@@ -1,0 +1,395 @@
+"""What travels: the body of every request and of every answer.
+
+Unknown fields are refused, because a misspelt option that is silently ignored
+shows itself days later.  A payload or result is carried through as the bytes
+it came in.  Defaults of durations are plain numbers, so that the schema can show
+them.  What a type cannot say is checked in `validation`.
+"""
+
+import uuid
+from datetime import datetime
+from typing import Annotated, Any, Literal, cast
+
+from msgspec import Meta, Raw, Struct, field
+
+from duetime.api.problems import Problem
+from duetime.api.seconds import Backoff, Delay, KeyRetention, RetryAfter, RetrySpan, Sla, Timeout, Wait
+from duetime.errors import FieldError
+from duetime.model.retry import DEFAULT_RETRY
+from duetime.model.task import Delivery, TaskState
+
+NAME_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$"
+LABEL_KEY_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._:/-]{0,62}$"
+#: The least that a printable text is; the format `printable` is all of it.
+PRINTABLE = "[^\\u0000-\\u001F\\u007F-\\u009F]"
+MAX_BULK = 10_000
+MAX_IDS = 10_000
+MAX_SETTLEMENTS = 5_000
+MAX_HELD = 10_000
+
+
+def _said(description: str, **schema: Any) -> Meta:
+    """A description and schema for readers; the check itself is in `validation`."""
+    return Meta(description=description, extra_json_schema=schema or None)
+
+
+def _name(description: str) -> Meta:
+    return _said(description, pattern=NAME_PATTERN, minLength=1, maxLength=128)
+
+
+Priority = Literal["critical", "high", "normal", "low"]
+Instant = Annotated[datetime, Meta(tz=True)]
+TypeName = Annotated[str, _name("What kind of work it is; workers have a handler for each type.")]
+QueueName = Annotated[str, _name("The queue, which is made on first use.")]
+Tag = Annotated[str, _said("A tag.", pattern=NAME_PATTERN, minLength=1, maxLength=128)]
+Labels = Annotated[
+    dict[
+        Annotated[str, _said("A label's name.", pattern=LABEL_KEY_PATTERN, minLength=1, maxLength=63)],
+        Annotated[str, _said("Printable text.", format="printable", pattern=f"^{PRINTABLE}{{0,255}}$", maxLength=255)],
+    ],
+    Meta(max_length=32, description="Up to 32 names and values to find the task by."),
+]
+WorkerName = Annotated[
+    str,
+    _said(
+        "Names one worker process from its start to its end: add random characters at each start.",
+        format="printable",
+        pattern=f"^{PRINTABLE}{{1,200}}$",
+        minLength=1,
+        maxLength=200,
+    ),
+]
+
+
+class TargetRequest(Struct, forbid_unknown_fields=True):
+    """An HTTP endpoint that does the work."""
+
+    url: Annotated[
+        str,
+        _said(
+            "Where to send the task: http or https, without user name and password.",
+            format="uri",
+            pattern="^[Hh][Tt][Tt][Pp][Ss]?://",
+            maxLength=2083,
+        ),
+    ]
+    method: Literal["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"] = "POST"
+    headers: Annotated[
+        dict[
+            Annotated[str, _said("A header's name.", pattern="^[A-Za-z0-9!#$%&'*+.^_`|~-]+$", format="header-name")],
+            Annotated[str, _said("ASCII without control characters.", pattern="^([!-~]([ -~\\t]*[!-~])?)?$")],
+        ],
+        Meta(
+            max_length=64,
+            description="Headers to send, 16 KB in all. Those that duetime sets itself cannot be given: `Host`, "
+            "`Content-Length`, `Idempotency-Key`, connection headers, `webhook-…` and `duetime-…`.",
+        ),
+    ] = {}
+    timeout: Timeout | None = None
+    retry_on: Annotated[
+        list[Annotated[int, Meta(ge=400, le=599)]],
+        Meta(max_length=32, description="Statuses to try again although they count as permanent."),
+    ] = []
+
+
+class RetryRequest(Struct, forbid_unknown_fields=True):
+    """When a failed attempt is tried again (the names and meaning of Cloud Tasks)."""
+
+    max_attempts: Annotated[int, Meta(ge=1, le=1000, description="All attempts, the first one included.")] = (
+        DEFAULT_RETRY.max_attempts
+    )
+    min_backoff: Backoff = cast(Backoff, DEFAULT_RETRY.min_backoff)
+    max_backoff: Backoff = cast(Backoff, DEFAULT_RETRY.max_backoff)
+    max_doublings: Annotated[
+        int, Meta(ge=0, le=60, description="How often the wait doubles before it grows evenly.")
+    ] = DEFAULT_RETRY.max_doublings
+    max_retry_duration: RetrySpan | None = None
+
+
+class TaskRequest(Struct, forbid_unknown_fields=True, gc=False):
+    """A task to be submitted."""
+
+    type: TypeName
+    payload: Annotated[Raw, Meta(description="Any JSON, up to 64 KiB; null if absent.")] = field(default_factory=Raw)
+    queue: QueueName = "default"
+    priority: Priority = "normal"
+    run_at: Annotated[
+        Instant | None,
+        Meta(description="When to run it (RFC 3339), up to 10 years ahead; in the past means now. Not with `delay`."),
+    ] = None
+    delay: Delay | None = None
+    target: TargetRequest | None = None
+    retry: RetryRequest | None = None
+    timeout: Timeout | None = None
+    expires_at: Annotated[
+        Instant | None, Meta(description="Not to be started at or after this time; later than `run_at`.")
+    ] = None
+    idempotency_key: Annotated[
+        Annotated[str, _said("", format="printable", pattern=f"^{PRINTABLE}{{1,255}}$", minLength=1, maxLength=255)]
+        | None,
+        Meta(description="Names the task: the same key gives the same task back, another body under it is a 409."),
+    ] = None
+    idempotency_ttl: KeyRetention = cast(KeyRetention, 86_400.0)
+    requires: Annotated[
+        list[Tag], Meta(max_length=16, description="Tags that a worker must have to get the task.")
+    ] = []
+    sla: Sla | None = None
+    delivery: Annotated[
+        Delivery, Meta(description="`at_most_once`: an attempt that was handed out is never tried again.")
+    ] = "at_least_once"
+    labels: Labels | None = None
+
+
+class FilterRequest(Struct, forbid_unknown_fields=True, rename={"from_": "from"}):
+    """Which tasks: all that is given must hold."""
+
+    state: TaskState | None = None
+    type: TypeName | None = None
+    queue: QueueName | None = None
+    priority: Priority | None = None
+    label: Annotated[
+        list[
+            Annotated[
+                str,
+                _said(
+                    "A label as `name=value`.", pattern=f"^[A-Za-z0-9][A-Za-z0-9._:/-]{{0,62}}={PRINTABLE}{{0,255}}$"
+                ),
+            ]
+        ],
+        Meta(max_length=32, description="Labels that the task must have."),
+    ] = []
+    from_: Annotated[Instant | None, Meta(description="Due at or after this time.")] = None
+    to: Annotated[Instant | None, Meta(description="Due before this time.")] = None
+
+
+Cursor = Annotated[
+    str, Meta(max_length=200, description="`next` of the answer before.", extra_json_schema={"format": "cursor"})
+]
+
+
+class BulkRequest(Struct, forbid_unknown_fields=True):
+    """Tasks by filter; `{}` as the filter means all tasks of the tenant."""
+
+    filter: FilterRequest
+    limit: Annotated[int, Meta(ge=1, le=MAX_BULK, description="How many tasks to look at in this call.")] = 1_000
+    cursor: Cursor | None = None
+
+
+class BulkRescheduleRequest(BulkRequest, forbid_unknown_fields=True):
+    """Tasks by filter, and their new time: exactly one of `run_at` and `delay`."""
+
+    run_at: Instant | None = None
+    delay: Delay | None = None
+
+
+class RescheduleRequest(Struct, forbid_unknown_fields=True):
+    """The new time: exactly one of the two."""
+
+    run_at: Instant | None = None
+    delay: Delay | None = None
+
+
+class DropRequest(Struct, forbid_unknown_fields=True):
+    """Dead letters: exactly one of `ids`, `filter` and `all`."""
+
+    ids: Annotated[list[uuid.UUID], Meta(max_length=MAX_IDS)] | None = None
+    filter: FilterRequest | None = None
+    all: bool = False
+    limit: Annotated[int, Meta(ge=1, le=MAX_BULK, description="How many to look at in this call.")] = 1_000
+    cursor: Cursor | None = None
+
+
+class RedriveRequest(DropRequest, forbid_unknown_fields=True):
+    """Dead letters: exactly one of `ids`, `filter` and `all`."""
+
+    rate: Annotated[
+        Annotated[float, Meta(ge=0.01, le=1_000_000)] | None,
+        Meta(description="Tasks a second, for a redrive that does not flood its handlers; all at once if absent."),
+    ] = None
+
+
+class LeaseRequest(Struct, forbid_unknown_fields=True):
+    """Ask for tasks that are due."""
+
+    worker: WorkerName
+    queues: Annotated[
+        Annotated[list[QueueName], Meta(max_length=1_000)] | None,
+        Meta(description="Only from these queues; null: from all."),
+    ] = None
+    tags: Annotated[list[Tag], Meta(max_length=64, description="What the worker has, for tasks that require it.")] = []
+    max: Annotated[int, Meta(ge=1, le=1000, description="At most this many tasks: as many as it has room for.")] = 1
+    wait: Wait = cast(Wait, 0.0)
+
+
+class FailureBody(Struct, forbid_unknown_fields=True):
+    """Why an attempt failed."""
+
+    message: Annotated[str, Meta(max_length=16_384)]
+    kind: Annotated[
+        Literal["transient", "permanent"], Meta(description="`permanent`: another attempt would fail as well.")
+    ] = "transient"
+    detail: Annotated[Raw, Meta(description="Any JSON.")] = field(default_factory=Raw)
+
+
+class Settlement(Struct, forbid_unknown_fields=True, gc=False):
+    """How one attempt ended."""
+
+    id: uuid.UUID
+    attempt: Annotated[int, Meta(ge=1, le=2_147_483_647)]
+    outcome: Annotated[
+        Literal["succeeded", "failed", "snoozed", "released"],
+        Meta(description="`released`: given back, it was never started; `snoozed` does not use up an attempt."),
+    ]
+    result: Annotated[Raw, Meta(description="Any JSON, up to 64 KiB.")] = field(default_factory=Raw)
+    error: FailureBody | None = None
+    retry_after: RetryAfter | None = None
+    started_at: Instant | None = None
+    completed_at: Instant | None = None
+
+
+class SettleRequest(Struct, forbid_unknown_fields=True):
+    """Outcomes of attempts that the worker holds."""
+
+    worker: WorkerName
+    settlements: Annotated[list[Settlement], Meta(max_length=MAX_SETTLEMENTS)]
+
+
+class HeldAttempt(Struct, forbid_unknown_fields=True, gc=False):
+    """An attempt that the worker holds."""
+
+    id: uuid.UUID
+    attempt: Annotated[int, Meta(ge=1, le=2_147_483_647)]
+    started: Annotated[bool, Meta(description="false: it waits in the worker and was not begun.")] = True
+
+
+class BeatRequest(Struct, forbid_unknown_fields=True):
+    """A sign of life, naming every attempt that the worker holds."""
+
+    worker: WorkerName
+    attempts: Annotated[list[HeldAttempt], Meta(max_length=MAX_HELD)] = []
+
+
+class KeyRequest(Struct, forbid_unknown_fields=True):
+    """A key to be made, for the tenant that asks."""
+
+    role: Literal["producer", "worker", "operator", "viewer", "admin"] = "admin"
+
+
+# Answers
+
+
+class Accepted(Struct, omit_defaults=True, gc=False):
+    """An item of a batch that is a task now."""
+
+    id: uuid.UUID
+    state: TaskState
+    #: The key or the request was known: this is the task it stood for.
+    repeated: Annotated[bool, Meta(description="The task was there already, under the same idempotency key.")] = False
+
+
+class Rejected(Struct):
+    """An item of a batch that was refused."""
+
+    error: Problem
+
+
+class BatchAnswer(Struct):
+    """A result for each item, in order."""
+
+    results: list[Any]
+    accepted: int
+    rejected: int
+
+
+class BatchProblem(Struct):
+    """An atomic batch with wrong items: nothing of it was stored."""
+
+    type: str
+    title: str
+    status: int
+    code: str
+    detail: str
+    errors: list[FieldError]
+    results: list[Rejected | None]
+
+
+class LeasedAnswer(Struct, gc=False):
+    """One attempt for the worker to run."""
+
+    id: uuid.UUID
+    type: str
+    queue: str
+    payload: Raw
+    attempt: int
+    run_at: datetime
+    timeout: float
+    labels: Annotated[Raw, _said("The task's labels.", type=["object", "null"])]
+    trace: str | None
+    priority: Priority
+    delivery: Delivery
+    recovered: Annotated[
+        bool,
+        Meta(description="A former holder died or forgot it: send a beat that names it as started before running it."),
+    ]
+
+
+class LeaseAnswer(Struct):
+    """Tasks to run, and how often to send a beat."""
+
+    tasks: list[LeasedAnswer]
+    beat_every: Annotated[float, Meta(description="Seconds between two beats.")]
+
+
+class SettleAnswer(Struct):
+    """What became of the reports."""
+
+    settled: Annotated[int, Meta(description="How many reports were taken.")]
+    lost: Annotated[list[uuid.UUID], Meta(description="Not held by this worker (any more): discard the work.")]
+    cancelled: Annotated[list[uuid.UUID], Meta(description="Cancelled while they ran.")]
+
+
+class BeatAnswer(Struct):
+    """Attempts to stop."""
+
+    lost: list[uuid.UUID]
+    cancelled: list[uuid.UUID]
+
+
+class BulkAnswer(Struct):
+    """How many tasks the filter found, how many the verb changed, and where to go on."""
+
+    matched: int
+    changed: int
+    next: str | None
+
+
+class RedriveAnswer(Struct):
+    matched: int
+    redriven: int
+    next: str | None
+
+
+class DropAnswer(Struct):
+    matched: int
+    dropped: int
+    next: str | None
+
+
+class KeyMade(Struct):
+    """A new key, shown this once."""
+
+    id: int
+    key: str
+    role: str
+
+
+class SecretAnswer(Struct):
+    """The secret that signs calls to the tenant's HTTP targets (Standard Webhooks)."""
+
+    secret: Annotated[str, _said("`whsec_` and base64.", pattern="^whsec_[A-Za-z0-9+/]+=*$")]
+
+
+class HealthAnswer(Struct):
+    """The process is alive, or ready."""
+
+    status: Literal["ok"] = "ok"

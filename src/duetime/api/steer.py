@@ -1,0 +1,146 @@
+"""The verbs: one task by its id, or many by a filter.
+
+A verb whose effect is there already is answered like one that had it; one that
+the task's state forbids is a conflict that names the state.
+"""
+
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from duetime.api import task_operations as operations
+from duetime.api.filters import filter_of
+from duetime.api.http import Answer, Handler, Request, Route, json_answer, make_decoder
+from duetime.api.schemas import BulkAnswer, BulkRequest, BulkRescheduleRequest, RescheduleRequest
+from duetime.api.validation import check_run_at, invalid
+from duetime.clock import to_ms_rounded_up
+from duetime.database.pool import Database
+from duetime.errors import FieldError, InvalidInput, NotFound, WrongState
+from duetime.lifecycle.lanes import Lanes
+from duetime.lifecycle.steer import Steering, Verdict
+from duetime.model.task import TaskState
+from duetime.views.scan import task_ids
+from duetime.views.tasks import get_task, lane_key
+
+_decode_bulk = make_decoder(BulkRequest)
+_decode_bulk_reschedule = make_decoder(BulkRescheduleRequest)
+_decode_reschedule = make_decoder(RescheduleRequest)
+
+Verdicts = dict[uuid.UUID, Verdict]
+Apply = Callable[[Sequence[uuid.UUID]], Awaitable[Verdicts]]
+
+#: States in which there is nothing left to do for the verb.
+_ALREADY: dict[str, frozenset[TaskState]] = {
+    "cancel": frozenset({TaskState.CANCELLED}),
+    "pause": frozenset({TaskState.PAUSED}),
+    "resume": frozenset({TaskState.SCHEDULED, TaskState.READY, TaskState.RETRYING, TaskState.RUNNING}),
+    "run-now": frozenset({TaskState.READY, TaskState.RUNNING}),
+    "reschedule": frozenset(),
+    "retry": frozenset({TaskState.READY}),
+}
+_DONE = {
+    "cancel": "cancelled",
+    "pause": "paused",
+    "resume": "resumed",
+    "run-now": "run now",
+    "reschedule": "rescheduled",
+    "retry": "retried",
+}
+
+
+@dataclass(frozen=True)
+class Steer:
+    database: Database
+    lanes: Lanes
+    steering: Steering
+
+    def routes(self) -> list[Route]:
+        return [Route(operation, self._one(verb)) for verb, operation in operations.VERBS.items()] + [
+            Route(operation, self._many(verb)) for verb, operation in operations.BULK_VERBS.items()
+        ]
+
+    def _one(self, verb: str) -> Handler:
+        async def handle(request: Request) -> Answer:
+            request.query()
+            task, caller = request.task_id(), request.caller
+            run_at = None
+            if verb == "reschedule":
+                asked = await request.json(_decode_reschedule)
+                run_at = self._new_time(asked.run_at, asked.delay)
+            else:
+                await request.no_body()
+            if await lane_key(self.lanes, caller.tenant, task) is None:
+                raise NotFound(f"there is no task {task}")
+            verdict = (await self._apply(verb, run_at)([task]))[task]
+            if verdict.state is None and not verdict.changed:
+                raise NotFound(f"there is no task {task}")
+            if not verdict.changed and verdict.state is not None and verdict.state not in _ALREADY[verb]:
+                raise WrongState(_DONE[verb], verdict.state)
+            view = await get_task(self.database, self.lanes, caller.tenant, caller.tenant_name, task)
+            if view is None:
+                raise NotFound(f"there is no task {task}")
+            return json_answer(200, view)
+
+        return handle
+
+    def _many(self, verb: str) -> Handler:
+        async def handle(request: Request) -> Answer:
+            request.query()
+            asked: BulkRequest
+            run_at = None
+            if verb == "reschedule":
+                asked = reschedule = await request.json(_decode_bulk_reschedule)
+                run_at = self._new_time(reschedule.run_at, reschedule.delay)
+            else:
+                asked = await request.json(_decode_bulk)
+            ids, following = await task_ids(
+                self.database,
+                self.lanes,
+                request.caller.tenant,
+                filter_of(asked.filter),
+                asked.cursor,
+                asked.limit,
+                except_ms=None if run_at is None else to_ms_rounded_up(run_at),
+            )
+            verdicts = await self._apply(verb, run_at)(ids) if ids else {}
+            changed = sum(verdict.changed for verdict in verdicts.values())
+            return json_answer(200, BulkAnswer(len(ids), changed, following))
+
+        return handle
+
+    def _apply(self, verb: str, run_at: datetime | None) -> Apply:
+        match verb:
+            case "cancel":
+                return self.steering.cancel
+            case "pause":
+                return self.steering.pause
+            case "resume":
+                return self.steering.resume
+            case "run-now":
+                return self.steering.run_now
+            case "retry":
+                return self._retry
+            case "reschedule" if run_at is not None:
+                return lambda ids: self.steering.reschedule(ids, run_at)
+            case _:
+                raise AssertionError(f"no verb {verb}")
+
+    async def _retry(self, ids: Sequence[uuid.UUID]) -> Verdicts:
+        """A dead letter gets new budgets; a task that waits for its next attempt gets it now."""
+        verdicts = await self.steering.redrive(ids)
+        waiting = [task for task, verdict in verdicts.items() if verdict.state is TaskState.RETRYING]
+        return {**verdicts, **(await self.steering.run_now(waiting))} if waiting else verdicts
+
+    def _new_time(self, run_at: datetime | None, delay: float | None) -> datetime:
+        now = self.database.clock.now()
+        if (run_at is None) == (delay is None):
+            raise InvalidInput.at("run_at", "give run_at or delay: exactly one of the two")
+        if run_at is None:
+            assert delay is not None
+            return now + timedelta(seconds=delay)
+        errors: list[FieldError] = []
+        run_at = check_run_at(run_at, now, errors)
+        if errors:
+            raise invalid(errors)
+        return run_at

@@ -1,0 +1,267 @@
+"""Submit tasks, and look at them.
+
+Submitting is the hot path: the answer is made from the request itself, and the
+database is read only when a key turns out to be known.
+"""
+
+import hashlib
+import re
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import msgspec
+from msgspec import Raw
+
+from duetime.api import task_operations as operations
+from duetime.api.batch import read_items
+from duetime.api.filters import read_filter, read_page
+from duetime.api.http import (
+    JSON,
+    PROBLEM_JSON,
+    Answer,
+    Request,
+    Route,
+    decode_json,
+    json_answer,
+    make_decoder,
+    read_uuid,
+)
+from duetime.api.problems import problem_of
+from duetime.api.schemas import Accepted, BatchAnswer, BatchProblem, Rejected, TaskRequest
+from duetime.api.validation import TaskReader, index_path
+from duetime.clock import from_ms
+from duetime.database.pool import Database
+from duetime.errors import DuetimeError, FieldError, InvalidInput, NotFound, UnsupportedMediaType
+from duetime.lifecycle.lanes import Lanes
+from duetime.lifecycle.state import read_states
+from duetime.lifecycle.submit import Submission, Submitted, Submitter
+from duetime.model.retry import DEFAULT_RETRY
+from duetime.model.task import DEFAULT_TIMEOUT_SECONDS, NewTask, Options, TaskState
+from duetime.views.explain import LaneFeeder, explain
+from duetime.views.tasks import RetryView, TargetView, TaskView, get_task, list_tasks
+
+REQUEST_KEY_AGE = timedelta(hours=1)
+#: How far a client's clock may be ahead of the database's.
+REQUEST_KEY_AHEAD = timedelta(minutes=5)
+
+_TRACE = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+_decoder = make_decoder(TaskRequest)
+_NO_OPTIONS = Options()
+
+
+@dataclass(frozen=True)
+class Tasks:
+    database: Database
+    lanes: Lanes
+    submitter: Submitter
+    feeder: LaneFeeder
+    reader: TaskReader
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(operations.SUBMIT, self.submit),
+            Route(operations.SUBMIT_BATCH, self.submit_batch),
+            Route(operations.LIST, self.list),
+            Route(operations.GET, self.get),
+            Route(operations.EXPLAIN, self.explain),
+        ]
+
+    async def submit(self, request: Request) -> Answer:
+        request.query()
+        if request.content_type() != JSON:
+            raise UnsupportedMediaType(f"send {JSON}, not {request.content_type()}")
+        body = await request.body()
+        now = self.database.clock.now()
+        asked = decode_json(_decoder, body)
+        task = self.reader.read(asked, request.caller.tenant, now, read_trace(request))
+        key = read_request_key(request, now)
+        (submission,) = await self.submitter.submit([task], key, _digest(body) if key else b"")
+        if isinstance(submission, DuetimeError):
+            raise submission
+        view = None
+        if not submission.is_new:
+            caller = request.caller
+            view = await get_task(self.database, self.lanes, caller.tenant, caller.tenant_name, submission.id)
+        if view is None:
+            view = _view_of(task, submission, request.caller.tenant_name, self.database.clock.now())
+        headers = ((b"location", f"/v1/tasks/{submission.id}".encode()),)
+        return json_answer(202 if submission.is_new else 200, view, headers)
+
+    async def submit_batch(self, request: Request) -> Answer:
+        query = request.query()
+        is_atomic = _read_flag(query, "atomic")
+        body = await request.body()
+        now = self.database.clock.now()
+        key = read_request_key(request, now)
+        items = read_items(request.content_type(), body)
+        trace = read_trace(request)
+        tenant = request.caller.tenant
+        results: list[NewTask | DuetimeError] = []
+        for item in items:
+            try:
+                results.append(item if isinstance(item, DuetimeError) else self.reader.read(item, tenant, now, trace))
+            except DuetimeError as error:
+                results.append(error)
+        await self._ensure_lanes(results)
+        tasks = [each for each in results if isinstance(each, NewTask)]
+        if is_atomic and len(tasks) < len(results):
+            return _refuse_all(results)
+        submissions = await self.submitter.submit(tasks, key, _digest(body) if key else b"") if tasks else []
+        return json_answer(200, await self._batch_answer(results, submissions))
+
+    async def _ensure_lanes(self, results: list[NewTask | DuetimeError]) -> None:
+        """Make the lanes that are new; what has no lane is refused in its place."""
+        wanted = {id(each.lane): each.lane for each in results if isinstance(each, NewTask)}
+        for mark, key in wanted.items():
+            if self.lanes.find(key) is not None:
+                continue
+            try:
+                await self.lanes.ensure(key)
+            except InvalidInput as error:
+                for place, each in enumerate(results):
+                    if isinstance(each, NewTask) and id(each.lane) == mark:
+                        results[place] = error
+
+    async def _batch_answer(
+        self, results: list[NewTask | DuetimeError], submissions: Sequence[Submission]
+    ) -> BatchAnswer:
+        now_ms = self.database.clock.now_ms()
+        known = [each.id for each in submissions if isinstance(each, Submitted) and not each.is_new]
+        states = await read_states(self.database, known) if known else {}
+        answers: list[Accepted | Rejected] = []
+        left = iter(submissions)
+        rejected = 0
+        for each in results:
+            submission = next(left) if isinstance(each, NewTask) else each
+            if isinstance(submission, DuetimeError):
+                rejected += 1
+                answers.append(Rejected(problem_of(submission)))
+                continue
+            state = TaskState.SCHEDULED if submission.run_at_ms > now_ms else TaskState.READY
+            if submission.is_new:
+                answers.append(Accepted(submission.id, state))
+            else:
+                answers.append(Accepted(submission.id, states.get(submission.id, state), True))
+        return BatchAnswer(answers, len(answers) - rejected, rejected)
+
+    async def get(self, request: Request) -> Answer:
+        request.query()
+        caller, task = request.caller, request.task_id()
+        view = await get_task(self.database, self.lanes, caller.tenant, caller.tenant_name, task)
+        if view is None:
+            raise NotFound(f"there is no task {task}")
+        return json_answer(200, view)
+
+    async def list(self, request: Request) -> Answer:
+        query = request.query()
+        wanted = read_filter(query)
+        cursor, limit = read_page(query)
+        caller = request.caller
+        page = await list_tasks(self.database, self.lanes, caller.tenant, caller.tenant_name, wanted, cursor, limit)
+        return json_answer(200, page)
+
+    async def explain(self, request: Request) -> Answer:
+        request.query()
+        task = request.task_id()
+        explanation = await explain(self.database, self.lanes, self.feeder, request.caller.tenant, task)
+        if explanation is None:
+            raise NotFound(f"there is no task {task}")
+        return json_answer(200, explanation)
+
+
+def read_request_key(request: Request, now: datetime) -> uuid.UUID | None:
+    """The header Idempotency-Key: it names the request, and is kept for an hour."""
+    given = request.headers.get(b"idempotency-key")
+    if given is None:
+        return None
+    key = read_uuid(given.decode("latin-1").strip())
+    if key is None or key.version != 7:
+        raise InvalidInput.at("Idempotency-Key", "must be a UUID of version 7, or left out")
+    minted_ms, now_ms = key.int >> 80, now.timestamp() * 1000
+    oldest = now_ms - REQUEST_KEY_AGE.total_seconds() * 1000
+    if not oldest <= minted_ms <= now_ms + REQUEST_KEY_AHEAD.total_seconds() * 1000:
+        raise InvalidInput.at(
+            "Idempotency-Key",
+            "must have been made within the last hour; make a new one, and check this machine's clock",
+        )
+    return key
+
+
+def read_trace(request: Request) -> str | None:
+    """The trace that the task belongs to; one that cannot be read is ignored, as its standard asks."""
+    given = request.headers.get(b"traceparent")
+    return given.decode() if given is not None and _TRACE.fullmatch(given) else None
+
+
+def _digest(body: bytes) -> bytes:
+    return hashlib.blake2b(body, digest_size=16).digest()
+
+
+def _read_flag(query: dict[str, list[str]], name: str) -> bool:
+    match query.get(name, ["false"])[-1]:
+        case "true" | "1":
+            return True
+        case "false" | "0":
+            return False
+        case _:
+            raise InvalidInput.at(name, "must be true or false")
+
+
+def _refuse_all(results: list[NewTask | DuetimeError]) -> Answer:
+    errors: list[FieldError] = []
+    places: list[Rejected | None] = []
+    for place, each in enumerate(results):
+        places.append(Rejected(problem_of(each)) if isinstance(each, DuetimeError) else None)
+        if isinstance(each, DuetimeError):
+            errors += index_path(place, each)
+    count = sum(place is not None for place in places)
+    problem = BatchProblem(
+        type=f"urn:duetime:problem:{InvalidInput.code}",
+        title=InvalidInput.title,
+        status=422,
+        code=InvalidInput.code,
+        detail=f"{count} of {len(places)} items are wrong, so none was stored",
+        errors=errors,
+        results=places,
+    )
+    return Answer(422, msgspec.json.encode(problem), PROBLEM_JSON)
+
+
+def _view_of(task: NewTask, submission: Submitted, tenant_name: str, now: datetime) -> TaskView:
+    """The task as `GET` would show it now, from what is known without reading it back."""
+    options = task.options or _NO_OPTIONS
+    target, retry = options.target, options.retry or DEFAULT_RETRY
+    due_at = from_ms(submission.run_at_ms)
+    return TaskView(
+        id=submission.id,
+        tenant=tenant_name,
+        type=task.type,
+        queue=task.lane.queue,
+        priority=task.lane.priority.word,
+        state=TaskState.SCHEDULED if due_at > now else TaskState.READY,
+        payload=Raw(task.payload),
+        labels=Raw(msgspec.json.encode(task.labels or {})),
+        run_at=task.run_at or due_at,
+        created_at=from_ms(submission.created_at_ms) if submission.created_at_ms else now,
+        expires_at=task.expires_at,
+        schedule=None,
+        result=None,
+        attempts=[],
+        next_run_at=due_at,
+        sla=options.sla,
+        sla_met=None,
+        target=None
+        if target is None
+        else TargetView(target.url, target.method, target.headers, target.timeout, target.retry_on),
+        retry=RetryView(
+            retry.max_attempts, retry.min_backoff, retry.max_backoff, retry.max_doublings, retry.max_retry_duration
+        ),
+        timeout=DEFAULT_TIMEOUT_SECONDS if options.timeout is None else options.timeout,
+        delivery=options.delivery,
+        requires=list(task.lane.requires),
+        idempotency_key=task.idempotency_key,
+        dead_reason=None,
+        died_at=None,
+    )

@@ -1,0 +1,318 @@
+"""Judge requests by what their types cannot say, and make tasks of them.
+
+Everything that is wrong with one task is said at once, each with its path.
+What passes here can be stored: names and texts fit their columns, times and
+numbers are in range, and a payload is JSON that any worker can read.
+"""
+
+import hashlib
+import ipaddress
+import re
+from datetime import UTC, datetime, timedelta
+from urllib.parse import urlsplit
+
+import msgspec
+
+from duetime.api.schemas import LABEL_KEY_PATTERN, NAME_PATTERN, RetryRequest, TargetRequest, TaskRequest
+from duetime.errors import DuetimeError, FieldError, InvalidInput, TooLarge
+from duetime.model.retry import RetryPolicy
+from duetime.model.task import (
+    MAX_PAYLOAD_BYTES,
+    Kind,
+    LaneKey,
+    NewTask,
+    Options,
+    PriorityClass,
+    Target,
+)
+
+MAX_DEPTH = 100
+MAX_AHEAD = timedelta(days=3653)
+MAX_URL = 2083
+MAX_HEADER_BYTES = 16 * 1024
+REMEMBERED_NAMES = 10_000
+RESERVED_HEADERS = frozenset(
+    {
+        "connection",
+        "content-length",
+        "expect",
+        "host",
+        "idempotency-key",
+        "keep-alive",
+        "proxy-authorization",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+RESERVED_PREFIXES = ("webhook-", "duetime-")
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NAME = re.compile(NAME_PATTERN[1:-1])
+_LABEL_KEY = re.compile(LABEL_KEY_PATTERN[1:-1])
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_HEADER_VALUE = re.compile(r"(?:[!-~](?:[ -~\t]*[!-~])?)?")
+_URL = re.compile(r"[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]+")
+_HOST = re.compile(
+    r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?(?:\.[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?)*\.?"
+)
+_RIGHT_NAME = "use 1 to 128 letters, digits and . _ : / -, beginning with a letter or digit"
+_PRIORITIES = {priority.word: priority for priority in PriorityClass}
+
+_decode_any = msgspec.json.Decoder().decode
+# The encoder does not know the durations, which are numbers.
+_encode_sorted = msgspec.json.Encoder(order="sorted", enc_hook=float).encode
+
+
+class TaskReader:
+    """Makes new tasks of requests, remembering the lanes and names it has judged."""
+
+    def __init__(self) -> None:
+        self._lanes: dict[tuple[int, str, str], LaneKey] = {}
+        self._keys: dict[LaneKey, LaneKey] = {}
+        self._types: set[str] = set()
+
+    def read(self, request: TaskRequest, tenant: int, now: datetime, trace: str | None = None) -> NewTask:
+        """The task that is asked for; raises InvalidInput or TooLarge."""
+        lane = self._lanes.get((tenant, request.queue, request.priority))
+        if (
+            lane is None
+            or request.type not in self._types
+            or request.target is not None
+            or request.retry is not None
+            or request.timeout is not None
+            or request.expires_at is not None
+            or request.run_at is not None
+            or request.delay is not None
+            or request.idempotency_key is not None
+            or request.labels is not None
+            or request.sla is not None
+            or request.requires
+            or request.delivery != "at_least_once"
+            or trace is not None
+        ):
+            return self._read_with_care(request, tenant, now, trace)
+        return NewTask(lane, request.type, read_payload(request.payload))
+
+    def _read_with_care(self, request: TaskRequest, tenant: int, now: datetime, trace: str | None) -> NewTask:
+        errors: list[FieldError] = []
+        lane = self._lane(request, tenant, errors)
+        if request.type not in self._types:
+            if not _NAME.fullmatch(request.type):
+                errors.append(FieldError("type", _RIGHT_NAME))
+            elif len(self._types) < REMEMBERED_NAMES:
+                self._types.add(request.type)
+        run_at = _check_times(request, now, errors)
+        check_labels(request.labels, errors)
+        if request.idempotency_key is not None:
+            _check_key(request.idempotency_key, errors)
+        target = _check_target(request.target, errors) if request.target is not None else None
+        retry = _check_retry(request.retry, errors) if request.retry is not None else None
+        if target is not None and request.requires:
+            errors.append(FieldError("requires", "only for tasks that workers run; leave it out, or leave out target"))
+        if errors:
+            raise invalid(errors)
+        options = Options(
+            target=target,
+            retry=retry,
+            timeout=_plain(request.timeout),
+            sla=_plain(request.sla),
+            delivery=request.delivery,
+            requires=list(lane.requires),
+            idempotency_key=request.idempotency_key,
+            trace=trace,
+        )
+        return NewTask(
+            lane,
+            request.type,
+            read_payload(request.payload),
+            run_at,
+            _plain(request.delay) or None,
+            request.expires_at,
+            options if options != _NO_OPTIONS else None,
+            request.labels or None,
+            request.idempotency_key,
+            float(request.idempotency_ttl),
+            fingerprint(request) if request.idempotency_key is not None else b"",
+        )
+
+    def _lane(self, request: TaskRequest, tenant: int, errors: list[FieldError]) -> LaneKey:
+        if not _NAME.fullmatch(request.queue):
+            errors.append(FieldError("queue", _RIGHT_NAME))
+        for place, tag in enumerate(request.requires):
+            if not _NAME.fullmatch(tag):
+                errors.append(FieldError(f"requires[{place}]", _RIGHT_NAME))
+        kind = Kind.PULL if request.target is None else Kind.PUSH
+        requires = tuple(sorted(set(request.requires)))
+        key = LaneKey(tenant, request.queue, _PRIORITIES[request.priority], kind, requires)
+        if errors:
+            return key
+        if len(self._keys) >= REMEMBERED_NAMES:
+            self._keys.clear()
+            self._lanes.clear()
+        key = self._keys.setdefault(key, key)
+        if kind is Kind.PULL and not requires:
+            self._lanes[tenant, request.queue, request.priority] = key
+        return key
+
+
+_NO_OPTIONS = Options()
+
+
+def invalid(errors: list[FieldError]) -> InvalidInput:
+    return InvalidInput("; ".join(f"{error.path}: {error.message}" for error in errors[:5]), tuple(errors))
+
+
+def read_payload(payload: msgspec.Raw, name: str = "payload", limit: int = MAX_PAYLOAD_BYTES) -> bytes:
+    """The bytes of a JSON value that any reader of ours can decode."""
+    data = bytes(payload)
+    if not data:
+        return b"null"
+    if len(data) > limit:
+        raise TooLarge(
+            f"{name} has {len(data)} bytes; at most {limit} are allowed, keep bigger things elsewhere and send a link",
+            (FieldError(name, f"at most {limit} bytes"),),
+        )
+    # The typed decoder only skips over a raw value: numbers that no float or integer can
+    # hold pass it, and would fail whoever reads the task later.
+    try:
+        value = _decode_any(data)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InvalidInput.at(name, f"is not JSON that can be read: {error}") from error
+    if data.count(b"[") + data.count(b"{") > MAX_DEPTH and _depth(value) > MAX_DEPTH:
+        raise InvalidInput.at(name, f"is nested more than {MAX_DEPTH} deep")
+    return data
+
+
+def _depth(value: object) -> int:
+    deepest, left = 0, [(value, 1)]
+    while left:
+        each, depth = left.pop()
+        if isinstance(each, dict | list):
+            deepest = max(deepest, depth)
+            left.extend((inner, depth + 1) for inner in (each.values() if isinstance(each, dict) else each))
+    return deepest
+
+
+def fingerprint(request: TaskRequest) -> bytes:
+    """What was asked for, however it was formatted: defaults spelt out, names sorted."""
+    plain = msgspec.structs.asdict(request)
+    plain["payload"] = _decode_any(bytes(request.payload) or b"null")
+    return hashlib.blake2b(_encode_sorted(plain), digest_size=16).digest()
+
+
+def check_run_at(run_at: datetime, now: datetime, errors: list[FieldError], path: str = "run_at") -> datetime:
+    """A time within reach; what lies before 1970 is as good as 1970."""
+    if run_at > now + MAX_AHEAD:
+        errors.append(FieldError(path, f"is more than 10 years ahead; at most {(now + MAX_AHEAD):%Y-%m-%dT%H:%M:%SZ}"))
+    return max(run_at, _EPOCH)
+
+
+def _check_times(request: TaskRequest, now: datetime, errors: list[FieldError]) -> datetime | None:
+    run_at, before = request.run_at, len(errors)
+    if run_at is not None:
+        if request.delay is not None:
+            errors.append(FieldError("delay", "give run_at or delay, not both"))
+        run_at = check_run_at(run_at, now, errors)
+    if request.expires_at is not None and len(errors) == before:
+        due_at = run_at or now + timedelta(seconds=float(request.delay or 0.0))
+        if request.expires_at <= due_at:
+            errors.append(FieldError("expires_at", "must be later than the time at which the task is due"))
+        elif request.expires_at > now + 2 * MAX_AHEAD:
+            errors.append(FieldError("expires_at", "is more than 20 years ahead; leave it out"))
+    return run_at
+
+
+def check_labels(labels: dict[str, str] | None, errors: list[FieldError]) -> None:
+    for key, value in (labels or {}).items():
+        path = f"labels.{key[:80]}"
+        if not _LABEL_KEY.fullmatch(key):
+            errors.append(
+                FieldError(
+                    path, "a label's name is 1 to 63 letters, digits and . _ : / -, beginning with a letter or digit"
+                )
+            )
+        elif len(value) > 255 or not value.isprintable():
+            errors.append(FieldError(path, "a label's value is at most 255 printable characters"))
+
+
+def _check_key(key: str, errors: list[FieldError]) -> None:
+    if not 1 <= len(key) <= 255 or not key.isprintable():
+        errors.append(FieldError("idempotency_key", "use 1 to 255 printable characters"))
+
+
+def check_worker_name(name: str) -> None:
+    if not 1 <= len(name) <= 200 or not name.isprintable():
+        raise InvalidInput.at("worker", "use 1 to 200 printable characters")
+
+
+def check_names(path: str, names: list[str]) -> frozenset[str]:
+    for place, name in enumerate(names):
+        if not _NAME.fullmatch(name):
+            raise InvalidInput.at(f"{path}[{place}]", _RIGHT_NAME)
+    return frozenset(names)
+
+
+def _check_retry(retry: RetryRequest, errors: list[FieldError]) -> RetryPolicy:
+    if retry.max_backoff < retry.min_backoff:
+        errors.append(FieldError("retry.max_backoff", "must not be less than min_backoff"))
+    return RetryPolicy(
+        retry.max_attempts,
+        float(retry.min_backoff),
+        float(retry.max_backoff),
+        retry.max_doublings,
+        _plain(retry.max_retry_duration),
+    )
+
+
+def _check_target(target: TargetRequest, errors: list[FieldError]) -> Target:
+    if wrong := _wrong_with_url(target.url):
+        errors.append(FieldError("target.url", wrong))
+    size = 0
+    for name, value in target.headers.items():
+        size += len(name) + len(value)
+        path = f"target.headers.{name[:80]}"
+        if not _HEADER_NAME.fullmatch(name):
+            errors.append(FieldError(path, "is not a header name: letters, digits and hyphens"))
+        elif name.lower() in RESERVED_HEADERS or name.lower().startswith(RESERVED_PREFIXES):
+            errors.append(FieldError(path, "is set by duetime itself; leave it out"))
+        elif not _HEADER_VALUE.fullmatch(value):
+            errors.append(FieldError(path, "a header's value is ASCII without line breaks or spaces at its ends"))
+    if size > MAX_HEADER_BYTES:
+        errors.append(FieldError("target.headers", f"at most {MAX_HEADER_BYTES} bytes in all"))
+    return Target(target.url, target.method, target.headers, _plain(target.timeout), target.retry_on)
+
+
+def _wrong_with_url(url: str) -> str | None:
+    if len(url) > MAX_URL:
+        return f"is longer than {MAX_URL} characters"
+    if not _URL.fullmatch(url):
+        return "has characters that a URL cannot have; percent-encode them"
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+        host = parts.hostname or ""
+        is_address = ":" in host and bool(ipaddress.IPv6Address(host))
+    except ValueError:
+        return "is not a URL; it looks like https://example.com/path"
+    if parts.scheme not in ("http", "https"):
+        return "must begin with http:// or https://"
+    if "@" in parts.netloc:
+        return "must not have a user name or password; send an Authorization header"
+    if not is_address and (len(host) > 253 or not _HOST.fullmatch(host)):
+        return "has no valid host; it looks like https://example.com/path"
+    if port == 0:
+        return "port 0 cannot be called"
+    return None
+
+
+def _plain(seconds: float | None) -> float | None:
+    return None if seconds is None else float(seconds)
+
+
+def index_path(place: int, error: DuetimeError) -> list[FieldError]:
+    """The errors of one item as errors of the whole batch."""
+    found = error.errors or (FieldError("", error.detail),)
+    return [FieldError(f"[{place}].{each.path}".rstrip("."), each.message) for each in found]

@@ -1,0 +1,195 @@
+"""The pull protocol: lease, settle, beat.
+
+A lease is a long poll.  A client that goes away while it waits takes its
+question back; one that goes away before its answer was sent gives back what
+was claimed for it, so that nobody waits for a lapse.
+"""
+
+import asyncio
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import msgspec
+from msgspec import Raw
+
+from duetime.api import worker_operations as operations
+from duetime.api.http import Answer, ClientGoneError, Request, Route, encode, json_answer, make_decoder
+from duetime.api.schemas import (
+    BeatAnswer,
+    BeatRequest,
+    FailureBody,
+    LeaseAnswer,
+    LeasedAnswer,
+    LeaseRequest,
+    Priority,
+    SettleAnswer,
+    Settlement,
+    SettleRequest,
+)
+from duetime.api.validation import check_names, check_worker_name, read_payload
+from duetime.errors import DuetimeError, FieldError, InvalidInput
+from duetime.lifecycle.holders import BEAT_EVERY_SECONDS, Holders, Named
+from duetime.lifecycle.lanes import Lanes
+from duetime.lifecycle.settle import Report, Settler
+from duetime.model.task import (
+    DEFAULT_TIMEOUT_SECONDS,
+    MAX_RESULT_BYTES,
+    Kind,
+    LeasedTask,
+    Options,
+    Outcome,
+    PriorityClass,
+)
+from duetime.scheduler.feed import Ask, Feeder
+
+#: Times that the database can hold in every zone.
+_FIRST, _LAST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)
+#: Even a poll that does not want to wait needs the time of a claim.
+LEAST_WAIT_SECONDS = 0.05
+_NO_LABELS = Raw(b"{}")
+_NO_OPTIONS = Options()
+_WORDS: dict[PriorityClass, Priority] = {
+    PriorityClass.CRITICAL: "critical",
+    PriorityClass.HIGH: "high",
+    PriorityClass.NORMAL: "normal",
+    PriorityClass.LOW: "low",
+}
+_OUTCOMES = {
+    "succeeded": Outcome.SUCCEEDED,
+    "failed": Outcome.FAILED,
+    "snoozed": Outcome.SNOOZED,
+    "released": Outcome.RELEASED,
+}
+_decode_lease = make_decoder(LeaseRequest)
+_decode_settle = make_decoder(SettleRequest)
+_decode_beat = make_decoder(BeatRequest)
+
+
+@dataclass(frozen=True)
+class Workers:
+    lanes: Lanes
+    feeder: Feeder
+    holders: Holders
+    settler: Settler
+    _polls: set[asyncio.Task[list[LeasedTask]]] = field(default_factory=set)
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(operations.LEASE, self.lease),
+            Route(operations.SETTLE, self.settle),
+            Route(operations.BEAT, self.beat),
+        ]
+
+    async def lease(self, request: Request) -> Answer:
+        request.query()
+        asked = await request.json(_decode_lease)
+        check_worker_name(asked.worker)
+        queues = None if asked.queues is None else check_names("queues", asked.queues)
+        tags = check_names("tags", asked.tags)
+        tenant = request.caller.tenant
+        holder = await self.holders.register(tenant, asked.worker)
+        ask = Ask(holder, tenant, Kind.PULL, queues, tags, asked.max)
+        leased = await self._poll(request, ask, max(asked.wait, LEAST_WAIT_SECONDS))
+        answer = LeaseAnswer([self._answer(task) for task in leased], BEAT_EVERY_SECONDS)
+        return Answer(200, encode(answer), on_lost=lambda: self.feeder.give_back(leased))
+
+    async def _poll(self, request: Request, ask: Ask, wait: float) -> list[LeasedTask]:
+        poll = asyncio.ensure_future(self.feeder.lease(ask, wait))
+        gone = asyncio.ensure_future(request.disconnected())
+        self._polls.add(poll)
+        try:
+            await asyncio.wait((poll, gone), return_when=asyncio.FIRST_COMPLETED)
+            if not gone.done():
+                # A connection that closed in this very round of the loop shows only in the next.
+                await asyncio.sleep(0)
+            if gone.done():
+                raise ClientGoneError
+            # Polls are ended when the server stops: the worker asks elsewhere.
+            return [] if poll.cancelled() else poll.result()
+        except BaseException:
+            await self._withdraw(poll)
+            raise
+        finally:
+            gone.cancel()
+            self._polls.discard(poll)
+
+    async def _withdraw(self, poll: "asyncio.Task[list[LeasedTask]]") -> None:
+        """Take the question back; what it had got already is released."""
+        poll.cancel()
+        await asyncio.wait((poll,))
+        if not poll.cancelled() and poll.exception() is None and poll.result():
+            await self.feeder.give_back(poll.result())
+
+    def end_polls(self) -> None:
+        """Answer every waiting poll now, empty."""
+        for poll in self._polls:
+            poll.cancel()
+
+    def _answer(self, task: LeasedTask) -> LeasedAnswer:
+        lane = self.lanes.key_of(task.lane)
+        assert lane is not None, "a leased task's lane is known to its feeder"
+        options = task.options
+        if options is None:
+            options = _NO_OPTIONS
+        timeout = DEFAULT_TIMEOUT_SECONDS if options.timeout is None else options.timeout
+        return LeasedAnswer(
+            task.id,
+            task.type,
+            lane.queue,
+            Raw(task.payload),
+            task.number,
+            task.run_at,
+            timeout,
+            _NO_LABELS if task.labels is None else Raw(task.labels),
+            options.trace,
+            _WORDS[lane.priority],
+            options.delivery,
+            task.is_recovered,
+        )
+
+    async def settle(self, request: Request) -> Answer:
+        request.query()
+        asked = await request.json(_decode_settle)
+        check_worker_name(asked.worker)
+        reports = [_read_report(place, each) for place, each in enumerate(asked.settlements)]
+        settled = await self.settler.settle(request.caller.tenant, asked.worker, reports)
+        return json_answer(200, SettleAnswer(len(settled.settled), settled.lost, settled.cancelled))
+
+    async def beat(self, request: Request) -> Answer:
+        request.query()
+        asked = await request.json(_decode_beat)
+        check_worker_name(asked.worker)
+        named = [Named(each.id, each.attempt, each.started) for each in asked.attempts]
+        answer = await self.holders.beat(request.caller.tenant, asked.worker, named)
+        return json_answer(200, BeatAnswer(answer.lost, answer.cancelled))
+
+
+def _read_report(place: int, settlement: Settlement) -> Report:
+    try:
+        result = bytes(settlement.result)
+        return Report(
+            settlement.id,
+            settlement.attempt,
+            _OUTCOMES[settlement.outcome],
+            read_payload(settlement.result, "result", MAX_RESULT_BYTES) if result else None,
+            None if settlement.error is None else _read_failure(settlement.error),
+            settlement.error is not None and settlement.error.kind == "permanent",
+            None if settlement.retry_after is None else float(settlement.retry_after),
+            None if settlement.started_at is None else _check_time("started_at", settlement.started_at),
+            None if settlement.completed_at is None else _check_time("completed_at", settlement.completed_at),
+        )
+    except DuetimeError as error:
+        for each in error.errors:
+            error.errors = (FieldError(f"settlements[{place}].{each.path}", each.message),)
+        raise
+
+
+def _read_failure(error: FailureBody) -> bytes:
+    detail = read_payload(error.detail, "error.detail", MAX_RESULT_BYTES)
+    return msgspec.json.encode({"message": error.message, "kind": error.kind, "detail": Raw(detail)})
+
+
+def _check_time(path: str, instant: datetime) -> datetime:
+    if not _FIRST <= instant < _LAST:
+        raise InvalidInput.at(path, "must be between the years 1970 and 9999")
+    return instant

@@ -1,0 +1,77 @@
+"""The command line: one module per noun, imported only when its command is used.
+
+Bad usage ends with exit code 2 and one sentence on standard error; a refusal
+by the server with exit code 1.  There is never a traceback.
+"""
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from duetime.errors import UsageError
+
+#: Command → (module, what `duetime --help` says of it).
+COMMANDS = {
+    "up": ("up", "run everything on this machine, with an embedded PostgreSQL"),
+    "serve": ("up", "run a node on a PostgreSQL server"),
+    "worker": ("worker", "run a worker: duetime worker module:worker"),
+    "submit": ("submit", "submit a task, or a file of tasks"),
+    "tasks": ("tasks", "look at tasks and steer them"),
+    "dead": ("dead", "dead letters: list, redrive, drop"),
+    "keys": ("keys", "API keys and the signing secret"),
+    "migrate": ("migrate", "bring the database's schema to this version of duetime"),
+    "doctor": ("doctor", "check a database: settings, schema, invariants"),
+}
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one sentence."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}; see {self.prog} --help")
+
+
+def make_parser(command: str | None) -> argparse.ArgumentParser:
+    """The parser; only the wanted command's module is imported."""
+    parser = Parser(prog="duetime", description="A task scheduler: hand it a task and a time.")
+    parser.add_argument("--version", action="version", version=_version())
+    subparsers = parser.add_subparsers(metavar="COMMAND", parser_class=Parser)
+    wanted = COMMANDS[command][0] if command in COMMANDS else None
+    if wanted is not None:
+        importlib.import_module(f"duetime.cli.{wanted}").add_parser(subparsers)
+    for name, (module, meaning) in COMMANDS.items():
+        if module != wanted:
+            subparsers.add_parser(name, help=meaning)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    command = next((word for word in given if not word.startswith("-")), None)
+    try:
+        parser = make_parser(command)
+        parsed = parser.parse_args(given)
+        if not hasattr(parsed, "run"):
+            parser.print_help()
+            return 2 if given else 0
+        return int(parsed.run(parsed))
+    except UsageError as error:
+        print(f"duetime: {error.detail}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    return f"duetime {version('duetime')}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

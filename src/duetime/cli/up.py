@@ -1,0 +1,149 @@
+"""`duetime up` and `duetime serve`: run a node, with an embedded PostgreSQL or on a server."""
+
+import argparse
+import asyncio
+import json
+import os
+import socket
+from collections.abc import Coroutine
+from pathlib import Path
+
+import uvloop
+
+from duetime.admin.keys import create_key, ensure_default
+from duetime.config import Config, read_config
+from duetime.database.embedded import EmbeddedServer
+from duetime.errors import UsageError
+from duetime.serve import Node, run_until_signalled
+from duetime.telemetry import set_up_logs
+
+#: `up` is for trying things out on one machine, so targets on it may be called.
+_LOOPBACK = ["127.0.0.0/8", "::1/128"]
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    up = subparsers.add_parser("up", help="run everything on this machine, with an embedded PostgreSQL")
+    up.add_argument("--data", metavar="DIR", help="folder of the embedded PostgreSQL and the first key (.duetime)")
+    up.add_argument("--json", action="store_true", help="print one JSON line when ready: url, key, data")
+    up.set_defaults(run=run_up)
+    serve = subparsers.add_parser("serve", help="run a node on a PostgreSQL server")
+    serve.set_defaults(run=run_serve)
+    for parser in (up, serve):
+        parser.add_argument("--host", metavar="ADDRESS", help="address to listen on (127.0.0.1)")
+        parser.add_argument("--port", metavar="PORT", help="port to listen on; 0 picks a free one (8080)")
+        parser.add_argument("--database-url", metavar="URL", help="PostgreSQL 15 or newer (DUETIME_DATABASE_URL)")
+        parser.add_argument("--config", type=Path, metavar="FILE", help="settings as TOML")
+        parser.add_argument("--log-format", metavar="FORMAT", help="console or json")
+        parser.add_argument("--log-level", metavar="LEVEL", help="debug, info, warning or error")
+        parser.add_argument("--egress-allow", metavar="CIDR", action="append", help="network that targets may be in")
+        parser.add_argument("--node-name", metavar="NAME", help="this node's name in logs and histories")
+
+
+def run_up(arguments: argparse.Namespace) -> int:
+    config = _config(arguments, quiet=True)
+    if not config.egress_allow:
+        config = _replace(config, egress_allow=_LOOPBACK)
+    return _run(_up(config, arguments.json))
+
+
+def run_serve(arguments: argparse.Namespace) -> int:
+    config = _config(arguments, quiet=False)
+    if config.database_url is None:
+        raise UsageError("serve needs a PostgreSQL server: give --database-url, or use duetime up for an embedded one")
+    return _run(_serve(config))
+
+
+def _config(arguments: argparse.Namespace, *, quiet: bool) -> Config:
+    names = ("host", "port", "data", "database_url", "log_format", "log_level", "egress_allow", "node_name")
+    given: dict[str, object] = {name: getattr(arguments, name, None) for name in names}
+    config = read_config(given, file=arguments.config)
+    # `up` talks to a person: only what they should know.
+    if quiet and given["log_level"] is None and "DUETIME_LOG_LEVEL" not in os.environ and arguments.config is None:
+        config = _replace(config, log_level="warning")
+    set_up_logs(config.log_format, config.log_level, config.node_name or socket.gethostname())
+    return config
+
+
+def _replace(config: Config, **changes: object) -> Config:
+    import msgspec
+
+    return msgspec.structs.replace(config, **changes)
+
+
+def _run(main: Coroutine[None, None, None]) -> int:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main)
+    return 0
+
+
+async def _up(config: Config, as_json: bool) -> None:
+    embedded = None if config.database_url else EmbeddedServer(Path(config.data))
+    try:
+        database_url = config.database_url or await _start(embedded)
+        node = await Node.open(config, database_url)
+        await node.start()
+        key = await _first_key(node, Path(config.data))
+        _write_private(Path(config.data) / "url", node.url)
+        _announce(node.url, key, config, as_json)
+        await run_until_signalled(node)
+    finally:
+        if embedded is not None:
+            await embedded.stop()
+
+
+async def _start(embedded: EmbeddedServer | None) -> str:
+    assert embedded is not None
+    return await embedded.start()
+
+
+async def _serve(config: Config) -> None:
+    assert config.database_url is not None
+    node = await Node.open(config, config.database_url)
+    await node.start()
+    await run_until_signalled(node)
+
+
+async def _first_key(node: Node, data: Path) -> str:
+    """The admin key of the tenant `default`, kept beside the data so that it can be shown again."""
+    file = data / "key"
+    tenant, key = await ensure_default(node.database)
+    if key is None and file.exists():
+        kept = _read(file)
+        if await node.keys.resolve(kept) is not None:
+            return kept
+    if key is None:
+        _, key = await create_key(node.database, tenant.id, "admin")
+    _write_private(file, key)
+    return key
+
+
+def _read(file: Path) -> str:
+    return file.read_text("utf-8").strip()
+
+
+def _write_private(file: Path, text: str) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as stream:
+        stream.write(text + "\n")
+
+
+def _announce(url: str, key: str, config: Config, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps({"url": url, "key": key, "data": str(Path(config.data).resolve())}), flush=True)
+        return
+    task = {"type": "hello", "payload": {"name": "world"}, "target": {"url": f"{url}/healthz", "method": "GET"}}
+    headers = f"-H 'Authorization: Bearer {key}' -H 'Content-Type: application/json'"
+    lines = [
+        f"duetime is up at {url}",
+        f"  API key    {key}",
+        f"  reference  {url}/docs",
+        f"  data       {config.database_url or Path(config.data).resolve()}",
+        "",
+        "Try it: submit a task that calls this server, then see how it went.",
+        f"  curl -s {url}/v1/tasks {headers} -d '{json.dumps(task)}'",
+        f"  curl -s '{url}/v1/tasks?type=hello' -H 'Authorization: Bearer {key}'",
+        "",
+        "Ctrl-C stops it; the data stays.",
+    ]
+    print("\n".join(lines), flush=True)

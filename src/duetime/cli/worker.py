@@ -1,0 +1,98 @@
+"""`duetime worker module:worker`: run a worker from the command line."""
+
+import argparse
+import importlib
+import logging
+import os
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from duetime.sdk.worker import Worker
+
+
+class _WrongWorker(Exception):
+    """What was named is not a worker; the message is for the user."""
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = subparsers.add_parser(
+        "worker",
+        help="run a worker",
+        description="Run the worker that a Python module holds, until SIGTERM or Ctrl-C "
+        "(the first finishes what runs, the second stops at once).",
+    )
+    parser.add_argument("worker", metavar="module:worker", help="the module, and the Worker in it (default: worker)")
+    parser.add_argument("--url", help="the server's address (default: $DUETIME_URL)")
+    parser.add_argument("--key", help="the API key (default: $DUETIME_KEY)")
+    parser.add_argument("--queues", metavar="A,B", help="queues to take tasks from, in place of the worker's own")
+    parser.add_argument("--tags", metavar="A,B", help="tags that this worker has")
+    parser.add_argument("--concurrency", type=int, metavar="N", help="async handlers at a time")
+    parser.add_argument("--threads", type=int, metavar="N", help="plain handlers at a time")
+    parser.add_argument("--prefetch", type=int, metavar="N", help="tasks that wait beside those that run")
+    parser.add_argument("--name", help="the first part of the worker's name (default: the host's name)")
+    parser.add_argument("--shutdown-timeout", metavar="SECONDS", help='for what runs at the end, like 25 or "2m"')
+    parser.add_argument("--verbose", action="store_true", help="log every step")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from duetime.sdk.errors import SdkError
+
+    logging.basicConfig(
+        level=logging.DEBUG if arguments.verbose else logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
+    )
+    try:
+        worker = load_worker(arguments.worker)
+        worker.configure(
+            url=arguments.url,
+            key=arguments.key,
+            queues=_split(arguments.queues),
+            tags=_split(arguments.tags),
+            concurrency=arguments.concurrency,
+            threads=arguments.threads,
+            prefetch=arguments.prefetch,
+            name=arguments.name,
+            shutdown_timeout=arguments.shutdown_timeout,
+        )
+    except (_WrongWorker, ValueError) as error:
+        return _say(error)
+    try:
+        worker.run()
+    except SdkError as error:
+        return _say(error)
+    return 0
+
+
+def _say(error: Exception) -> int:
+    print(f"duetime worker: {error}", file=sys.stderr)
+    return 2
+
+
+def load_worker(name: str) -> "Worker":
+    """The Worker that `module:attribute` names; the folder we are in is looked in first."""
+    from duetime.sdk.worker import Worker
+
+    module_name, _, attribute = name.partition(":")
+    if not module_name:
+        raise _WrongWorker(f'"{name}" names no module: write module:worker')
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found: object = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise _WrongWorker(f"there is no module {error.name} (wanted by {module_name})") from error
+    except Exception as error:
+        raise _WrongWorker(f"{module_name} cannot be imported: {type(error).__name__}: {error}") from error
+    for part in (attribute or "worker").split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError as error:
+            raise _WrongWorker(f"{module_name} has no {attribute or 'worker'}") from error
+    if not isinstance(found, Worker):
+        raise _WrongWorker(f"{name} is not a Worker but a {type(found).__name__}")
+    return found
+
+
+def _split(names: str | None) -> list[str] | None:
+    return None if names is None else [name.strip() for name in names.split(",") if name.strip()]

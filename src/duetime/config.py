@@ -1,0 +1,101 @@
+"""Every setting, once: its name, its meaning, its default, and the check on it.
+
+A setting comes from the command line, else from the environment
+(`DUETIME_PORT` for `port`), else from a TOML file (`--config`), else its
+default.  `docs/configuration.md` is checked against this module by a test.
+"""
+
+import ipaddress
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from duetime.errors import UsageError
+
+
+class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The settings of one node."""
+
+    host: Annotated[str, Meta(description="Address the API listens on.")] = "127.0.0.1"
+    port: Annotated[int, Meta(description="Port the API listens on; 0 picks a free one.", ge=0, le=65535)] = 8080
+    data: Annotated[str, Meta(description="Folder of the embedded PostgreSQL and the first API key.")] = ".duetime"
+    database_url: Annotated[
+        str | None,
+        Meta(description="PostgreSQL 15 or newer to use; the embedded server when absent."),
+    ] = None
+    database_connections: Annotated[
+        int, Meta(description="Connections to PostgreSQL that a node opens at the most.", ge=2, le=100)
+    ] = 8
+    log_format: Annotated[str, Meta(description="`console` for people, `json` for programs.")] = "console"
+    log_level: Annotated[str, Meta(description="`debug`, `info`, `warning` or `error`.")] = "info"
+    node_name: Annotated[
+        str | None, Meta(description="Name of this node in logs and histories; the host's name when absent.")
+    ] = None
+    egress_allow: Annotated[
+        list[str],
+        Meta(
+            description="Networks (CIDR) that HTTP targets may be in although they are private, loopback or link-local."
+        ),
+    ] = []
+    egress_ca_file: Annotated[
+        str | None, Meta(description="Certificates (PEM) that HTTP targets are checked against, beside the system's.")
+    ] = None
+    executor_calls: Annotated[int, Meta(description="HTTP calls in flight per node.", ge=1, le=10_000)] = 256
+    executor_calls_per_host: Annotated[
+        int, Meta(description="HTTP calls in flight per target host.", ge=1, le=10_000)
+    ] = 64
+    shutdown_seconds: Annotated[
+        float, Meta(description="How long a stop waits for calls in flight before it gives them back.", ge=0, le=600)
+    ] = 20.0
+    retention_days: Annotated[
+        int, Meta(description="How long finished tasks and their history are kept.", ge=1, le=3650)
+    ] = 14
+    dead_retention_days: Annotated[int, Meta(description="How long dead letters are kept.", ge=1, le=3650)] = 30
+
+
+def read_config(
+    given: Mapping[str, object], environment: Mapping[str, str] | None = None, file: Path | None = None
+) -> Config:
+    """The settings in force; raises a UsageError that names the setting and what would be right."""
+    environment = os.environ if environment is None else environment
+    values: dict[str, object] = {}
+    values.update(_read_file(file) if file is not None else {})
+    for field in msgspec.structs.fields(Config):
+        value = environment.get(f"DUETIME_{field.name.upper()}")
+        if value is not None:
+            values[field.name] = value.split(",") if field.name == "egress_allow" else value
+    values.update({name: value for name, value in given.items() if value is not None})
+    try:
+        config = msgspec.convert(values, Config, strict=False)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"configuration: {error}") from error
+    _check(config)
+    return config
+
+
+def _read_file(file: Path) -> dict[str, object]:
+    try:
+        return tomllib.loads(file.read_text("utf-8"))
+    except OSError as error:
+        raise UsageError(f"configuration file {file} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"configuration file {file} is not TOML: {error}") from error
+
+
+def _check(config: Config) -> None:
+    if config.log_format not in ("console", "json"):
+        raise UsageError(f"log_format is console or json, not {config.log_format!r}")
+    if config.log_level not in ("debug", "info", "warning", "error"):
+        raise UsageError(f"log_level is debug, info, warning or error, not {config.log_level!r}")
+    for network in config.egress_allow:
+        try:
+            ipaddress.ip_network(network)
+        except ValueError as error:
+            raise UsageError(f"egress_allow takes networks such as 10.0.0.0/8, not {network!r}: {error}") from error
+    if config.database_url is not None and not config.database_url.startswith(("postgres://", "postgresql://")):
+        raise UsageError("database_url is an address such as postgresql://user:password@host:5432/database")

@@ -1,0 +1,157 @@
+"""Time partitions of the data path: made ahead and on first use, never split.
+
+`task`, `attempt` and `due` are cut by the due time inside their ids: days for
+two weeks, months for a year, years beyond; `request_key` by hours.  A new
+partition takes what is free of its day, month or year between its neighbours,
+so it never overlaps one that was made earlier with a coarser cut.  The oldest
+partition reaches back to the beginning; retention moves what is still open
+into it (`scheduler/upkeep`).
+"""
+
+import asyncio
+import bisect
+import uuid
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+
+import asyncpg
+
+from duetime.clock import from_ms
+from duetime.database.pool import Database
+from duetime.errors import Unavailable
+from duetime.ids import LATEST_MS, just_before
+
+DATA_PATH = ("task", "attempt", "due")
+_DAYS_AHEAD = timedelta(days=14)
+_MONTHS_AHEAD = timedelta(days=365)
+#: Rows of these come and go: vacuum by number, not by share of the table.
+_BUSY = "autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_cost_delay = 0"
+
+BOUNDS = """
+SELECT child.relname AS name, pg_get_expr(child.relpartbound, child.oid) AS bound
+  FROM pg_inherits
+  JOIN pg_class AS child ON child.oid = inhrelid
+ WHERE inhparent = to_regclass($1)
+"""
+
+
+class Partitions:
+    """The partitions this process knows of; asks before each insert, mostly from memory."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._known: dict[str, list[tuple[int, int]]] = {}
+        self._making = asyncio.Lock()
+
+    def covers(self, table: str, first_ms: int, last_ms: int) -> bool:
+        """Whether one contiguous run of known partitions holds both ends."""
+        spans = self._known.get(table, [])
+        place = bisect.bisect_right(spans, (first_ms, LATEST_MS)) - 1
+        if place < 0:
+            return False
+        end = spans[place][1]
+        for start, stop in spans[place + 1 :]:
+            if end > last_ms or start != end:
+                break
+            end = stop
+        return spans[place][0] <= first_ms and last_ms < end
+
+    async def ensure(self, due_ms: Iterable[int]) -> None:
+        """Make sure that rows of these times find a partition in every table of the data path."""
+        times = sorted(set(due_ms))
+        if not times or all(self.covers(table, times[0], times[-1]) for table in DATA_PATH):
+            return
+        for moment in times:
+            for table in DATA_PATH:
+                if not self.covers(table, moment, moment):
+                    await self._make(table, moment)
+
+    async def ensure_requests(self, request_ms: Iterable[int]) -> None:
+        for moment in set(request_ms):
+            if not self.covers("request_key", moment, moment):
+                await self._make("request_key", moment)
+
+    async def make_ahead(self) -> None:
+        """Today and the coming days, this hour and the coming ones."""
+        now_ms = self._database.clock.now_ms()
+        await self.ensure(now_ms + day * 86_400_000 for day in range(4))
+        await self.ensure_requests(now_ms + hour * 3_600_000 for hour in range(-1, 4))
+
+    async def load(self, table: str) -> list[tuple[int, int]]:
+        async with self._database.connection() as connection:
+            return await self._load(connection, table)
+
+    async def _load(self, connection: asyncpg.Connection, table: str) -> list[tuple[int, int]]:
+        spans = sorted(parse_bound(row["bound"]) for row in await connection.fetch(BOUNDS, table))
+        self._known[table] = spans
+        return spans
+
+    async def _make(self, table: str, moment: int) -> None:
+        async with self._making:
+            for _ in range(20):
+                try:
+                    async with self._database.connection() as connection, connection.transaction():
+                        await connection.execute("SET LOCAL lock_timeout = '500ms'")
+                        await connection.execute("SELECT pg_advisory_xact_lock(hashtext('duetime partitions'))")
+                        spans = await self._load(connection, table)
+                        if not self.covers(table, moment, moment):
+                            if not spans and table != "request_key":
+                                first, _ = _unit(table, self._database.clock.now_ms(), self._database.clock.now_ms())
+                                await _create(connection, table, 0, first)
+                                spans.append((0, first))
+                            if not self.covers(table, moment, moment):
+                                start, end = free_span(table, moment, self._database.clock.now_ms(), spans)
+                                await _create(connection, table, start, end)
+                    await self.load(table)
+                    return
+                except asyncpg.LockNotAvailableError:
+                    await asyncio.sleep(0.1)
+            raise Unavailable(f"a partition of {table} could not be made: its table stayed locked")
+
+
+def free_span(table: str, moment: int, now_ms: int, spans: list[tuple[int, int]]) -> tuple[int, int]:
+    """The part of the moment's day, month or year that no partition has yet."""
+    start, end = _unit(table, moment, now_ms)
+    start = max([start, *(stop for _, stop in spans if stop <= moment)])
+    end = min([end, *(begin for begin, _ in spans if begin > moment)])
+    return start, end
+
+
+def _unit(table: str, moment: int, now_ms: int) -> tuple[int, int]:
+    at = from_ms(moment)
+    ahead = timedelta(milliseconds=moment - now_ms)
+    if table == "request_key":
+        start = at.replace(minute=0, second=0, microsecond=0)
+        end = start + timedelta(hours=1)
+    elif ahead < _DAYS_AHEAD:
+        start = at.replace(hour=0, minute=0, second=0, microsecond=0)
+        end = start + timedelta(days=1)
+    elif ahead < _MONTHS_AHEAD:
+        start = datetime(at.year, at.month, 1, tzinfo=UTC)
+        end = datetime(at.year + at.month // 12, at.month % 12 + 1, 1, tzinfo=UTC)
+    else:
+        start, end = datetime(at.year, 1, 1, tzinfo=UTC), datetime(at.year + 1, 1, 1, tzinfo=UTC)
+    return int(start.timestamp()) * 1000, int(end.timestamp()) * 1000
+
+
+def partition_name(table: str, start: int) -> str:
+    return f"{table}_oldest" if start == 0 else f"{table}_{from_ms(start):%Y%m%d_%H%M%S}"
+
+
+async def _create(connection: asyncpg.Connection, table: str, start: int, end: int) -> None:
+    name = partition_name(table, start)
+    await connection.execute(f"CREATE TABLE {name} (LIKE {table} INCLUDING ALL)")
+    if table == "due":
+        await connection.execute(f"ALTER TABLE {name} SET ({_BUSY})")
+    await connection.execute(f"ALTER TABLE {table} ATTACH PARTITION {name} {bound_clause(start, end)}")
+
+
+def bound_clause(start: int, end: int) -> str:
+    lower = "MINVALUE" if start == 0 else f"'{just_before(start)}'"
+    return f"FOR VALUES FROM ({lower}) TO ('{just_before(end)}')"
+
+
+def parse_bound(bound: str) -> tuple[int, int]:
+    """The span in milliseconds of `FOR VALUES FROM ('…') TO ('…')`."""
+    lower, upper = (part.strip("() '") for part in bound.removeprefix("FOR VALUES FROM ").split(" TO "))
+    return (0 if lower == "MINVALUE" else uuid.UUID(lower).int >> 80), uuid.UUID(upper).int >> 80

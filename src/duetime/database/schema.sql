@@ -1,0 +1,266 @@
+CREATE SCHEMA duetime;
+
+CREATE FUNCTION duetime.due_ms(wake uuid) RETURNS bigint
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+    SELECT ('x' || left(replace(wake::text, '-', ''), 12))::bit(48)::bigint
+$$;
+
+CREATE FUNCTION duetime.mint_wake(due_ms bigint, lane integer, salt bigint) RETURNS uuid
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+    SELECT (lpad(to_hex(due_ms), 12, '0')
+            || '8' || lpad(to_hex((salt >> 30) & 4095), 3, '0')
+            || to_hex(8 | ((salt >> 28) & 3))
+            || lpad(to_hex(salt & 268435455), 7, '0')
+            || lpad(to_hex(lane), 8, '0'))::uuid
+$$;
+
+CREATE FUNCTION duetime.random_salt() RETURNS bigint
+    LANGUAGE sql PARALLEL SAFE
+    AS $$
+    SELECT (random() * 2199023255551)::bigint
+$$;
+
+CREATE FUNCTION duetime.to_ms(instant timestamp with time zone) RETURNS bigint
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+    SELECT floor(extract(epoch FROM instant) * 1000)::bigint
+$$;
+
+CREATE TABLE duetime.api_key (
+    id integer NOT NULL,
+    tenant integer NOT NULL,
+    hash bytea NOT NULL,
+    hint text NOT NULL,
+    role text DEFAULT 'admin'::text NOT NULL,
+    created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    revoked_at timestamp with time zone
+);
+
+ALTER TABLE duetime.api_key ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME duetime.api_key_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+CREATE TABLE duetime.attempt (
+    lane integer NOT NULL,
+    task uuid NOT NULL,
+    number integer NOT NULL,
+    outcome smallint NOT NULL,
+    final boolean NOT NULL,
+    holder bigint,
+    picked_at timestamp with time zone,
+    started_at timestamp with time zone,
+    completed_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    detail bytea,
+    result bytea
+)
+PARTITION BY RANGE (task);
+
+CREATE TABLE duetime.claim (
+    lane integer NOT NULL,
+    task uuid NOT NULL,
+    number integer NOT NULL,
+    failures smallint NOT NULL,
+    crashes smallint NOT NULL,
+    releases smallint NOT NULL,
+    holder bigint NOT NULL,
+    picked_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
+)
+WITH (autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='20000', autovacuum_vacuum_cost_delay='0');
+
+CREATE TABLE duetime.dead (
+    lane integer NOT NULL,
+    task uuid NOT NULL,
+    number integer NOT NULL,
+    reason text NOT NULL,
+    died_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
+);
+
+CREATE TABLE duetime.due (
+    lane integer NOT NULL,
+    wake uuid NOT NULL,
+    task uuid NOT NULL,
+    number integer NOT NULL,
+    failures smallint DEFAULT 0 NOT NULL,
+    crashes smallint DEFAULT 0 NOT NULL,
+    releases smallint DEFAULT 0 NOT NULL
+)
+PARTITION BY RANGE (wake);
+
+CREATE TABLE duetime.held (
+    lane integer NOT NULL,
+    task uuid NOT NULL,
+    wake uuid NOT NULL,
+    number integer NOT NULL,
+    failures smallint NOT NULL,
+    crashes smallint NOT NULL,
+    releases smallint NOT NULL,
+    reason smallint NOT NULL,
+    held_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
+);
+
+CREATE TABLE duetime.holder (
+    id bigint NOT NULL,
+    tenant integer NOT NULL,
+    name text NOT NULL,
+    beats bigint DEFAULT 0 NOT NULL,
+    running uuid[] DEFAULT '{}'::uuid[] NOT NULL,
+    started_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    beaten_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    ended_at timestamp with time zone
+)
+WITH (fillfactor='50');
+
+ALTER TABLE duetime.holder ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME duetime.holder_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+CREATE TABLE duetime.idempotency_key (
+    tenant integer NOT NULL,
+    key text NOT NULL,
+    task uuid NOT NULL,
+    fingerprint bytea NOT NULL,
+    expires_at timestamp with time zone NOT NULL
+);
+
+CREATE TABLE duetime.lane (
+    id integer NOT NULL,
+    tenant integer NOT NULL,
+    queue text NOT NULL,
+    class smallint NOT NULL,
+    kind smallint NOT NULL,
+    requires text[] DEFAULT '{}'::text[] NOT NULL
+);
+
+CREATE TABLE duetime.lane_hint (
+    lane integer NOT NULL,
+    drained uuid NOT NULL
+)
+WITH (fillfactor='50');
+
+CREATE SEQUENCE duetime.lane_index
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    MAXVALUE 8388607
+    CACHE 1;
+
+CREATE TABLE duetime.migration (
+    number integer NOT NULL,
+    name text NOT NULL,
+    checksum text NOT NULL,
+    applied_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
+);
+
+CREATE TABLE duetime.request_key (
+    id uuid NOT NULL,
+    tenant integer NOT NULL,
+    fingerprint bytea NOT NULL,
+    tasks bytea NOT NULL
+)
+PARTITION BY RANGE (id);
+
+CREATE TABLE duetime.task (
+    lane integer NOT NULL,
+    id uuid NOT NULL,
+    type text NOT NULL,
+    payload bytea NOT NULL,
+    options bytea,
+    labels jsonb,
+    run_at timestamp with time zone NOT NULL,
+    expires_at timestamp with time zone,
+    created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
+)
+PARTITION BY RANGE (id);
+
+CREATE TABLE duetime.tenant (
+    id integer NOT NULL,
+    name text NOT NULL,
+    weight integer DEFAULT 1 NOT NULL,
+    shard smallint NOT NULL,
+    signing_secret bytea NOT NULL,
+    created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
+);
+
+ALTER TABLE duetime.tenant ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME duetime.tenant_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+ALTER TABLE ONLY duetime.api_key
+    ADD CONSTRAINT api_key_hash_key UNIQUE (hash);
+
+ALTER TABLE ONLY duetime.api_key
+    ADD CONSTRAINT api_key_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY duetime.attempt
+    ADD CONSTRAINT attempt_pkey PRIMARY KEY (lane, task, number);
+
+ALTER TABLE ONLY duetime.claim
+    ADD CONSTRAINT claim_pkey PRIMARY KEY (lane, task);
+
+ALTER TABLE ONLY duetime.dead
+    ADD CONSTRAINT dead_pkey PRIMARY KEY (lane, task);
+
+ALTER TABLE ONLY duetime.due
+    ADD CONSTRAINT due_pkey PRIMARY KEY (lane, wake);
+
+ALTER TABLE ONLY duetime.held
+    ADD CONSTRAINT held_pkey PRIMARY KEY (lane, task);
+
+ALTER TABLE ONLY duetime.holder
+    ADD CONSTRAINT holder_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY duetime.idempotency_key
+    ADD CONSTRAINT idempotency_key_pkey PRIMARY KEY (tenant, key);
+
+ALTER TABLE ONLY duetime.lane_hint
+    ADD CONSTRAINT lane_hint_pkey PRIMARY KEY (lane);
+
+ALTER TABLE ONLY duetime.lane
+    ADD CONSTRAINT lane_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY duetime.lane
+    ADD CONSTRAINT lane_tenant_queue_class_kind_requires_key UNIQUE (tenant, queue, class, kind, requires);
+
+ALTER TABLE ONLY duetime.migration
+    ADD CONSTRAINT migration_pkey PRIMARY KEY (number);
+
+ALTER TABLE ONLY duetime.request_key
+    ADD CONSTRAINT request_key_pkey PRIMARY KEY (id, tenant);
+
+ALTER TABLE ONLY duetime.task
+    ADD CONSTRAINT task_pkey PRIMARY KEY (lane, id);
+
+ALTER TABLE ONLY duetime.tenant
+    ADD CONSTRAINT tenant_name_key UNIQUE (name);
+
+ALTER TABLE ONLY duetime.tenant
+    ADD CONSTRAINT tenant_pkey PRIMARY KEY (id);
+
+CREATE INDEX claim_holder ON duetime.claim USING btree (holder);
+
+CREATE INDEX dead_died_at ON duetime.dead USING btree (died_at);
+
+CREATE INDEX due_task ON ONLY duetime.due USING btree (lane, task) WHERE (wake <> task);
+
+CREATE UNIQUE INDEX holder_name ON duetime.holder USING btree (tenant, name) WHERE (ended_at IS NULL);
+
+CREATE INDEX idempotency_key_expires ON duetime.idempotency_key USING btree (expires_at);
+
+CREATE INDEX task_expires ON ONLY duetime.task USING btree (expires_at, id) WHERE (expires_at IS NOT NULL);

@@ -1,0 +1,114 @@
+"""Every error a user can meet, with a stable code and a message that says what to do.
+
+DuetimeError
+├── InvalidInput           422  the request is understood and wrong; names the fields
+├── MalformedBody          400  not JSON, or cut off
+├── TooLarge               413
+├── Unauthorized           401
+├── Forbidden              403
+├── NotFound               404
+├── MethodNotAllowed       405
+├── UnsupportedMediaType   415
+├── Conflict               409  the state of things forbids it
+│   ├── IdempotencyConflict     the key was used for another request
+│   └── WrongState              the verb does not fit the task's state
+├── Unavailable            503  try again; nothing was done
+│   └── Unknown                 the database cannot say whether it was done
+└── UsageError             the command line, the configuration or the machine; exit code 2
+"""
+
+from typing import ClassVar
+
+import msgspec
+
+
+class FieldError(msgspec.Struct, frozen=True):
+    """Where in the request something is wrong, and what would be right."""
+
+    path: str
+    message: str
+
+
+class DuetimeError(Exception):
+    code: ClassVar[str] = "internal"
+    status: ClassVar[int] = 500
+    title: ClassVar[str] = "Internal error"
+
+    def __init__(self, detail: str, errors: tuple[FieldError, ...] = (), retry_after: float | None = None) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.errors = errors
+        self.retry_after = retry_after
+
+
+class InvalidInput(DuetimeError):
+    code, status, title = "invalid", 422, "The request is not valid"
+
+    @classmethod
+    def at(cls, path: str, message: str) -> "InvalidInput":
+        return cls(f"{path}: {message}", (FieldError(path, message),))
+
+
+class MalformedBody(DuetimeError):
+    code, status, title = "malformed", 400, "The body cannot be read"
+
+
+class TooLarge(DuetimeError):
+    code, status, title = "too_large", 413, "Too large"
+
+
+class Unauthorized(DuetimeError):
+    code, status, title = "unauthorized", 401, "No valid API key"
+
+
+class Forbidden(DuetimeError):
+    code, status, title = "forbidden", 403, "The API key does not allow this"
+
+
+class NotFound(DuetimeError):
+    code, status, title = "not_found", 404, "Not found"
+
+
+class MethodNotAllowed(DuetimeError):
+    code, status, title = "method_not_allowed", 405, "Method not allowed"
+
+
+class UnsupportedMediaType(DuetimeError):
+    code, status, title = "unsupported_media_type", 415, "Unsupported media type"
+
+
+class Conflict(DuetimeError):
+    code, status, title = "conflict", 409, "Conflict"
+
+
+class IdempotencyConflict(Conflict):
+    code, title = "idempotency_conflict", "The idempotency key was used for another request"
+
+
+class WrongState(Conflict):
+    """The verb does not fit the state in which the task was seen."""
+
+    code, title = "wrong_state", "The task's state does not allow this"
+
+    def __init__(self, verb: str, state: str, detail: str | None = None) -> None:
+        super().__init__(detail or f"a task that is {state} cannot be {verb}")
+        self.verb, self.state = verb, state
+
+
+class Unavailable(DuetimeError):
+    code, status, title = "unavailable", 503, "Not available right now"
+
+    def __init__(self, detail: str, retry_after: float | None = 1.0) -> None:
+        super().__init__(detail, retry_after=retry_after)
+
+
+class Unknown(Unavailable):
+    """The connection broke and the database cannot say whether the work was done."""
+
+    code, title = "unknown", "It is not known whether this was done"
+
+
+class UsageError(DuetimeError):
+    """A wrong command, setting or machine: one sentence, exit code 2."""
+
+    code, status, title = "usage", 500, "Wrong usage"

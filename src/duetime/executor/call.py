@@ -1,0 +1,345 @@
+"""From a leased task to a request, and from its answer to a report.
+
+Pure: no I/O and no clock of its own.  Every attempt of a task carries the same
+`Idempotency-Key`, and what is signed is what is sent.  Which answers are worth
+another try is decided here and nowhere else.
+"""
+
+import base64
+import codecs
+import functools
+import re
+import urllib.parse
+import uuid
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from importlib.metadata import version
+from typing import Literal
+
+import msgspec
+
+from duetime.clock import to_us
+from duetime.executor.connection import Reason
+from duetime.executor.http import NoResponse, Origin, Request, Response, Timings
+from duetime.executor.signing import sign
+from duetime.lifecycle.settle import Report
+from duetime.model.task import DEFAULT_TIMEOUT_SECONDS, LeasedTask, Outcome, Target
+
+MAX_RETRY_AFTER_SECONDS = 24 * 3600.0
+_TRANSIENT_STATUSES = frozenset({408, 425, 429})
+_MAX_HEADER_CHARACTERS = 1024
+_USER_AGENT = f"duetime/{version('duetime')}"
+
+# What frames the message, belongs to one connection, or must be ours to be believed.
+_RESERVED = frozenset(
+    {
+        "accept-encoding",
+        "connection",
+        "content-length",
+        "expect",
+        "host",
+        "keep-alive",
+        "proxy-authorization",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+_RESERVED_PREFIXES = ("duetime-", "webhook-")
+_KEPT_HEADERS = frozenset(
+    {
+        "content-encoding",
+        "content-length",
+        "content-type",
+        "date",
+        "etag",
+        "location",
+        "retry-after",
+        "server",
+        "traceparent",
+        "via",
+        "www-authenticate",
+        "x-correlation-id",
+        "x-request-id",
+    }
+)
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_FIELD_VALUE = re.compile(r"[^\x00-\x08\x0a-\x1f\x7f]*")
+_HOST = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+(%[A-Za-z0-9._-]+)?")
+_TEXTUAL = re.compile(
+    r"text/|application/(.*\+)?(json|xml)|application/x-www-form-urlencoded|.*charset=", re.IGNORECASE
+)
+_JSON = re.compile(r"application/(.*\+)?json\s*(;|$)", re.IGNORECASE)
+_DELTA_SECONDS = re.compile(r"[0-9]+(\.[0-9]*)?")
+
+
+class Error(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What an attempt's `error` says."""
+
+    message: str
+    kind: Literal["transient", "permanent"]
+    detail: "ErrorDetail | None" = None
+
+
+class ErrorDetail(msgspec.Struct, frozen=True, omit_defaults=True):
+    reason: str
+    status: int | None = None
+    timings: Timings | None = None
+
+
+class KeptResponse(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is kept of an answer; `body_encoding` is there when the body is not text."""
+
+    status: int
+    headers: dict[str, str]
+    body: str
+    body_truncated: bool
+    timings: Timings
+    body_encoding: Literal["base64"] | None = None
+
+
+class TargetError(ValueError):
+    """The task's target cannot be called, now or later; the message is for the tenant."""
+
+
+@functools.lru_cache(maxsize=4096)
+def split_url(url: str) -> tuple[Origin, str, str]:
+    """Origin, request target and `Host` of a URL; raises TargetError."""
+    try:
+        parts = urllib.parse.urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise TargetError(f"the URL cannot be read: {error}") from error
+    if parts.scheme not in ("http", "https") or not host:
+        raise TargetError("the URL must begin with http:// or https:// and name a host")
+    if parts.username is not None or parts.password is not None:
+        raise TargetError("the URL must not carry a user name or password; use the header Authorization")
+    if not host.isascii():
+        try:
+            host = host.encode("idna").decode()
+        except UnicodeError as error:
+            raise TargetError(f"the URL's host name is not valid: {error}") from error
+    if not _HOST.fullmatch(host) or port == 0:
+        raise TargetError("the URL's host name or port is not valid")
+    default_port = 443 if parts.scheme == "https" else 80
+    origin = Origin(parts.scheme, host, port or default_port)
+    path = urllib.parse.quote(parts.path or "/", safe="/%:@!$&'()*+,;=~-._")
+    if parts.query:
+        path += "?" + urllib.parse.quote(parts.query, safe="/?%:@!$&'()*+,;=~-._[]")
+    shown_host = f"[{host}]" if ":" in host else host
+    return origin, path, shown_host if origin.port == default_port else f"{shown_host}:{origin.port}"
+
+
+def host_of(task: LeasedTask) -> str:
+    """Whose limit of concurrent calls the task counts against: host and port."""
+    target = task.options.target if task.options is not None else None
+    try:
+        origin = split_url(target.url)[0] if target is not None else None
+    except TargetError:
+        origin = None
+    return f"{origin.host}:{origin.port}" if origin is not None else ""
+
+
+def timeout_of(task: LeasedTask) -> float:
+    options = task.options
+    if options is None:
+        return DEFAULT_TIMEOUT_SECONDS
+    return (options.target.timeout if options.target else None) or options.timeout or DEFAULT_TIMEOUT_SECONDS
+
+
+def build_request(task: LeasedTask, secret: bytes, now_seconds: int, queue: str | None) -> Request:
+    """The signed request of one attempt; raises TargetError."""
+    options = task.options
+    target = options.target if options is not None else None
+    if target is None:
+        raise TargetError("the task has no target")
+    origin, path, host = split_url(target.url)
+    if not _TOKEN.fullmatch(target.method):
+        raise TargetError("the target's method is not valid")
+    method = target.method.upper()
+    body = b"" if method in ("GET", "HEAD") else task.payload
+    task_id = str(task.id)
+    # A header of the task's own takes the place of one of these.
+    headers = {
+        "user-agent": f"User-Agent: {_USER_AGENT}\r\n",
+        "accept": "Accept: */*\r\n",
+        "idempotency-key": f"Idempotency-Key: {task_id}\r\n",
+    }
+    if method not in ("GET", "HEAD"):
+        headers["content-type"] = "Content-Type: application/json\r\n"
+    if options is not None and options.trace is not None and _FIELD_VALUE.fullmatch(options.trace):
+        headers["traceparent"] = f"traceparent: {options.trace}\r\n"
+    _add_own_headers(headers, target)
+    framing = "" if method in ("GET", "HEAD") else f"Content-Length: {len(body)}\r\n"
+    if method == "HEAD":
+        framing = "Connection: close\r\n"
+    if not _FIELD_VALUE.fullmatch(task.type) or not _FIELD_VALUE.fullmatch(queue or ""):
+        raise TargetError("the task's type or queue does not fit into a header")
+    of_queue = f"Duetime-Queue: {queue}\r\n" if queue is not None else ""
+    head = (
+        f"{method} {path} HTTP/1.1\r\nHost: {host}\r\n{''.join(headers.values())}"
+        f"Accept-Encoding: identity\r\n{framing}"
+        f"Duetime-Task-Id: {task_id}\r\nDuetime-Attempt: {task.number}\r\nDuetime-Due-At: {_rfc3339(task.run_at)}\r\n"
+        f"Duetime-Type: {task.type}\r\n{of_queue}"
+        f"webhook-id: {task_id}\r\nwebhook-timestamp: {now_seconds}\r\n"
+        f"webhook-signature: {sign(secret, task_id, now_seconds, body)}\r\n\r\n"
+    )
+    return Request(origin, head.encode() + body, is_head=method == "HEAD")
+
+
+def _add_own_headers(headers: dict[str, str], target: Target) -> None:
+    for name, value in target.headers.items():
+        lowered = name.lower()
+        if lowered in _RESERVED or lowered.startswith(_RESERVED_PREFIXES):
+            continue
+        if not _TOKEN.fullmatch(name) or not _FIELD_VALUE.fullmatch(value):
+            raise TargetError(f"the header {name!r} is not valid")
+        headers[lowered] = f"{name}: {value}\r\n"
+
+
+def _rfc3339(instant: datetime) -> str:
+    return instant.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+# From an answer to a report.
+
+
+def report_answer(
+    task: LeasedTask, answer: Response | NoResponse, started_at: datetime, completed_at: datetime
+) -> Report:
+    """What an answer means for the attempt."""
+    if isinstance(answer, NoResponse):
+        return report_failure(
+            task.id,
+            task.number,
+            answer.message,
+            reason=answer.reason,
+            is_permanent=answer.reason is Reason.REFUSED,
+            timings=answer.timings,
+            started_at=started_at,
+            completed_at=completed_at,
+        )
+    headers = _kept_headers(answer.headers)
+    content_type = headers.get("content-type", "")
+    response = msgspec.json.encode(_kept(answer, headers, content_type))
+    if 200 <= answer.status < 300:
+        return Report(
+            id=task.id,
+            number=task.number,
+            outcome=Outcome.SUCCEEDED,
+            result=_json_result(answer, content_type),
+            started_at=started_at,
+            completed_at=completed_at,
+            response=response,
+        )
+    target = task.options.target if task.options is not None else None
+    is_permanent = not is_worth_a_retry(answer.status, target)
+    error = Error(
+        f"the target answered {answer.status}",
+        "permanent" if is_permanent else "transient",
+        ErrorDetail("status", answer.status),
+    )
+    return Report(
+        id=task.id,
+        number=task.number,
+        outcome=Outcome.FAILED,
+        error=msgspec.json.encode(error),
+        is_permanent=is_permanent,
+        retry_after=None if is_permanent else read_retry_after(headers.get("retry-after"), completed_at),
+        started_at=started_at,
+        completed_at=completed_at,
+        response=response,
+    )
+
+
+def report_failure(
+    task_id: uuid.UUID,
+    number: int,
+    message: str,
+    *,
+    reason: str,
+    is_permanent: bool = False,
+    timings: Timings | None = None,
+    retry_after: float | None = None,
+    started_at: datetime | None = None,
+    completed_at: datetime | None = None,
+) -> Report:
+    """An attempt that failed without an answer."""
+    error = Error(message, "permanent" if is_permanent else "transient", ErrorDetail(reason, timings=timings))
+    return Report(
+        id=task_id,
+        number=number,
+        outcome=Outcome.FAILED,
+        error=msgspec.json.encode(error),
+        is_permanent=is_permanent,
+        retry_after=retry_after,
+        started_at=started_at,
+        completed_at=completed_at,
+    )
+
+
+def is_worth_a_retry(status: int, target: Target | None) -> bool:
+    if status in _TRANSIENT_STATUSES or 500 <= status < 600:
+        return True
+    return target is not None and status in target.retry_on
+
+
+def read_retry_after(value: str | None, now: datetime) -> float | None:
+    """Seconds to wait: of a number or an HTTP date, 0 to one day; None if it says neither."""
+    if value is None:
+        return None
+    value = value.strip()
+    if _DELTA_SECONDS.fullmatch(value):
+        return min(float(value), MAX_RETRY_AFTER_SECONDS)
+    try:
+        until = parsedate_to_datetime(value)
+        if until.tzinfo is None:
+            until = until.replace(tzinfo=UTC)
+        seconds = (to_us(until) - to_us(now)) / 1_000_000
+    except (ValueError, TypeError, OverflowError, IndexError):
+        return None
+    return min(max(seconds, 0.0), MAX_RETRY_AFTER_SECONDS)
+
+
+def _kept_headers(headers: list[tuple[bytes, bytes]]) -> dict[str, str]:
+    kept: dict[str, str] = {}
+    for raw_name, raw_value in headers:
+        name = raw_name.lower().decode("latin-1")
+        if name in _KEPT_HEADERS and name not in kept:
+            kept[name] = raw_value[:_MAX_HEADER_CHARACTERS].decode("latin-1").strip()
+    return kept
+
+
+def _kept(answer: Response, headers: dict[str, str], content_type: str) -> KeptResponse:
+    text = _as_text(answer, content_type)
+    return KeptResponse(
+        status=answer.status,
+        headers=headers,
+        body=text if text is not None else base64.b64encode(answer.body).decode(),
+        body_truncated=answer.is_truncated,
+        timings=answer.timings,
+        body_encoding=None if text is not None else "base64",
+    )
+
+
+def _as_text(answer: Response, content_type: str) -> str | None:
+    """The body as text; None if it is none."""
+    try:
+        # A body that was cut may end within a character, which is then left off.
+        text = codecs.getincrementaldecoder("utf-8")().decode(answer.body, final=not answer.is_truncated)
+    except UnicodeDecodeError:
+        return answer.body.decode(errors="replace") if _TEXTUAL.match(content_type) else None
+    return text if "\x00" not in text or _TEXTUAL.match(content_type) else None
+
+
+def _json_result(answer: Response, content_type: str) -> bytes | None:
+    if answer.is_truncated or not answer.body or not _JSON.match(content_type):
+        return None
+    try:
+        answer.body.decode()
+        msgspec.json.decode(answer.body)
+    except (UnicodeDecodeError, msgspec.DecodeError, RecursionError):
+        return None
+    return answer.body

@@ -1,0 +1,374 @@
+"""The executor: takes due push tasks that it has room for, calls their targets, settles.
+
+It is a holder like any worker: it beats, and names what it holds until the end
+of each attempt is acknowledged.  It begins no call after a task's end, nor
+later than `BEGIN_WITHIN_SECONDS` after the task was picked (by then a scheduler
+may have released it); such tasks are given back and cost nothing.  A task that
+a former holder lost is begun only after a beat that says so was acknowledged.
+"""
+
+import asyncio
+import functools
+import secrets
+import uuid
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+import structlog
+
+from duetime.clock import DatabaseClock
+from duetime.errors import Unavailable
+from duetime.executor.call import TargetError, build_request, host_of, report_answer, report_failure, timeout_of
+from duetime.executor.held import GiveBack, Held, Phase, backoff_of
+from duetime.executor.hosts import GRACE_SECONDS, HostSlots
+from duetime.executor.http import HttpClient
+from duetime.executor.outbox import Outbox
+from duetime.lifecycle.holders import BEAT_EVERY_SECONDS, Holders, Named
+from duetime.lifecycle.settle import Report, Settler
+from duetime.model.task import Kind, LaneKey, LeasedTask, Outcome
+from duetime.scheduler.feed import Ask, Feeder
+
+#: Less than the 5 s after which a task that was not begun is released.
+BEGIN_WITHIN_SECONDS = 4.5
+_WAIT_FOR_HOST_SECONDS = 4.0
+_LEASE_WAIT_SECONDS = 20.0
+# Room that trickles in is gathered this long, so that a claim is worth its statement.
+_GATHER_ROOM_SECONDS = 0.01
+_GATHER_ANNOUNCEMENTS_SECONDS = 0.02
+_AWAY_SECONDS = 0.5
+_FLUSH_SECONDS = 5.0
+_TENANT = 0
+
+SecretOf = Callable[[int], Awaitable[bytes]]
+KeyOf = Callable[[int], LaneKey | None]
+
+log = structlog.get_logger(__name__)
+
+
+class Executor:
+    def __init__(
+        self,
+        feeder: Feeder,
+        holders: Holders,
+        settler: Settler,
+        client: HttpClient,
+        *,
+        clock: DatabaseClock,
+        secret_of: SecretOf,
+        key_of: KeyOf,
+        node: str,
+        max_calls: int = 256,
+        max_calls_per_host: int = 64,
+        beat_every_seconds: float = BEAT_EVERY_SECONDS,
+    ) -> None:
+        self._feeder = feeder
+        self._holders = holders
+        self._settler = settler
+        self._client = client
+        self._clock = clock
+        self._secret_of = secret_of
+        self._key_of = key_of
+        self._max_calls = max_calls
+        self._beat_every_seconds = beat_every_seconds
+        self.name = f"executor-{node}-{secrets.token_hex(8)}"
+        self._held: dict[uuid.UUID, Held] = {}
+        self._hosts: HostSlots[Held] = HostSlots(max_calls_per_host, max_calls)
+        self._announcing: list[Held] = []
+        self._must_announce = asyncio.Event()
+        self._has_room = asyncio.Event()
+        self._settling: Outbox[tuple[Held, Report]] = Outbox(self._settle, lambda item: self._forget(item[0]))
+        self._returning: Outbox[tuple[Held, GiveBack]] = Outbox(self._return, lambda item: self._forget(item[0]))
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._leasing: asyncio.Task[object] | None = None
+        self._is_stopping = False
+        self._is_stopped = asyncio.Event()
+
+    @property
+    def calls(self) -> int:
+        """How many calls are under way."""
+        return self._hosts.running
+
+    async def run(self) -> None:
+        """Execute until stopped; raises what broke a loop."""
+        if self._is_stopping:
+            return
+        self._leasing = asyncio.create_task(self._lease_for_ever())
+        everything: list[asyncio.Task[object]] = [
+            asyncio.create_task(loop)
+            for loop in (self._settling.run(), self._returning.run(), self._beat_for_ever(), self._is_stopped.wait())
+        ]
+        everything.append(self._leasing)
+        try:
+            watched = set(everything)
+            while not self._is_stopped.is_set():
+                ended, watched = await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
+                for task in ended:
+                    if not task.cancelled():
+                        task.result()
+        finally:
+            everything += [held.call for held in self._held.values() if held.call is not None]
+            for task in everything:
+                task.cancel()
+            await asyncio.gather(*everything, return_exceptions=True)
+            if self._sweeper is not None:
+                self._sweeper.cancel()
+
+    async def stop(self, deadline_seconds: float) -> None:
+        """Take no more, let calls end until the deadline, give back or report the rest.
+
+        Telling the database may take up to 5 s more.
+        """
+        self._is_stopping = True
+        if self._leasing is not None:
+            self._leasing.cancel()
+            await asyncio.wait([self._leasing])
+        # Who waits goes first: a place that is given up must not let another call begin.
+        for phase in (Phase.WAITING, Phase.ANNOUNCING):
+            for held in [held for held in self._held.values() if held.phase is phase]:
+                self._leave_line(held)
+                self._end(held, GiveBack(0.0))
+        calls = [held.call for held in self._held.values() if held.call is not None]
+        if calls:
+            await asyncio.wait(calls, timeout=deadline_seconds)
+        for held in list(self._held.values()):
+            if held.phase is Phase.CALLING and held.call is not None and not held.call.done():
+                self._abort(held)
+        # Calls that ended just now are yet to hand in their ends.
+        await asyncio.sleep(0)
+        try:
+            async with asyncio.timeout(_FLUSH_SECONDS):
+                await self._settling.emptied()
+                await self._returning.emptied()
+                await self._holders.leave(_TENANT, self.name)
+        except (TimeoutError, Unavailable) as error:
+            log.warning("stopped without the database's word", held=len(self._held), error=str(error))
+        self._is_stopped.set()
+
+    # Taking tasks.
+
+    async def _lease_for_ever(self) -> None:
+        worthwhile = max(1, self._max_calls // 8)
+        while True:
+            room = self._room()
+            if room < worthwhile:
+                self._has_room.clear()
+                await (asyncio.sleep(_GATHER_ROOM_SECONDS) if room > 0 else self._has_room.wait())
+                room = self._room()
+            if room <= 0:
+                continue
+            try:
+                holder = await self._holders.register(_TENANT, self.name)
+                ask = Ask(holder, tenant=None, kind=Kind.PUSH, queues=None, tags=frozenset(), room=room)
+                tasks = await self._feeder.lease(ask, _LEASE_WAIT_SECONDS)
+                is_alive = holder == await self._holders.register(_TENANT, self.name)
+            except Unavailable as error:
+                log.warning("no tasks to be had", error=str(error))
+                await asyncio.sleep(_AWAY_SECONDS)
+                continue
+            self._take(tasks, is_alive)
+            if not tasks:
+                # A feeder that has stopped answers at once.
+                await asyncio.sleep(_GATHER_ROOM_SECONDS)
+
+    def _room(self) -> int:
+        limit = self._max_calls
+        # Ends that are not acknowledged count too: they must not pile up while the database is away.
+        return min(limit - self._hosts.running, limit - self._hosts.waiting, 2 * limit - len(self._held))
+
+    def _take(self, tasks: Iterable[LeasedTask], is_alive: bool) -> None:
+        loop = asyncio.get_running_loop()
+        now, database_now = loop.time(), self._clock.now()
+        for task in tasks:
+            former = self._held.get(task.id)
+            if former is not None:
+                # It was lost and comes back under a new number.
+                self._drop(former)
+            age_seconds = max(0.0, (database_now - task.picked_at).total_seconds())
+            held = Held(task, host_of(task), now + BEGIN_WITHIN_SECONDS - age_seconds)
+            self._held[task.id] = held
+            if not is_alive:
+                # Claimed for the holder that we were until we fell silent: nobody would take our word.
+                self._end(held, GiveBack(0.0))
+            elif self._hosts.take(held.host, now):
+                self._prepare(held)
+            elif not self._hosts.wait(held.host, held, now + _WAIT_FOR_HOST_SECONDS - age_seconds, now):
+                self._end(held, GiveBack(backoff_of(task)))
+        self._sweep_soon()
+
+    def _prepare(self, held: Held) -> None:
+        """Its host has a place for it."""
+        if held.task.is_recovered:
+            held.phase = Phase.ANNOUNCING
+            self._announcing.append(held)
+            self._must_announce.set()
+        else:
+            self._begin(held)
+
+    def _sweep_soon(self) -> None:
+        if self._sweeper is None:
+            self._sweeper = asyncio.get_running_loop().call_later(GRACE_SECONDS, self._sweep)
+
+    def _sweep(self) -> None:
+        self._sweeper = None
+        for held in self._hosts.sweep(asyncio.get_running_loop().time()):
+            self._end(held, GiveBack(backoff_of(held.task)))
+        if self._hosts.waiting or self._hosts.running:
+            self._sweep_soon()
+
+    # Calling.
+
+    def _begin(self, held: Held) -> None:
+        held.phase = Phase.CALLING
+        held.call = asyncio.get_running_loop().create_task(self._call(held))
+        held.call.add_done_callback(functools.partial(self._called, held))
+
+    async def _call(self, held: Held) -> Report | GiveBack:
+        task = held.task
+        try:
+            secret = await self._secret_of(task.lane)
+        except Unavailable:
+            return GiveBack(_AWAY_SECONDS)
+        now = self._clock.now()
+        if task.expires_at is not None and now >= task.expires_at:
+            return Report(task.id, task.number, Outcome.EXPIRED, completed_at=now)
+        if asyncio.get_running_loop().time() > held.begin_by:
+            return GiveBack(0.0)
+        key = self._key_of(task.lane)
+        try:
+            request = build_request(task, secret, int(now.timestamp()), key.queue if key is not None else None)
+        except TargetError as error:
+            return report_failure(task.id, task.number, str(error), reason="target", is_permanent=True)
+        held.is_started, held.started_at = True, now
+        answer = await self._client.send(request, timeout_of(task))
+        return report_answer(task, answer, now, self._clock.now())
+
+    def _called(self, held: Held, call: "asyncio.Task[Report | GiveBack]") -> None:
+        self._free(held.host)
+        if call.cancelled():
+            # Whoever cancelled it has decided what becomes of the task.
+            return
+        error = call.exception()
+        if error is None:
+            end: Report | GiveBack = call.result()
+        else:
+            log.error("a call broke", task=str(held.task.id), exc_info=error)
+            end = report_failure(
+                held.task.id,
+                held.task.number,
+                "the executor could not make the call",
+                reason="internal",
+                started_at=held.started_at,
+            )
+        if held.phase is Phase.CALLING:
+            self._end(held, end)
+
+    def _free(self, host: str) -> None:
+        following = self._hosts.free(host, asyncio.get_running_loop().time())
+        if following is not None:
+            self._prepare(following)
+        self._has_room.set()
+
+    def _abort(self, held: Held) -> None:
+        """Stop a call because the executor stops."""
+        if held.call is not None:
+            held.call.cancel()
+        report = report_failure(
+            held.task.id,
+            held.task.number,
+            "the executor is shutting down",
+            reason="shutdown",
+            retry_after=0.0,
+            started_at=held.started_at,
+            completed_at=self._clock.now(),
+        )
+        self._end(held, report if held.is_started else GiveBack(0.0))
+
+    # Ending.
+
+    def _end(self, held: Held, end: Report | GiveBack) -> None:
+        held.phase = Phase.ENDING
+        if isinstance(end, GiveBack):
+            self._returning.add((held, end))
+        else:
+            self._settling.add((held, end))
+
+    async def _settle(self, ended: Sequence[tuple[Held, Report]]) -> None:
+        # Lost and cancelled ones are over for us as well.
+        await self._settler.settle(_TENANT, self.name, [report for _, report in ended])
+
+    async def _return(self, returned: Sequence[tuple[Held, GiveBack]]) -> None:
+        by_delay: dict[float, list[LeasedTask]] = {}
+        for held, give_back in returned:
+            by_delay.setdefault(give_back.delay_seconds, []).append(held.task)
+        for delay_seconds, tasks in by_delay.items():
+            await self._feeder.give_back(tasks, delay_seconds)
+
+    def _forget(self, held: Held) -> None:
+        held.phase = Phase.OVER
+        if self._held.get(held.task.id) is held:
+            del self._held[held.task.id]
+        self._has_room.set()
+
+    def _drop(self, held: Held) -> None:
+        """The task is not ours any more: stop, and say nothing of it."""
+        if held.phase is Phase.ENDING:
+            # Its end is on the way; the answer to that forgets it.
+            return
+        self._leave_line(held)
+        if held.phase is Phase.CALLING and held.call is not None:
+            held.call.cancel()
+        self._forget(held)
+
+    def _leave_line(self, held: Held) -> None:
+        if held.phase is Phase.WAITING:
+            self._hosts.leave(held.host, held)
+        elif held.phase is Phase.ANNOUNCING:
+            held.phase = Phase.OVER
+            self._free(held.host)
+
+    # Beating.
+
+    async def _beat_for_ever(self) -> None:
+        loop = asyncio.get_running_loop()
+        beat_at = loop.time() + self._beat_every_seconds
+        while True:
+            try:
+                async with asyncio.timeout_at(beat_at):
+                    await self._must_announce.wait()
+                # Several are announced by one beat.
+                await asyncio.sleep(_GATHER_ANNOUNCEMENTS_SECONDS)
+            except TimeoutError:
+                pass
+            beat_at = loop.time() + (self._beat_every_seconds if await self._beat() else _AWAY_SECONDS)
+
+    async def _beat(self) -> bool:
+        """Name what we hold, hear what to stop; then begin what was announced."""
+        announced, self._announcing = self._announcing, []
+        self._must_announce.clear()
+        held_now = list(self._held.values())
+        named = [
+            Named(held.task.id, held.task.number, held.is_started or held.phase is Phase.ANNOUNCING)
+            for held in held_now
+        ]
+        try:
+            answer = await self._holders.beat(_TENANT, self.name, named)
+        except Unavailable as error:
+            log.warning("a beat was not heard", error=str(error))
+            self._announcing = announced + self._announcing
+            self._give_back_late_announcements()
+            return False
+        gone = {*answer.lost, *answer.cancelled}
+        for held in held_now:
+            if held.task.id in gone and self._held.get(held.task.id) is held:
+                self._drop(held)
+        for held in announced:
+            if held.phase is Phase.ANNOUNCING:
+                self._begin(held)
+        return True
+
+    def _give_back_late_announcements(self) -> None:
+        now = asyncio.get_running_loop().time()
+        late = [held for held in self._announcing if held.begin_by <= now and held.phase is Phase.ANNOUNCING]
+        self._announcing = [held for held in self._announcing if held not in late]
+        for held in late:
+            self._leave_line(held)
+            self._end(held, GiveBack(0.0))

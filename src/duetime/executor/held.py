@@ -1,0 +1,45 @@
+"""What the executor knows of one attempt in its hands."""
+
+import asyncio
+import enum
+from dataclasses import dataclass
+from datetime import datetime
+
+from duetime.lifecycle.settle import Report
+from duetime.model.task import LeasedTask
+
+_FIRST_BACKOFF_SECONDS = 0.5
+_LONGEST_BACKOFF_SECONDS = 30.0
+
+
+class Phase(enum.Enum):
+    WAITING = enum.auto()  # in the line of its host
+    ANNOUNCING = enum.auto()  # has its place; a beat must say so first
+    CALLING = enum.auto()
+    ENDING = enum.auto()  # its end is not acknowledged yet
+    OVER = enum.auto()
+
+
+@dataclass(frozen=True)
+class GiveBack:
+    """The attempt was not begun and goes back, to wait for so long."""
+
+    delay_seconds: float
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    task: LeasedTask
+    host: str
+    #: Time of the loop after which its call may not begin.
+    begin_by: float
+    phase: Phase = Phase.WAITING
+    is_started: bool = False
+    started_at: datetime | None = None
+    call: asyncio.Task[Report | GiveBack] | None = None
+
+
+def backoff_of(task: LeasedTask) -> float:
+    """Seconds until a task whose host is busy is tried again: longer each time it was given back."""
+    given_back = task.number - 1 - task.failures - task.crashes - task.releases
+    return min(_FIRST_BACKOFF_SECONDS * 2.0 ** min(max(given_back, 0), 10), _LONGEST_BACKOFF_SECONDS)

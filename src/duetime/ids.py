@@ -1,0 +1,65 @@
+"""Task ids and wakes: UUIDs that tell when, where, and in which order.
+
+Layout (version 8): 48 bits of due time in milliseconds, 42 unique bits (12
+before the variant, 30 behind it), 32 bits of lane whose low 8 bits are the
+shard.  Ids therefore sort by due time, and an id alone names its partition,
+its lane and its shard.  A task's first wake is its id; later wakes have the
+same layout and are minted in SQL (`mint_wake`), from the database's clock.
+"""
+
+import secrets
+import uuid
+from collections.abc import Iterable
+
+SHARDS = 256
+_UNIQUE_BITS = 42
+_UNIQUE_MASK = (1 << _UNIQUE_BITS) - 1
+_LOW_MASK = (1 << 30) - 1
+_VERSION_AND_VARIANT = 8 << 76 | 2 << 62
+
+#: Before every wake there is.
+EARLIEST = uuid.UUID(int=0)
+#: The last millisecond that fits into 48 bits would be in the year 10889.
+LATEST_MS = (1 << 48) - 1
+
+
+def make_id(due_ms: int, unique: int, lane: int) -> uuid.UUID:
+    """One id; `unique` is cut to its 42 bits."""
+    unique &= _UNIQUE_MASK
+    return uuid.UUID(int=due_ms << 80 | _VERSION_AND_VARIANT | (unique >> 30) << 64 | (unique & _LOW_MASK) << 32 | lane)
+
+
+def make_ids(slots: Iterable[tuple[int, int]]) -> list[uuid.UUID]:
+    """Ids for (due_ms, lane) pairs of one batch: a random start, then counting.
+
+    Counting keeps a batch in the order in which it was given.
+    """
+    # A start in the lower half leaves room to count without wrapping, so order holds.
+    unique = secrets.randbits(_UNIQUE_BITS - 1)
+    return [make_id(due_ms, unique + place, lane) for place, (due_ms, lane) in enumerate(slots)]
+
+
+def due_ms_of(identifier: uuid.UUID) -> int:
+    return identifier.int >> 80
+
+
+def lane_of(identifier: uuid.UUID) -> int:
+    return identifier.int & 0xFFFFFFFF
+
+
+def shard_of(lane: int) -> int:
+    return lane & 0xFF
+
+
+def just_after(due_ms: int) -> uuid.UUID:
+    """The first wake later than every wake of that millisecond."""
+    return uuid.UUID(int=(due_ms + 1) << 80)
+
+
+def just_before(due_ms: int) -> uuid.UUID:
+    """A wake earlier than every wake of that millisecond, later than all before."""
+    return uuid.UUID(int=due_ms << 80)
+
+
+def looks_like_id(identifier: uuid.UUID) -> bool:
+    return identifier.version == 8

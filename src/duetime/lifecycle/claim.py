@@ -1,0 +1,107 @@
+"""Claim due rows for holders that have room now, and look at what waits."""
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import asyncpg
+import msgspec
+
+from duetime.database.pool import Database
+from duetime.database.statements import load
+from duetime.lifecycle.onward import decode_options
+from duetime.model.task import LeasedTask
+
+SQL = load(__package__, "claim.sql")
+
+
+@dataclass(frozen=True)
+class LaneOrder:
+    """Up to so many rows of one lane, behind its hint, for these holders in turn."""
+
+    lane: int
+    hint: uuid.UUID
+    #: (holder, how many rows), in order.
+    holders: Sequence[tuple[int, int]]
+
+
+class Claims(msgspec.Struct):
+    #: Per lane, in order of wake.
+    taken: dict[int, list[tuple[uuid.UUID, LeasedTask]]]
+    #: Per lane, the first wake that is not due yet.
+    later: dict[int, uuid.UUID]
+
+
+async def claim_due(
+    database: Database, orders: Sequence[LaneOrder], until: uuid.UUID, now: datetime | None = None
+) -> Claims:
+    """Take what is due (`wake < until`) of each lane; each lane stands once in the orders."""
+    lanes: list[int] = []
+    hints: list[uuid.UUID] = []
+    rooms: list[int] = []
+    slots: list[int] = []
+    holders: list[int] = []
+    for order in sorted(orders, key=lambda order: order.lane):
+        lanes.append(order.lane)
+        hints.append(order.hint)
+        # PostgreSQL counts slots from 1, and the first row of a lane has place 1.
+        slots.append(len(holders))
+        for holder, count in order.holders:
+            holders += [holder] * count
+        rooms.append(len(holders) - slots[-1])
+    rows = await database.run(
+        SQL["claim_due"], lanes=lanes, hints=hints, rooms=rooms, slots=slots, until=until, holders=holders, now=now
+    )
+    claims = Claims({}, {})
+    for row in rows:
+        if row["task"] is None:
+            claims.later[row["lane"]] = row["wake"]
+        else:
+            claims.taken.setdefault(row["lane"], []).append((row["wake"], _leased(row)))
+    for taken in claims.taken.values():
+        taken.sort(key=_by_wake)
+    return claims
+
+
+@dataclass(frozen=True)
+class Look:
+    """The first waiting row of each lane, and the transactions that were open then."""
+
+    first: dict[int, uuid.UUID | None]
+    now_us: int
+    oldest_open: int
+    next_new: int
+
+
+async def peek(database: Database, hints: dict[int, uuid.UUID]) -> Look:
+    """Look at lanes behind their hints; takes nothing."""
+    rows = await database.run(SQL["peek"], lanes=list(hints), hints=list(hints.values()))
+    return Look(
+        {row["lane"]: row["wake"] for row in rows}, rows[0]["now_us"], rows[0]["oldest_open"], rows[0]["next_new"]
+    )
+
+
+def _by_wake(pair: tuple[uuid.UUID, LeasedTask]) -> uuid.UUID:
+    return pair[0]
+
+
+def _leased(row: asyncpg.Record) -> LeasedTask:
+    lane, _, task, number, failures, crashes, releases, holder, *rest = row
+    kind, payload, options, labels, run_at, expires_at, picked_at = rest
+    return LeasedTask(
+        id=task,
+        lane=lane,
+        number=number,
+        holder=holder,
+        type=kind,
+        payload=payload,
+        run_at=run_at,
+        picked_at=picked_at,
+        failures=failures,
+        crashes=crashes,
+        releases=releases,
+        options=decode_options(options) if options else None,
+        labels=labels.encode() if labels else None,
+        expires_at=expires_at,
+    )

@@ -1,0 +1,66 @@
+-- name: claim_due
+-- Take due rows of the wanted lanes, in order, each for the holder whose slot it
+-- falls into; each lane stands at most once in the request.
+-- Locks: the picked rows, skipping those that someone else is taking.
+-- Index: due_pkey (lane, wake); it gives the order, so LIMIT stops the scan.
+-- Time:  @until is just after the last wake that is due by the database's clock.
+WITH picked AS MATERIALIZED (  -- the LIMIT must not be run again per joined row
+    SELECT wanted.lane, waiting.wake, wanted.slot + waiting.place AS slot
+      FROM unnest(@lanes::int[], @hints::uuid[], @rooms::int[], @slots::int[]) AS wanted (lane, hint, room, slot)
+     CROSS JOIN LATERAL (
+           SELECT wake, row_number() OVER () AS place
+             FROM (SELECT wake
+                     FROM due
+                    WHERE due.lane = wanted.lane
+                      AND due.wake > wanted.hint
+                      AND due.wake < @until::uuid
+                    ORDER BY wake
+                    LIMIT wanted.room
+                      FOR UPDATE SKIP LOCKED) AS locked) AS waiting
+),
+taken AS (
+    DELETE FROM due
+     USING picked
+     WHERE due.lane = picked.lane
+       AND due.wake = picked.wake
+ RETURNING due.lane, due.wake, due.task, due.number, due.failures, due.crashes, due.releases,
+           (@holders::bigint[])[picked.slot] AS holder
+),
+held AS (
+    INSERT INTO claim (lane, task, number, failures, crashes, releases, holder)
+    SELECT lane, task, number, failures, crashes, releases, holder
+      FROM taken
+)
+SELECT taken.lane, taken.wake, taken.task, taken.number, taken.failures, taken.crashes, taken.releases, taken.holder,
+       task.type, task.payload, task.options, task.labels, task.run_at, task.expires_at,
+       COALESCE(@now::timestamptz, clock_timestamp()) AS picked_at
+  FROM taken
+  JOIN task
+    ON task.lane = taken.lane
+   AND task.id = taken.task
+ UNION ALL  -- and when each lane's next row is due: a row without a task
+SELECT wanted.lane, later.wake, NULL, 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+  FROM unnest(@lanes::int[]) AS wanted (lane)
+ CROSS JOIN LATERAL (
+       SELECT due.wake
+         FROM due
+        WHERE due.lane = wanted.lane
+          AND due.wake >= @until::uuid
+        ORDER BY due.wake
+        LIMIT 1) AS later;
+
+-- name: peek
+-- The first waiting row of each lane behind its hint, due or not; takes nothing.
+-- Also what is needed to know when a hint is firm: the transactions that are open.
+SELECT asked.lane, first.wake,
+       pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS oldest_open,
+       pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS next_new,
+       (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now_us
+  FROM unnest(@lanes::int[], @hints::uuid[]) AS asked (lane, hint)
+  LEFT JOIN LATERAL (
+       SELECT due.wake
+         FROM due
+        WHERE due.lane = asked.lane
+          AND due.wake > asked.hint
+        ORDER BY due.wake
+        LIMIT 1) AS first ON true;

@@ -1,0 +1,174 @@
+"""Holders: who runs attempts, and whether they are alive.
+
+A holder is one process from its start to its end.  Its beats raise a counter
+and name what it holds: an attempt that two beats in a row do not name never
+reached it, and is released.  Whoever ends a holder (`lapse`) does so only while
+its counter is the one that was seen.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from duetime.database.pool import Database
+from duetime.database.statements import load
+from duetime.errors import Unknown
+from duetime.lifecycle.gather import Gather
+from duetime.lifecycle.onward import Attempt, End, Onward
+from duetime.model.attempt import Ended
+from duetime.model.task import Outcome
+
+SQL = load(__package__, "holders.sql")
+BEAT_EVERY_SECONDS = 3.0
+#: A handler's own reports; an attempt that ended so was not lost by its holder.
+_OWN_ENDS = {Outcome.SUCCEEDED, Outcome.FAILED, Outcome.SNOOZED}
+
+
+class Named(msgspec.Struct, frozen=True):
+    """An attempt that a holder says it has; started, or still waiting in its hands."""
+
+    id: uuid.UUID
+    number: int
+    started: bool = True
+
+
+class BeatAnswer(msgspec.Struct, frozen=True):
+    lost: list[uuid.UUID]
+    cancelled: list[uuid.UUID]
+
+
+@dataclass(frozen=True)
+class _Beat:
+    tenant: int
+    name: str
+    attempts: Sequence[Named]
+
+
+class Holders:
+    def __init__(self, database: Database, onward: Onward) -> None:
+        self._database = database
+        self._onward = onward
+        self._ids: dict[tuple[int, str], int] = {}
+        self._unnamed: dict[int, set[Attempt]] = {}
+        self._gather: Gather[_Beat, BeatAnswer] = Gather(
+            self._fly, weigh=lambda beat: len(beat.attempts) + 1, limit=5_000
+        )
+
+    async def register(self, tenant: int, name: str) -> int:
+        """The id of the living holder of that name; it is made on its first word."""
+        found = self._ids.get((tenant, name))
+        if found is None:
+            rows = await self._database.run(SQL["register"], tenant=tenant, name=name)
+            found = self._ids[tenant, name] = rows[0]["id"]
+        return found
+
+    async def find(self, tenant: int, name: str) -> int | None:
+        """The id of the living holder of that name, if it has ever spoken."""
+        found = self._ids.get((tenant, name))
+        if found is None:
+            rows = await self._database.fetch(
+                "SELECT id FROM holder WHERE tenant = $1 AND name = $2 AND ended_at IS NULL", tenant, name
+            )
+            if rows:
+                found = self._ids[tenant, name] = rows[0]["id"]
+        return found
+
+    async def beat(self, tenant: int, name: str, attempts: Sequence[Named]) -> BeatAnswer:
+        """Raise the holder's counter; the answer names what it must stop."""
+        return await self._gather.add(_Beat(tenant, name, attempts))
+
+    async def leave(self, tenant: int, name: str) -> None:
+        """The holder is gone and holds nothing."""
+        holder = self._ids.pop((tenant, name), None)
+        if holder is not None:
+            self._unnamed.pop(holder, None)
+            await self._database.run(SQL["end_now"], ids=[holder])
+
+    def forget(self, holders: set[int]) -> None:
+        """These have ended: the next word under their names makes a new holder."""
+        self._ids = {name: holder for name, holder in self._ids.items() if holder not in holders}
+        for holder in holders:
+            self._unnamed.pop(holder, None)
+
+    async def _fly(self, beats: list[_Beat]) -> list[BeatAnswer]:
+        for repeat in range(3):
+            try:
+                return await self._beat(beats)
+            except Unknown:
+                # A beat counted twice does no harm.
+                if repeat == 2:
+                    raise
+                await asyncio.sleep(0.1)
+        raise AssertionError("unreachable")
+
+    async def _beat(self, beats: list[_Beat]) -> list[BeatAnswer]:
+        ids = [await self.register(beat.tenant, beat.name) for beat in beats]
+        alive = await self._raise_counters(beats, ids)
+        for place, (beat, holder) in enumerate(zip(beats, ids, strict=True)):
+            if holder not in alive:
+                # It was ended meanwhile: what it held is lost, and it begins anew.
+                self.forget({holder})
+                ids[place] = await self.register(beat.tenant, beat.name)
+        held: dict[int, set[Attempt]] = {holder: set() for holder in ids}
+        for row in await self._database.run(SQL["read_held"], holders=sorted(held)):
+            held[row["holder"]].add((row["task"], row["number"]))
+        await self._release_unnamed(beats, ids, held)
+        return await self._answers(beats, ids, held)
+
+    async def _raise_counters(self, beats: list[_Beat], ids: list[int]) -> set[int]:
+        started = [
+            (holder, named.id)
+            for beat, holder in zip(beats, ids, strict=True)
+            for named in beat.attempts
+            if named.started
+        ]
+        rows = await self._database.run(
+            SQL["beat"],
+            holders=sorted(set(ids)),
+            started_holders=[holder for holder, _ in started],
+            started_tasks=[task for _, task in started],
+        )
+        return {row["id"] for row in rows}
+
+    async def _release_unnamed(self, beats: list[_Beat], ids: list[int], held: dict[int, set[Attempt]]) -> None:
+        suspects: list[Attempt] = []
+        for beat, holder in zip(beats, ids, strict=True):
+            unnamed = held[holder] - {(named.id, named.number) for named in beat.attempts}
+            suspects += unnamed & self._unnamed.get(holder, set())
+            self._unnamed[holder] = unnamed
+        if suspects:
+            claimed = await self._onward.read(suspects)
+            await self._onward.move(
+                [
+                    (claim, End(claim.task, claim.number, Ended(Outcome.RELEASED)))
+                    for claim in claimed.values()
+                    if claim.holder in held
+                ]
+            )
+
+    async def _answers(self, beats: list[_Beat], ids: list[int], held: dict[int, set[Attempt]]) -> list[BeatAnswer]:
+        ends = await self._onward.read_ends(
+            [
+                (named.id, named.number)
+                for beat, holder in zip(beats, ids, strict=True)
+                for named in beat.attempts
+                if (named.id, named.number) not in held[holder]
+            ]
+        )
+        answers = []
+        for beat, holder in zip(beats, ids, strict=True):
+            answer = BeatAnswer([], [])
+            for named in beat.attempts:
+                if (named.id, named.number) in held[holder]:
+                    continue
+                end = ends.get((named.id, named.number))
+                outcome = end.outcome if end is not None and end.by == (beat.tenant, beat.name) else None
+                if outcome is Outcome.CANCELLED:
+                    answer.cancelled.append(named.id)
+                elif outcome not in _OWN_ENDS:
+                    answer.lost.append(named.id)
+            answers.append(answer)
+        return answers

@@ -1,0 +1,67 @@
+-- name: register
+-- The live row of a holder, made if there is none.
+-- Index: holder_name, unique among the living.
+INSERT INTO holder (tenant, name)
+VALUES (@tenant::int, @name::text)
+    ON CONFLICT (tenant, name) WHERE ended_at IS NULL
+    DO UPDATE SET beaten_at = clock_timestamp()
+RETURNING id;
+
+-- name: beat
+-- Raise the counters of living holders and note what they said they had started.
+-- Gives: the ids that are alive.
+UPDATE holder
+   SET beats = beats + 1,
+       beaten_at = clock_timestamp(),
+       running = COALESCE((SELECT array_agg(said.task)
+                             FROM unnest(@started_holders::bigint[], @started_tasks::uuid[]) AS said (holder, task)
+                            WHERE said.holder = holder.id), '{}')
+ WHERE id = ANY (@holders::bigint[])
+   AND ended_at IS NULL
+RETURNING id;
+
+-- name: read_held
+-- All that these holders hold, as far as the database knows.
+SELECT claim.holder, claim.lane, claim.task, claim.number
+  FROM unnest(@holders::bigint[]) AS asked (holder)
+  JOIN claim
+    ON claim.holder = asked.holder;
+
+-- name: read_beats
+-- The counters of all living holders, and the database's time.
+SELECT id, beats, tenant, name
+  FROM holder
+ WHERE ended_at IS NULL;
+
+-- name: end_silent
+-- End holders whose counter is still the one that was seen unchanged for too long.
+UPDATE holder
+   SET ended_at = clock_timestamp()
+  FROM unnest(@ids::bigint[], @beats::bigint[]) AS silent (id, beats)
+ WHERE holder.id = silent.id
+   AND holder.beats = silent.beats
+   AND holder.ended_at IS NULL
+RETURNING holder.id;
+
+-- name: end_now
+-- End holders that said goodbye.
+UPDATE holder
+   SET ended_at = clock_timestamp()
+ WHERE id = ANY (@ids::bigint[])
+   AND ended_at IS NULL
+RETURNING id;
+
+-- name: read_left_behind
+-- Claims of holders that have ended, with what is needed to decide what follows.
+-- A claim may be committed shortly after its holder's end: so look back a while.
+SELECT claim.lane, claim.task, claim.number, claim.holder, claim.failures, claim.crashes, claim.releases,
+       claim.task = ANY (holder.running) AS was_started,
+       task.options, claim.picked_at AS first_picked_at
+  FROM holder
+  JOIN claim
+    ON claim.holder = holder.id
+  JOIN task
+    ON task.lane = claim.lane
+   AND task.id = claim.task
+ WHERE holder.ended_at > clock_timestamp() - @lookback::interval
+ LIMIT @batch::int;

@@ -1,0 +1,105 @@
+-- name: end_succeeded
+-- The commonest end: the attempt succeeded, and its task is over.
+-- Takes: claim (lane, task, number, holder).  Leaves: a final attempt.
+WITH ended AS (
+    DELETE FROM claim
+     USING unnest(@lanes::int[], @tasks::uuid[], @numbers::int[], @holders::bigint[],
+                  @started_ats::timestamptz[], @completed_ats::timestamptz[], @results::bytea[], @details::bytea[])
+               AS report (lane, task, number, holder, started_at, completed_at, result, detail)
+     WHERE claim.lane = report.lane
+       AND claim.task = report.task
+       AND claim.number = report.number
+       AND claim.holder = report.holder
+ RETURNING claim.lane, claim.task, claim.number, claim.holder, claim.picked_at,
+           report.started_at, report.completed_at, report.result, report.detail
+)
+INSERT INTO attempt (lane, task, number, outcome, final, holder, picked_at, started_at, completed_at, result, detail)
+SELECT lane, task, number, 1, true, holder, picked_at,
+       CASE WHEN started_at IS NOT NULL THEN GREATEST(picked_at, LEAST(started_at, clock_timestamp())) END,
+       GREATEST(picked_at, LEAST(completed_at, clock_timestamp())),
+       result, detail
+  FROM ended
+RETURNING task, number, holder;
+
+-- name: move_onward
+-- Any other end of attempts: written down, and their tasks wait again or are dead.
+-- Takes: claim (lane, task, number, holder).  Leaves: attempt, and due or dead.
+-- Time:  the next wake is minted from the database's clock, read after the
+--        transaction has its number, so it cannot lie behind a firm hint.
+WITH started AS MATERIALIZED (
+    SELECT pg_current_xact_id() AS transaction, COALESCE(@now::timestamptz, clock_timestamp()) AS at,
+           random_salt() AS salt
+),
+ended AS (
+    DELETE FROM claim
+     USING unnest(@lanes::int[], @tasks::uuid[], @numbers::int[], @holders::bigint[], @outcomes::smallint[],
+                  @finals::boolean[], @started_ats::timestamptz[], @completed_ats::timestamptz[],
+                  @results::bytea[], @details::bytea[], @waits_ms::bigint[],
+                  @failures::smallint[], @crashes::smallint[], @releases::smallint[], @reasons::text[])
+          WITH ORDINALITY
+               AS report (lane, task, number, holder, outcome, final, started_at, completed_at, result, detail,
+                          wait_ms, failures, crashes, releases, reason, place)
+     WHERE claim.lane = report.lane
+       AND claim.task = report.task
+       AND claim.number = report.number
+       AND claim.holder = report.holder
+ RETURNING claim.lane, claim.task, claim.number, claim.holder, claim.picked_at,
+           report.outcome, report.final, report.started_at, report.completed_at, report.result, report.detail,
+           report.wait_ms, report.failures, report.crashes, report.releases, report.reason, report.place
+),
+written AS (
+    INSERT INTO attempt (lane, task, number, outcome, final, holder, picked_at, started_at, completed_at, result,
+                         detail)
+    SELECT lane, task, number, outcome, final, holder, picked_at,
+           CASE WHEN started_at IS NOT NULL THEN GREATEST(picked_at, LEAST(started_at, at)) END,
+           GREATEST(picked_at, LEAST(completed_at, at)), result, detail
+      FROM ended, started
+),
+again AS (
+    INSERT INTO due (lane, wake, task, number, failures, crashes, releases)
+    SELECT lane, mint_wake(to_ms(at) + wait_ms, lane, salt + place), task, number + 1, failures, crashes, releases
+      FROM ended, started
+     WHERE wait_ms IS NOT NULL
+ RETURNING task, wake
+),
+buried AS (
+    INSERT INTO dead (lane, task, number, reason, died_at)
+    SELECT lane, task, number, reason, at
+      FROM ended, started
+     WHERE reason IS NOT NULL
+)
+SELECT ended.task, ended.number, again.wake
+  FROM ended
+  LEFT JOIN again
+    ON again.task = ended.task;
+
+-- name: read_claims
+-- What is needed to decide what follows: counts, options, and the first attempt's time.
+SELECT claim.lane, claim.task, claim.number, claim.holder, claim.failures, claim.crashes, claim.releases,
+       task.options, COALESCE(first.picked_at, claim.picked_at) AS first_picked_at
+  FROM unnest(@lanes::int[], @tasks::uuid[], @numbers::int[]) AS asked (lane, task, number)
+  JOIN claim
+    ON claim.lane = asked.lane
+   AND claim.task = asked.task
+   AND claim.number = asked.number
+  JOIN task
+    ON task.lane = asked.lane
+   AND task.id = asked.task
+  LEFT JOIN LATERAL (
+       SELECT attempt.picked_at
+         FROM attempt
+        WHERE attempt.lane = asked.lane
+          AND attempt.task = asked.task
+        ORDER BY attempt.number
+        LIMIT 1) AS first ON true;
+
+-- name: read_ends
+-- How attempts ended that are not with their holder any more.
+SELECT attempt.task, attempt.number, attempt.outcome, holder.tenant, holder.name
+  FROM unnest(@lanes::int[], @tasks::uuid[], @numbers::int[]) AS asked (lane, task, number)
+  JOIN attempt
+    ON attempt.lane = asked.lane
+   AND attempt.task = asked.task
+   AND attempt.number = asked.number
+  LEFT JOIN holder
+    ON holder.id = attempt.holder;

@@ -1,0 +1,196 @@
+"""Settle attempts: append each outcome and decide what its task does next.
+
+Settling takes the claim row of (task, number, holder).  Whoever comes second,
+a late holder or a lapse, finds no row, changes nothing, and is told that the
+lease is lost; the same holder's report repeated gets the same answer.
+Concurrent reports share one commit.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import msgspec
+
+from duetime.database.pool import Database
+from duetime.errors import Unknown
+from duetime.ids import lane_of
+from duetime.lifecycle.gather import Gather
+from duetime.lifecycle.holders import Holders
+from duetime.lifecycle.onward import SQL, Attempt, Claimed, End, HowItEnded, Onward, may_exist
+from duetime.model.attempt import Ended
+from duetime.model.task import Outcome
+
+MAX_ROWS_PER_COMMIT = 5_000
+_REPEATS = 4
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What a holder says of one attempt."""
+
+    id: uuid.UUID
+    number: int
+    outcome: Outcome
+    #: JSON, as the holder sent it.
+    result: bytes | None = None
+    #: A JSON object: message, kind, detail.
+    error: bytes | None = None
+    is_permanent: bool = False
+    #: Seconds; for a snooze its length.
+    retry_after: float | None = None
+    started_at: datetime | None = None
+    completed_at: datetime | None = None
+    #: A JSON object: status, headers, body, timings of an HTTP call.
+    response: bytes | None = None
+
+    def detail(self) -> bytes | None:
+        if self.error is None and self.response is None:
+            return None
+        parts = []
+        if self.error is not None:
+            parts.append(b'"error":' + self.error)
+        if self.response is not None:
+            parts.append(b'"response":' + self.response)
+        return b"{" + b",".join(parts) + b"}"
+
+
+class Settled(msgspec.Struct, frozen=True):
+    settled: list[uuid.UUID]
+    lost: list[uuid.UUID]
+    cancelled: list[uuid.UUID]
+
+
+@dataclass(frozen=True)
+class _Part:
+    tenant: int
+    holder_name: str
+    reports: Sequence[Report]
+
+
+class Settler:
+    def __init__(self, database: Database, holders: Holders, onward: Onward, *, flights: int = 2) -> None:
+        self._database = database
+        self._holders = holders
+        self._onward = onward
+        self._gather: Gather[_Part, Settled] = Gather(
+            self._fly, weigh=lambda part: len(part.reports), limit=MAX_ROWS_PER_COMMIT, flights=flights
+        )
+
+    async def settle(self, tenant: int, holder_name: str, reports: Sequence[Report]) -> Settled:
+        """Settle one holder's reports; answered after the commit."""
+        if not reports:
+            return Settled([], [], [])
+        return await self._gather.add(_Part(tenant, holder_name, reports))
+
+    async def close(self) -> None:
+        await self._gather.close()
+
+    async def _fly(self, parts: list[_Part]) -> list[Settled]:
+        for repeat in range(_REPEATS):
+            try:
+                return await self._settle(parts)
+            except Unknown:
+                # Repeating is safe: what was settled is recognised as the same holder's own report.
+                if repeat == _REPEATS - 1:
+                    raise
+                await asyncio.sleep(0.1 * 2**repeat)
+        raise AssertionError("unreachable")
+
+    async def _settle(self, parts: list[_Part]) -> list[Settled]:
+        holders = [await self._holders.find(part.tenant, part.holder_name) for part in parts]
+        taken = await self._take_succeeded(parts, holders)
+        taken |= await self._take_others(parts, holders)
+        missing = [
+            (report.id, report.number)
+            for part, holder in zip(parts, holders, strict=True)
+            for report in part.reports
+            if (holder, report.id, report.number) not in taken
+        ]
+        ends = await self._onward.read_ends(missing)
+        return [_answer(part, holder, taken, ends) for part, holder in zip(parts, holders, strict=True)]
+
+    async def _take_succeeded(
+        self, parts: list[_Part], holders: list[int | None]
+    ) -> set[tuple[int | None, uuid.UUID, int]]:
+        reports = {
+            (lane_of(report.id), report.id, report.number, holder): report
+            for part, holder in zip(parts, holders, strict=True)
+            for report in part.reports
+            if report.outcome is Outcome.SUCCEEDED and holder is not None and may_exist(report.id, report.number)
+        }
+        if not reports:
+            return set()
+        keys = sorted(reports)
+        ordered = [reports[key] for key in keys]
+        rows = await self._database.run(
+            SQL["end_succeeded"],
+            lanes=[key[0] for key in keys],
+            tasks=[key[1] for key in keys],
+            numbers=[key[2] for key in keys],
+            holders=[key[3] for key in keys],
+            started_ats=[report.started_at for report in ordered],
+            completed_ats=[report.completed_at for report in ordered],
+            results=[report.result for report in ordered],
+            details=[report.detail() for report in ordered],
+        )
+        return {(row["holder"], row["task"], row["number"]) for row in rows}
+
+    async def _take_others(
+        self, parts: list[_Part], holders: list[int | None]
+    ) -> set[tuple[int | None, uuid.UUID, int]]:
+        others = [
+            (holder, report)
+            for part, holder in zip(parts, holders, strict=True)
+            for report in part.reports
+            if report.outcome is not Outcome.SUCCEEDED and holder is not None and may_exist(report.id, report.number)
+        ]
+        if not others:
+            return set()
+        claimed = await self._onward.read([(report.id, report.number) for _, report in others])
+        ends: dict[Attempt, tuple[Claimed, End]] = {}
+        for holder, report in others:
+            claim = claimed.get((report.id, report.number))
+            if claim is not None and claim.holder == holder:
+                # The first of two reports of one attempt counts.
+                ends.setdefault((report.id, report.number), (claim, _end_of(report)))
+        moved = await self._onward.move(list(ends.values()))
+        return {(claimed[attempt].holder, *attempt) for attempt in moved}
+
+
+def _answer(
+    part: _Part,
+    holder: int | None,
+    taken: set[tuple[int | None, uuid.UUID, int]],
+    ends: dict[Attempt, HowItEnded],
+) -> Settled:
+    answer = Settled([], [], [])
+    for report in part.reports:
+        end = ends.get((report.id, report.number))
+        outcome = end.outcome if end is not None and end.by == (part.tenant, part.holder_name) else None
+        if (holder, report.id, report.number) in taken or outcome is report.outcome:
+            answer.settled.append(report.id)
+        elif outcome is Outcome.CANCELLED:
+            answer.cancelled.append(report.id)
+        else:
+            answer.lost.append(report.id)
+    return answer
+
+
+def _end_of(report: Report) -> End:
+    ended = Ended(
+        report.outcome,
+        is_permanent=report.is_permanent,
+        retry_after=report.retry_after,
+        is_certain=report.outcome is Outcome.RELEASED,
+    )
+    return End(
+        report.id,
+        report.number,
+        ended,
+        started_at=report.started_at,
+        completed_at=report.completed_at,
+        result=report.result,
+        detail=report.detail(),
+    )

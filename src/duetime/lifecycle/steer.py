@@ -1,0 +1,118 @@
+"""Steer tasks: cancel, pause, resume, reschedule, run now, redrive, drop.
+
+A verb takes the row in which the task waits; of two movers one finds nothing.
+A verb that found nothing reads where the task is in one statement, answers
+with that state, and tries again if the task could be taken after all: a look
+and a move are two statements, and the task may have moved in between.
+"""
+
+import uuid
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+import msgspec
+
+from duetime.clock import to_ms_rounded_up
+from duetime.database.partitions import Partitions
+from duetime.database.pool import Database
+from duetime.database.statements import load
+from duetime.errors import Unavailable, Unknown
+from duetime.ids import lane_of, looks_like_id
+from duetime.lifecycle.onward import Wake
+from duetime.lifecycle.state import read_states
+from duetime.model.task import TaskState
+from duetime.model.transitions import Move, sources_of
+
+SQL = load(__package__, "steer.sql")
+_TRIES = 8
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What became of one task: whether the verb moved it, and its state now."""
+
+    changed: bool
+    #: None: there is no such task.
+    state: TaskState | None
+
+
+def _ignore(wakes: Iterable[uuid.UUID]) -> None:
+    """Nobody waits for these rows."""
+
+
+class Steering:
+    """The verbs, with what they need: the store, and whom to tell of rows in due."""
+
+    def __init__(
+        self, database: Database, partitions: Partitions, wake: Wake = _ignore, now: datetime | None = None
+    ) -> None:
+        self._database = database
+        self._partitions = partitions
+        self._wake = wake
+        self._now = now
+
+    async def cancel(self, ids: Sequence[uuid.UUID], reason: str | None = None) -> dict[uuid.UUID, Verdict]:
+        """End tasks for good; a running one's holder hears of it at its next word."""
+        detail = None if reason is None else msgspec.json.encode({"reason": reason})
+        return await self._move(Move.CANCEL, ids, detail=detail)
+
+    async def pause(self, ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, Verdict]:
+        return await self._move(Move.PAUSE, ids)
+
+    async def resume(self, ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, Verdict]:
+        return await self._move(Move.RESUME, ids, now=self._now)
+
+    async def run_now(self, ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, Verdict]:
+        return await self._move(Move.RUN_NOW, ids, now=self._now)
+
+    async def reschedule(self, ids: Sequence[uuid.UUID], run_at: datetime) -> dict[uuid.UUID, Verdict]:
+        run_at_ms = to_ms_rounded_up(run_at)
+        now_ms = self._database.clock.now_ms()
+        await self._partitions.ensure([max(run_at_ms, now_ms), now_ms])
+        return await self._move(Move.RESCHEDULE, ids, now=self._now, run_at_ms=run_at_ms)
+
+    async def redrive(self, ids: Sequence[uuid.UUID], rate: float | None = None) -> dict[uuid.UUID, Verdict]:
+        """Give dead letters new budgets; with a rate, that many a second from now on."""
+        step_ms = 0.0 if rate is None else 1000.0 / rate
+        now_ms = self._database.clock.now_ms()
+        await self._partitions.ensure([now_ms, now_ms + int(step_ms * len(ids)) + 3_600_000])
+        return await self._move(Move.REDRIVE, ids, now=self._now, step_ms=step_ms)
+
+    async def drop(self, ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, Verdict]:
+        return await self._move(Move.DROP, ids, detail=b'{"reason":"dropped"}')
+
+    async def _move(self, move: Move, ids: Sequence[uuid.UUID], **parameters: object) -> dict[uuid.UUID, Verdict]:
+        real = [each for each in dict.fromkeys(ids) if looks_like_id(each) and lane_of(each) < 1 << 31]
+        # A rate spreads tasks in the order given; every other verb sorts, so that two cannot deadlock.
+        pending = real if move is Move.REDRIVE else sorted(real)
+        verdicts = dict.fromkeys(ids, Verdict(False, None))
+        moved: set[uuid.UUID] = set()
+        was_in_doubt = False
+        for _ in range(_TRIES):
+            try:
+                rows = await self._database.run_with(
+                    SQL[move.value],
+                    {"lanes": [lane_of(each) for each in pending], "tasks": pending, **parameters},
+                )
+            except Unknown:
+                was_in_doubt = True
+                continue
+            moved |= {row["task"] for row in rows}
+            self._wake(row["wake"] for row in rows if row["wake"] is not None)
+            states = await read_states(self._database, pending, now=self._now)
+            again = []
+            for task in pending:
+                state = states.get(task)
+                if task in moved:
+                    verdicts[task] = Verdict(True, state)
+                elif move is Move.RUN_NOW and state is TaskState.READY:
+                    verdicts[task] = Verdict(was_in_doubt, state)
+                elif state in sources_of(move):
+                    again.append(task)
+                else:
+                    verdicts[task] = Verdict(False, state)
+            pending = again
+            if not pending:
+                return verdicts
+        if was_in_doubt:
+            raise Unknown("the connection to the database broke; look at the task's state and ask again")
+        raise Unavailable("the task is moving all the time; ask again")

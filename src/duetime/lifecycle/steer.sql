@@ -1,0 +1,289 @@
+-- Moves that people and programs ask for.  Each takes the row in which the task
+-- waits, and leaves the next one from what the delete returned.  A task's first
+-- wake is its id; later wakes are found by the partial index due_task.
+-- Locks: the rows taken, in the order asked (sorted by the caller).
+
+-- name: cancel
+-- Takes: due, held, dead or claim.  Leaves: a final attempt, cancelled.
+WITH asked AS MATERIALIZED (
+    SELECT lane, task
+      FROM unnest(@lanes::int[], @tasks::uuid[]) AS asked (lane, task)
+),
+first_wake AS (
+    DELETE FROM due
+     USING asked
+     WHERE due.lane = asked.lane
+       AND due.wake = asked.task
+       AND due.task = asked.task
+ RETURNING due.lane, due.task, due.number
+),
+later_wake AS (
+    DELETE FROM due
+     USING asked
+     WHERE due.lane = asked.lane
+       AND due.task = asked.task
+       AND due.wake <> due.task
+ RETURNING due.lane, due.task, due.number
+),
+kept_back AS (
+    DELETE FROM held
+     USING asked
+     WHERE held.lane = asked.lane
+       AND held.task = asked.task
+ RETURNING held.lane, held.task, held.number
+),
+dead_letter AS (
+    DELETE FROM dead
+     USING asked
+     WHERE dead.lane = asked.lane
+       AND dead.task = asked.task
+ RETURNING dead.lane, dead.task, dead.number
+),
+running AS (
+    DELETE FROM claim
+     USING asked
+     WHERE claim.lane = asked.lane
+       AND claim.task = asked.task
+ RETURNING claim.lane, claim.task, claim.number, claim.holder, claim.picked_at
+)
+INSERT INTO attempt (lane, task, number, outcome, final, holder, picked_at, detail)
+SELECT lane, task, number, 6, true, NULL::bigint, NULL::timestamptz, @detail::bytea FROM first_wake
+ UNION ALL
+SELECT lane, task, number, 6, true, NULL::bigint, NULL::timestamptz, @detail::bytea FROM later_wake
+ UNION ALL
+SELECT lane, task, number, 6, true, NULL::bigint, NULL::timestamptz, @detail::bytea FROM kept_back
+ UNION ALL  -- the dead letter's own number has been tried
+SELECT lane, task, number + 1, 6, true, NULL::bigint, NULL::timestamptz, @detail::bytea FROM dead_letter
+ UNION ALL
+SELECT lane, task, number, 6, true, holder, picked_at, @detail::bytea FROM running
+RETURNING task, NULL::uuid AS wake;
+
+-- name: pause
+-- Takes: due.  Leaves: held, with the same wake and number.
+WITH asked AS MATERIALIZED (
+    SELECT lane, task
+      FROM unnest(@lanes::int[], @tasks::uuid[]) AS asked (lane, task)
+),
+first_wake AS (
+    DELETE FROM due
+     USING asked
+     WHERE due.lane = asked.lane
+       AND due.wake = asked.task
+       AND due.task = asked.task
+ RETURNING due.*
+),
+later_wake AS (
+    DELETE FROM due
+     USING asked
+     WHERE due.lane = asked.lane
+       AND due.task = asked.task
+       AND due.wake <> due.task
+ RETURNING due.*
+)
+INSERT INTO held (lane, task, wake, number, failures, crashes, releases, reason)
+SELECT lane, task, wake, number, failures, crashes, releases, 1 FROM first_wake
+ UNION ALL
+SELECT lane, task, wake, number, failures, crashes, releases, 1 FROM later_wake
+RETURNING task, NULL::uuid AS wake;
+
+-- name: resume
+-- Takes: held (paused).  Leaves: due, at its old time, or now if that has passed.
+WITH started AS MATERIALIZED (
+    SELECT pg_current_xact_id() AS transaction, COALESCE(@now::timestamptz, clock_timestamp()) AS at,
+           random_salt() AS salt
+),
+taken AS (
+    DELETE FROM held
+     USING unnest(@lanes::int[], @tasks::uuid[]) WITH ORDINALITY AS asked (lane, task, place)
+     WHERE held.lane = asked.lane
+       AND held.task = asked.task
+       AND held.reason = 1
+ RETURNING held.*, asked.place
+)
+INSERT INTO due (lane, wake, task, number, failures, crashes, releases)
+SELECT lane,
+       CASE WHEN due_ms(wake) > to_ms(at) THEN wake ELSE mint_wake(to_ms(at), lane, salt + place) END,
+       task, number, failures, crashes, releases
+  FROM taken, started
+RETURNING task, wake;
+
+-- name: run_now
+-- Takes: due (not due yet) or held (paused).  Leaves: due, now.
+WITH started AS MATERIALIZED (
+    SELECT pg_current_xact_id() AS transaction, COALESCE(@now::timestamptz, clock_timestamp()) AS at,
+           random_salt() AS salt
+),
+asked AS MATERIALIZED (
+    SELECT lane, task, place
+      FROM unnest(@lanes::int[], @tasks::uuid[]) WITH ORDINALITY AS asked (lane, task, place)
+),
+first_wake AS (
+    DELETE FROM due
+     USING asked, started
+     WHERE due.lane = asked.lane
+       AND due.wake = asked.task
+       AND due.task = asked.task
+       AND due_ms(due.wake) > to_ms(started.at)
+ RETURNING due.*, asked.place
+),
+later_wake AS (
+    DELETE FROM due
+     USING asked, started
+     WHERE due.lane = asked.lane
+       AND due.task = asked.task
+       AND due.wake <> due.task
+       AND due_ms(due.wake) > to_ms(started.at)
+ RETURNING due.*, asked.place
+),
+kept_back AS (
+    DELETE FROM held
+     USING asked
+     WHERE held.lane = asked.lane
+       AND held.task = asked.task
+       AND held.reason = 1
+ RETURNING held.*, asked.place
+),
+taken AS (
+    SELECT lane, task, number, failures, crashes, releases, place FROM first_wake
+     UNION ALL
+    SELECT lane, task, number, failures, crashes, releases, place FROM later_wake
+     UNION ALL
+    SELECT lane, task, number, failures, crashes, releases, place FROM kept_back
+)
+INSERT INTO due (lane, wake, task, number, failures, crashes, releases)
+SELECT lane, mint_wake(to_ms(at), lane, salt + place), task, number, failures, crashes, releases
+  FROM taken, started
+RETURNING task, wake;
+
+-- name: reschedule
+-- Takes: due or held (paused).  Leaves: the same, for another time, never before now.
+WITH started AS MATERIALIZED (
+    SELECT pg_current_xact_id() AS transaction, COALESCE(@now::timestamptz, clock_timestamp()) AS at,
+           random_salt() AS salt
+),
+asked AS MATERIALIZED (
+    SELECT lane, task, mint_wake(GREATEST(to_ms(at), @run_at_ms::bigint), lane, salt + place) AS wake
+      FROM started, unnest(@lanes::int[], @tasks::uuid[]) WITH ORDINALITY AS asked (lane, task, place)
+),
+first_wake AS (
+    DELETE FROM due
+     USING asked
+     WHERE due.lane = asked.lane
+       AND due.wake = asked.task
+       AND due.task = asked.task
+ RETURNING due.lane, due.task, due.number, due.failures, due.crashes, due.releases, asked.wake
+),
+later_wake AS (
+    DELETE FROM due
+     USING asked
+     WHERE due.lane = asked.lane
+       AND due.task = asked.task
+       AND due.wake <> due.task
+ RETURNING due.lane, due.task, due.number, due.failures, due.crashes, due.releases, asked.wake
+),
+kept_back AS (
+    DELETE FROM held
+     USING asked
+     WHERE held.lane = asked.lane
+       AND held.task = asked.task
+       AND held.reason = 1
+ RETURNING held.lane, held.task, held.number, held.failures, held.crashes, held.releases, asked.wake
+),
+waits AS (
+    INSERT INTO due (lane, wake, task, number, failures, crashes, releases)
+    SELECT lane, wake, task, number, failures, crashes, releases FROM first_wake
+     UNION ALL
+    SELECT lane, wake, task, number, failures, crashes, releases FROM later_wake
+ RETURNING task, wake
+),
+stays AS (
+    INSERT INTO held (lane, task, wake, number, failures, crashes, releases, reason)
+    SELECT lane, task, wake, number, failures, crashes, releases, 1 FROM kept_back
+ RETURNING task, NULL::uuid AS wake
+)
+SELECT task, wake FROM waits
+ UNION ALL
+SELECT task, wake FROM stays;
+
+-- name: redrive
+-- Takes: dead.  Leaves: due, with fresh budgets, one every @step_ms from now.
+WITH started AS MATERIALIZED (
+    SELECT pg_current_xact_id() AS transaction, COALESCE(@now::timestamptz, clock_timestamp()) AS at,
+           random_salt() AS salt
+),
+taken AS (
+    DELETE FROM dead
+     USING unnest(@lanes::int[], @tasks::uuid[]) WITH ORDINALITY AS asked (lane, task, place)
+     WHERE dead.lane = asked.lane
+       AND dead.task = asked.task
+ RETURNING dead.lane, dead.task, dead.number, asked.place
+)
+INSERT INTO due (lane, wake, task, number)
+SELECT lane, mint_wake(to_ms(at) + floor((row_number() OVER (ORDER BY place) - 1) * @step_ms::float8)::bigint, lane,
+                       salt + place),
+       task, number + 1
+  FROM taken, started
+RETURNING task, wake;
+
+-- name: drop
+-- Takes: dead.  Leaves: a final attempt, so that the task is over.
+WITH taken AS (
+    DELETE FROM dead
+     USING unnest(@lanes::int[], @tasks::uuid[]) AS asked (lane, task)
+     WHERE dead.lane = asked.lane
+       AND dead.task = asked.task
+ RETURNING dead.lane, dead.task, dead.number
+)
+INSERT INTO attempt (lane, task, number, outcome, final, detail)
+SELECT lane, task, number + 1, 6, true, @detail::bytea
+  FROM taken
+RETURNING task, NULL::uuid AS wake;
+
+-- name: expire
+-- Takes: due or held rows whose task's end has come, found by the index task_expires.
+-- Leaves: a final attempt, expired.
+WITH late AS MATERIALIZED (
+    SELECT task.lane, task.id AS task, task.expires_at
+      FROM task
+     WHERE (task.expires_at, task.id) > (@after::timestamptz, @after_task::uuid)
+       AND task.expires_at <= @until::timestamptz
+     ORDER BY task.expires_at, task.id
+     LIMIT @batch::int
+),
+first_wake AS (
+    DELETE FROM due
+     USING late
+     WHERE due.lane = late.lane
+       AND due.wake = late.task
+       AND due.task = late.task
+ RETURNING due.lane, due.task, due.number
+),
+later_wake AS (
+    DELETE FROM due
+     USING late
+     WHERE due.lane = late.lane
+       AND due.task = late.task
+       AND due.wake <> due.task
+ RETURNING due.lane, due.task, due.number
+),
+kept_back AS (
+    DELETE FROM held
+     USING late
+     WHERE held.lane = late.lane
+       AND held.task = late.task
+ RETURNING held.lane, held.task, held.number
+),
+written AS (
+    INSERT INTO attempt (lane, task, number, outcome, final)
+    SELECT lane, task, number, 7, true FROM first_wake
+     UNION ALL
+    SELECT lane, task, number, 7, true FROM later_wake
+     UNION ALL
+    SELECT lane, task, number, 7, true FROM kept_back
+ RETURNING task
+)
+SELECT (SELECT count(*) FROM late) AS seen, (SELECT count(*) FROM written) AS expired,
+       late.expires_at AS reached, late.task AS reached_task
+  FROM late
+ ORDER BY late.expires_at DESC, late.task DESC
+ LIMIT 1;

@@ -1,0 +1,108 @@
+-- name: submit
+-- Store new tasks and let them wait: now or in ten years, the same rows.
+-- Time:  refuses ids minted more than the tolerance before the database's clock,
+--        which is read after the transaction has its number: a claimer may then
+--        forget what lies further back.
+-- Gives: one row if the ids were fresh, none if they must be minted anew.
+WITH started AS MATERIALIZED (
+    SELECT pg_current_xact_id() AS transaction, COALESCE(@now::timestamptz, clock_timestamp()) AS at
+),
+fresh AS MATERIALIZED (
+    SELECT at, to_timestamp(@minted_ms::bigint / 1000.0) AS minted_at
+      FROM started
+     WHERE to_ms(at) <= @minted_ms::bigint + @tolerance_ms::bigint
+),
+asked AS (
+    INSERT INTO task (lane, id, type, payload, options, labels, run_at, expires_at, created_at)
+    SELECT wanted.lane, wanted.id, wanted.type, wanted.payload, wanted.options, wanted.labels::jsonb,
+           COALESCE(wanted.run_at, fresh.minted_at), wanted.expires_at, fresh.minted_at
+      FROM fresh,
+           unnest(@lanes::int[], @ids::uuid[], @types::text[], @payloads::bytea[], @options::bytea[], @labels::text[],
+                  @run_ats::timestamptz[], @expires_ats::timestamptz[])
+               AS wanted (lane, id, type, payload, options, labels, run_at, expires_at)
+),
+waiting AS (
+    INSERT INTO due (lane, wake, task, number)
+    SELECT wanted.lane, wanted.id, wanted.id, 1
+      FROM fresh, unnest(@lanes::int[], @ids::uuid[]) AS wanted (lane, id)
+)
+SELECT at
+  FROM fresh;
+
+-- name: submit_keyed
+-- Store requests, keys and tasks together: a task only if its request and its
+-- key were new.  Also repeats a submit in doubt: what is there already stays,
+-- and the insert waits for a transaction that is still storing it.
+-- Locks: keys in the order given (sorted by the caller, so nobody deadlocks).
+-- Gives: the ids that were stored by this statement, and a row of NULL if the
+--        ids were fresh.
+WITH started AS MATERIALIZED (
+    SELECT pg_current_xact_id() AS transaction, COALESCE(@now::timestamptz, clock_timestamp()) AS at
+),
+fresh AS MATERIALIZED (
+    SELECT at, to_timestamp(@minted_ms::bigint / 1000.0) AS minted_at
+      FROM started
+     WHERE to_ms(at) <= @minted_ms::bigint + @tolerance_ms::bigint
+),
+new_request AS (
+    INSERT INTO request_key (id, tenant, fingerprint, tasks)
+    SELECT asked.id, asked.tenant, asked.fingerprint, asked.tasks
+      FROM fresh,
+           unnest(@request_ids::uuid[], @request_tenants::int[], @request_fingerprints::bytea[],
+                  @request_tasks::bytea[]) AS asked (id, tenant, fingerprint, tasks)
+        ON CONFLICT DO NOTHING
+    RETURNING id
+),
+new_key AS (
+    INSERT INTO idempotency_key (tenant, key, task, fingerprint, expires_at)
+    SELECT asked.tenant, asked.key, asked.task, asked.fingerprint, fresh.at + asked.ttl * interval '1 second'
+      FROM fresh,
+           unnest(@key_tenants::int[], @keys::text[], @key_tasks::uuid[], @key_fingerprints::bytea[],
+                  @key_ttls::float8[], @key_requests::uuid[])
+               AS asked (tenant, key, task, fingerprint, ttl, request)
+     WHERE asked.request IS NULL
+        OR asked.request IN (SELECT id FROM new_request)
+        ON CONFLICT (tenant, key) DO UPDATE
+       SET task = excluded.task, fingerprint = excluded.fingerprint, expires_at = excluded.expires_at
+     WHERE idempotency_key.expires_at <= COALESCE(@now::timestamptz, clock_timestamp())
+    RETURNING task
+),
+asked AS (
+    INSERT INTO task (lane, id, type, payload, options, labels, run_at, expires_at, created_at)
+    SELECT wanted.lane, wanted.id, wanted.type, wanted.payload, wanted.options, wanted.labels::jsonb,
+           COALESCE(wanted.run_at, fresh.minted_at), wanted.expires_at, fresh.minted_at
+      FROM fresh,
+           unnest(@lanes::int[], @ids::uuid[], @types::text[], @payloads::bytea[], @options::bytea[], @labels::text[],
+                  @run_ats::timestamptz[], @expires_ats::timestamptz[], @requests::uuid[], @is_keyed::boolean[])
+               AS wanted (lane, id, type, payload, options, labels, run_at, expires_at, request, is_keyed)
+     WHERE (wanted.request IS NULL OR wanted.request IN (SELECT id FROM new_request))
+       AND (NOT wanted.is_keyed OR wanted.id IN (SELECT task FROM new_key))
+        ON CONFLICT DO NOTHING
+    RETURNING lane, id
+),
+waiting AS (
+    INSERT INTO due (lane, wake, task, number)
+    SELECT lane, id, id, 1
+      FROM asked
+)
+SELECT id
+  FROM asked
+ UNION ALL
+SELECT NULL
+  FROM fresh;
+
+-- name: read_keys
+-- Whose task a key stands for, for those who came second.
+SELECT idempotency_key.tenant, idempotency_key.key, idempotency_key.task, idempotency_key.fingerprint
+  FROM unnest(@tenants::int[], @keys::text[]) AS asked (tenant, key)
+  JOIN idempotency_key
+    ON idempotency_key.tenant = asked.tenant
+   AND idempotency_key.key = asked.key;
+
+-- name: read_requests
+-- What a repeated request was answered with.
+SELECT request_key.id, request_key.tenant, request_key.fingerprint, request_key.tasks
+  FROM unnest(@ids::uuid[], @tenants::int[]) AS asked (id, tenant)
+  JOIN request_key
+    ON request_key.id = asked.id
+   AND request_key.tenant = asked.tenant;

@@ -1,0 +1,117 @@
+"""What a task does after an attempt has ended: pure rules, no I/O.
+
+Failures count against the task's retries, crashes (a holder died while it ran
+the attempt) against a budget apart, and releases (it never ran, as far as its
+holder ever said) against neither, up to a limit that stops a loop.
+"""
+
+import random
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import assert_never
+
+from duetime.model.retry import CRASH_BUDGET, DEFAULT_RETRY, RELEASE_LIMIT
+from duetime.model.task import Options, Outcome, Waiting
+
+_DEFAULTS = Options()
+
+
+@dataclass(frozen=True)
+class Over:
+    """The attempt is final: the task is over."""
+
+
+@dataclass(frozen=True)
+class Again:
+    """The task waits for its next attempt."""
+
+    wait_seconds: float
+    waiting: Waiting
+
+
+@dataclass(frozen=True)
+class Bury:
+    """The task is a dead letter."""
+
+    reason: str
+
+
+Next = Over | Again | Bury
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How an attempt ended, as its holder or its death told."""
+
+    outcome: Outcome
+    is_permanent: bool = False
+    retry_after: float | None = None
+    #: Whoever gives it back knows that it never left: no loop to be feared.
+    is_certain: bool = False
+
+
+def what_follows(
+    ended: Ended,
+    waiting: Waiting,
+    options: Options | None,
+    *,
+    first_picked_at: datetime,
+    now: datetime,
+    chance: random.Random,
+) -> tuple[Outcome, Next]:
+    """The outcome to write down, and what the task does next."""
+    options = options or _DEFAULTS
+    once_only = options.delivery == "at_most_once"
+    following = Waiting(waiting.number + 1, waiting.failures, waiting.crashes, waiting.releases)
+    match ended.outcome:
+        case Outcome.SUCCEEDED | Outcome.CANCELLED | Outcome.EXPIRED:
+            return ended.outcome, Over()
+        case Outcome.SNOOZED:
+            return Outcome.SNOOZED, Again(ended.retry_after or 0.0, following)
+        case Outcome.FAILED:
+            failures = waiting.failures + 1
+            retry = options.retry or DEFAULT_RETRY
+            if ended.is_permanent:
+                return Outcome.FAILED, Bury("permanent")
+            if once_only:
+                return Outcome.FAILED, Bury("at_most_once")
+            if failures >= retry.max_attempts:
+                return Outcome.FAILED, Bury("attempts")
+            wait = retry.wait(failures, chance) if ended.retry_after is None else ended.retry_after
+            if retry.max_retry_duration is not None and now + timedelta(seconds=wait) > first_picked_at + timedelta(
+                seconds=retry.max_retry_duration
+            ):
+                return Outcome.FAILED, Bury("retry_duration")
+            return Outcome.FAILED, Again(wait, Waiting(following.number, failures, waiting.crashes, waiting.releases))
+        case Outcome.LAPSED:
+            if once_only:
+                return Outcome.UNKNOWN, Bury("unknown")
+            crashes = waiting.crashes + 1
+            if crashes >= CRASH_BUDGET:
+                return Outcome.LAPSED, Bury("crashes")
+            return Outcome.LAPSED, Again(0.0, Waiting(following.number, waiting.failures, crashes, waiting.releases))
+        case Outcome.RELEASED:
+            if ended.is_certain:
+                return Outcome.RELEASED, Again(ended.retry_after or 0.0, following)
+            if once_only:
+                return Outcome.UNKNOWN, Bury("unknown")
+            releases = waiting.releases + 1
+            if releases > RELEASE_LIMIT:
+                return Outcome.RELEASED, Bury("releases")
+            return Outcome.RELEASED, Again(0.0, Waiting(following.number, waiting.failures, waiting.crashes, releases))
+        case Outcome.UNKNOWN:
+            return Outcome.UNKNOWN, Bury("unknown")
+        case _:
+            assert_never(ended.outcome)
+
+
+#: Why a task is a dead letter, for people.
+REASONS = {
+    "permanent": "its last failure was permanent",
+    "attempts": "its attempts are used up",
+    "retry_duration": "its time for retries is over",
+    "at_most_once": "it failed, and its delivery is at most once",
+    "crashes": "its holders died while they ran it",
+    "releases": "it was handed out again and again without being run",
+    "unknown": "its holder died, and its delivery is at most once: nobody knows whether it ran",
+}

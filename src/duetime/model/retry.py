@@ -1,0 +1,41 @@
+"""When a failed attempt is tried again: Cloud Tasks' names and meaning, plus jitter.
+
+The wait doubles `max_doublings` times from `min_backoff`, then grows by the
+last step, and never passes `max_backoff`: 10 s, 300 s, 3 doublings give
+10, 20, 40, 80, 160, 240, 300, 300 …  A task is given up when its attempts are
+used up, or when `max_retry_duration` has passed since its first attempt.
+"""
+
+import random
+
+import msgspec
+
+DEFAULT_MAX_ATTEMPTS = 5
+CRASH_BUDGET = 3
+RELEASE_LIMIT = 20
+
+
+class RetryPolicy(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """All durations in seconds."""
+
+    max_attempts: int = DEFAULT_MAX_ATTEMPTS
+    min_backoff: float = 1.0
+    max_backoff: float = 3600.0
+    max_doublings: int = 16
+    max_retry_duration: float | None = None
+
+    def backoff(self, failures: int) -> float:
+        """Seconds to wait after that many failures (1 or more), before jitter."""
+        doublings = min(failures - 1, self.max_doublings)
+        # 2.0 ** 1024 overflows; no wait needs more than 60 doublings.
+        wait = self.min_backoff * 2.0 ** min(doublings, 60)
+        if failures - 1 > self.max_doublings:
+            wait += (failures - 1 - self.max_doublings) * wait
+        return min(wait, self.max_backoff)
+
+    def wait(self, failures: int, chance: random.Random) -> float:
+        """The backoff with up to 10 % more or less, so that failures do not march in step."""
+        return self.backoff(failures) * chance.uniform(0.9, 1.1)
+
+
+DEFAULT_RETRY = RetryPolicy()

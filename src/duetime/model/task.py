@@ -1,0 +1,162 @@
+"""What a task is: its states, its options, its limits, as pure data.
+
+`Options` is what a task carries beside type and payload; it is stored with the
+task as JSON and is absent (NULL) where everything is the default.
+"""
+
+import enum
+import uuid
+from datetime import datetime
+from typing import Literal
+
+import msgspec
+
+from duetime.model.retry import RetryPolicy
+
+MAX_PAYLOAD_BYTES = 64 * 1024
+MAX_REQUEST_BYTES = 16 * 1024 * 1024
+MAX_BATCH = 5_000
+MAX_AHEAD_YEARS = 10
+MAX_RESULT_BYTES = 64 * 1024
+MAX_RESPONSE_BYTES = 16 * 1024
+DEFAULT_TIMEOUT_SECONDS = 300.0
+MAX_TIMEOUT_SECONDS = 24 * 3600.0
+
+
+class TaskState(enum.StrEnum):
+    BLOCKED = "blocked"
+    SCHEDULED = "scheduled"
+    READY = "ready"
+    RUNNING = "running"
+    RETRYING = "retrying"
+    PAUSED = "paused"
+    SUCCEEDED = "succeeded"
+    DEAD = "dead"
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+
+
+class Outcome(enum.IntEnum):
+    """How an attempt ended; the number is what is stored."""
+
+    SUCCEEDED = 1
+    FAILED = 2
+    SNOOZED = 3
+    LAPSED = 4
+    RELEASED = 5
+    CANCELLED = 6
+    EXPIRED = 7
+    UNKNOWN = 8
+
+    @property
+    def word(self) -> str:
+        return self.name.lower()
+
+
+class PriorityClass(enum.IntEnum):
+    CRITICAL = 0
+    HIGH = 1
+    NORMAL = 2
+    LOW = 3
+
+    @property
+    def word(self) -> str:
+        return self.name.lower()
+
+
+class Kind(enum.IntEnum):
+    """Who runs the tasks of a lane: the tenant's workers, or our executor."""
+
+    PULL = 0
+    PUSH = 1
+
+
+Delivery = Literal["at_least_once", "at_most_once"]
+
+
+class Target(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """An HTTP endpoint that runs the task."""
+
+    url: str
+    method: str = "POST"
+    headers: dict[str, str] = {}
+    #: Seconds for the whole call; the task's timeout when absent.
+    timeout: float | None = None
+    #: Statuses to try again although they count as permanent (or any 4xx: "4xx").
+    retry_on: list[int] = []
+
+
+class Options(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is stored with a task beyond its columns."""
+
+    target: Target | None = None
+    retry: RetryPolicy | None = None
+    timeout: float | None = None
+    sla: float | None = None
+    delivery: Delivery = "at_least_once"
+    requires: list[str] = []
+    idempotency_key: str | None = None
+    schedule: str | None = None
+    trace: str | None = None
+
+
+class LaneKey(msgspec.Struct, frozen=True):
+    """What makes a lane: its tasks are served in due order, by the same holders."""
+
+    tenant: int
+    queue: str
+    priority: PriorityClass
+    kind: Kind
+    requires: tuple[str, ...] = ()
+
+
+class NewTask(msgspec.Struct, frozen=True):
+    """A validated request for one task, ready to be submitted."""
+
+    lane: LaneKey
+    type: str
+    payload: bytes
+    #: Exactly one of the two is set for a future task, neither for "now".
+    run_at: datetime | None = None
+    delay: float | None = None
+    expires_at: datetime | None = None
+    options: Options | None = None
+    labels: dict[str, str] | None = None
+    idempotency_key: str | None = None
+    idempotency_ttl: float = 24 * 3600.0
+    #: Hash of what was asked for: the same key with another body is a conflict.
+    fingerprint: bytes = b""
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    """Counts that a waiting or running task carries from attempt to attempt."""
+
+    number: int
+    failures: int = 0
+    crashes: int = 0
+    releases: int = 0
+
+
+class LeasedTask(msgspec.Struct, frozen=True):
+    """One attempt, claimed for one holder, with all that is needed to run it."""
+
+    id: uuid.UUID
+    lane: int
+    number: int
+    holder: int
+    type: str
+    payload: bytes
+    run_at: datetime
+    picked_at: datetime
+    failures: int
+    crashes: int
+    releases: int
+    options: Options | None = None
+    #: The stored JSON object, carried through unparsed.
+    labels: bytes | None = None
+    expires_at: datetime | None = None
+
+    @property
+    def is_recovered(self) -> bool:
+        """A former holder died or forgot it: say that it runs before running it."""
+        return self.crashes + self.releases > 0

@@ -1,0 +1,329 @@
+"""The scheduler's decisions, without I/O: which lanes, how many, for whom.
+
+Events come in (rows were put into due, a holder asks for work, rows were
+claimed, time passes), plans come out.  The core knows only lanes with known
+work, as a heap by next wake, and the holders that wait with room.  It picks
+lanes first: rows of a lane that nobody can serve are never read.  What it
+remembers of a lane is a hint; nothing is lost when a hint is wrong, because
+the shell looks again (`feed`), and nothing is doubled, because a claim takes a
+row that only one can take.
+"""
+
+import heapq
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from duetime.ids import EARLIEST, due_ms_of
+from duetime.model.task import Kind, LaneKey, PriorityClass
+
+#: Shares of a tenant's room between its classes.
+CLASS_SHARES = {
+    PriorityClass.CRITICAL: 8,
+    PriorityClass.HIGH: 4,
+    PriorityClass.NORMAL: 2,
+    PriorityClass.LOW: 1,
+}
+MAX_ROWS_PER_CLAIM = 2_000
+MAX_LANES_PER_CLAIM = 500
+#: A claim brings payloads along; keep what one statement carries within this.
+MAX_BYTES_PER_CLAIM = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A holder's room, and what it can run."""
+
+    holder: int
+    #: None: every tenant, for an executor of ours.
+    tenant: int | None
+    kind: Kind
+    #: None: every queue.
+    queues: frozenset[str] | None
+    tags: frozenset[str]
+    room: int
+
+    def fits(self, key: LaneKey) -> bool:
+        return (
+            key.kind is self.kind
+            and (self.tenant is None or key.tenant == self.tenant)
+            and (self.queues is None or key.queue in self.queues)
+            and self.tags.issuperset(key.requires)
+        )
+
+
+@dataclass
+class _Work:
+    """A lane that has, or will have, something to do."""
+
+    lane: int
+    key: LaneKey
+    next_ms: int
+    #: Claims read behind this wake; what lies before has been taken.
+    hint: uuid.UUID = EARLIEST
+    mean_bytes: float = 200.0
+    #: A claim of this lane is under way.
+    is_flying: bool = False
+    #: The earliest wake that was reported while it was: the claim may not have seen it.
+    woken: uuid.UUID | None = None
+
+
+@dataclass(frozen=True)
+class Order:
+    """Take up to `room` rows of one lane; the first of them go to the first ask."""
+
+    lane: int
+    hint: uuid.UUID
+    room: int
+    #: (ask, how many rows) in order; the counts add up to `room`.
+    asks: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    orders: tuple[Order, ...]
+    holders: dict[int, int]
+
+
+@dataclass(frozen=True)
+class LaneStatus:
+    """What the core knows of a lane, for people who ask why a task waits."""
+
+    has_holders: bool
+    waiting_polls: int
+    room: int
+    is_known: bool
+
+
+@dataclass
+class _Asked:
+    ask: Ask
+    is_flying: bool = False
+
+
+class Core:
+    def __init__(self) -> None:
+        self._work: dict[int, _Work] = {}
+        self._heap: list[tuple[int, int]] = []
+        self._due: dict[tuple[Kind, int], dict[int, _Work]] = {}
+        self._asks: dict[int, _Asked] = {}
+        self._turn = 0
+
+    # Lanes
+
+    def woke(self, lane: int, key: LaneKey, wake: uuid.UUID) -> None:
+        """A row was put into due, or was seen there."""
+        due_ms = due_ms_of(wake)
+        work = self._work.get(lane)
+        if work is None:
+            work = self._work[lane] = _Work(lane, key, due_ms, _before(wake))
+            heapq.heappush(self._heap, (due_ms, lane))
+            return
+        if work.is_flying and (work.woken is None or wake < work.woken):
+            work.woken = wake
+        if wake <= work.hint:
+            work.hint = _before(wake)
+        if due_ms < work.next_ms:
+            work.next_ms = due_ms
+            heapq.heappush(self._heap, (due_ms, lane))
+
+    def forget_hints(self) -> None:
+        """The database's clock went back: rows may lie before any hint."""
+        for work in self._work.values():
+            work.hint = EARLIEST
+
+    def next_ms(self) -> int | None:
+        """When the next lane becomes due; None if no lane waits for its time."""
+        while self._heap:
+            due_ms, lane = self._heap[0]
+            work = self._work.get(lane)
+            if work is not None and work.next_ms == due_ms and not self._is_due(work):
+                return due_ms
+            heapq.heappop(self._heap)
+        return None
+
+    def known_lanes(self) -> int:
+        return len(self._work)
+
+    # Holders
+
+    def ask(self, number: int, ask: Ask) -> None:
+        self._asks[number] = _Asked(ask)
+
+    def withdraw(self, number: int) -> None:
+        """The holder does not wait any more; what a claim under way brings is the shell's to give back."""
+        self._asks.pop(number, None)
+
+    def is_flying(self, number: int) -> bool:
+        asked = self._asks.get(number)
+        return asked is not None and asked.is_flying
+
+    def describe(self, lane: int, key: LaneKey) -> LaneStatus:
+        fitting = [asked.ask.room for asked in self._asks.values() if asked.ask.fits(key)]
+        return LaneStatus(bool(fitting), len(fitting), sum(fitting), lane in self._work)
+
+    # Decisions
+
+    def plan(self, now_ms: int) -> Plan | None:
+        """The next claim, if some holder with room can serve some lane that is due."""
+        self._let_come_due(now_ms)
+        if not self._due or not self._asks:
+            return None
+        by_lane = self._candidates()
+        if not by_lane:
+            return None
+        orders = self._share_out(by_lane)
+        if not orders:
+            return None
+        holders = {number: self._asks[number].ask.holder for order in orders for number, _ in order.asks}
+        for order in orders:
+            self._work[order.lane].is_flying = True
+            self._work[order.lane].woken = None
+        for number in holders:
+            self._asks[number].is_flying = True
+        return Plan(tuple(orders), holders)
+
+    def claimed(
+        self, plan: Plan, taken: dict[int, Sequence[tuple[uuid.UUID, int]]], later: dict[int, uuid.UUID]
+    ) -> dict[int, list[tuple[int, int]]]:
+        """A plan was carried out: per lane the wakes taken, in order, with their sizes, and its next wake.
+
+        Returns what each ask got, as (lane, place in that lane's rows); asks that got something wait no more.
+        """
+        answers: dict[int, list[tuple[int, int]]] = {}
+        for order in plan.orders:
+            rows = taken.get(order.lane, ())
+            self._landed(order, rows, later.get(order.lane))
+            place = 0
+            for number, count in order.asks:
+                got = [(order.lane, place + each) for each in range(min(count, len(rows) - place))]
+                if got:
+                    answers.setdefault(number, []).extend(got)
+                place += count
+        for number in plan.holders:
+            if number in answers:
+                self._asks.pop(number, None)
+            elif number in self._asks:
+                self._asks[number].is_flying = False
+        return answers
+
+    def put_back(self, plan: Plan) -> None:
+        """A plan could not be carried out; its lanes and asks still wait."""
+        for order in plan.orders:
+            self._work[order.lane].is_flying = False
+        for number in plan.holders:
+            if number in self._asks:
+                self._asks[number].is_flying = False
+
+    def _landed(self, order: Order, rows: Sequence[tuple[uuid.UUID, int]], next_wake: uuid.UUID | None) -> None:
+        work = self._work[order.lane]
+        work.is_flying = False
+        if rows:
+            work.hint = max(work.hint, rows[-1][0])
+            mean = sum(size for _, size in rows) / len(rows)
+            work.mean_bytes += (mean - work.mean_bytes) * 0.3
+        if work.woken is not None:
+            # The claim may have missed it: come again, from before it.
+            work.hint = min(work.hint, _before(work.woken))
+        elif len(rows) < order.room:
+            self._drained(work, next_wake)
+
+    def _drained(self, work: _Work, next_wake: uuid.UUID | None) -> None:
+        place = (work.key.kind, work.key.tenant)
+        lanes = self._due.get(place, {})
+        lanes.pop(work.lane, None)
+        if not lanes:
+            self._due.pop(place, None)
+        if next_wake is None:
+            del self._work[work.lane]
+        else:
+            work.next_ms = due_ms_of(next_wake)
+            heapq.heappush(self._heap, (work.next_ms, work.lane))
+
+    def _is_due(self, work: _Work) -> bool:
+        return work.lane in self._due.get((work.key.kind, work.key.tenant), ())
+
+    def _let_come_due(self, now_ms: int) -> None:
+        while self._heap and self._heap[0][0] <= now_ms:
+            due_ms, lane = heapq.heappop(self._heap)
+            work = self._work.get(lane)
+            if work is not None and work.next_ms == due_ms:
+                self._due.setdefault((work.key.kind, work.key.tenant), {})[lane] = work
+
+    def _candidates(self) -> dict[int, list[int]]:
+        """Due lanes that someone with room can serve, with the asks that fit, fairly ordered by tenant."""
+        tenants: dict[tuple[Kind, int], list[int]] = {}
+        everywhere: dict[Kind, list[int]] = {}
+        for number, asked in self._asks.items():
+            if asked.is_flying:
+                continue
+            if asked.ask.tenant is None:
+                everywhere.setdefault(asked.ask.kind, []).append(number)
+            else:
+                tenants.setdefault((asked.ask.kind, asked.ask.tenant), []).append(number)
+        by_lane: dict[int, list[int]] = {}
+        places = [place for place in self._due if place in tenants or place[0] in everywhere]
+        if not places:
+            return {}
+        self._turn += 1
+        start = self._turn % len(places)
+        for place in places[start:] + places[:start]:
+            numbers = tenants.get(place, []) + everywhere.get(place[0], [])
+            for lane, work in self._due[place].items():
+                if work.is_flying:
+                    continue
+                fitting = [number for number in numbers if self._asks[number].ask.fits(work.key)]
+                if fitting:
+                    by_lane[lane] = fitting
+                    if len(by_lane) == MAX_LANES_PER_CLAIM:
+                        return by_lane
+        return by_lane
+
+    def _share_out(self, by_lane: dict[int, list[int]]) -> list[Order]:
+        room = min(MAX_ROWS_PER_CLAIM, sum(self._asks[number].ask.room for number in set().union(*by_lane.values())))
+        shares = _shares([self._work[lane] for lane in by_lane], room)
+        left = {number: asked.ask.room for number, asked in self._asks.items()}
+        bytes_left = float(MAX_BYTES_PER_CLAIM)
+        orders = []
+        for lane, numbers in by_lane.items():
+            work = self._work[lane]
+            wanted = min(shares[lane], max(1, int(bytes_left / max(work.mean_bytes, 1.0))))
+            slots = _deal(wanted, numbers, left)
+            if slots:
+                count = sum(rows for _, rows in slots)
+                bytes_left = max(0.0, bytes_left - count * work.mean_bytes)
+                orders.append(Order(lane, work.hint, count, tuple(slots)))
+        return orders
+
+
+def _shares(works: Iterable[_Work], room: int) -> dict[int, int]:
+    """How much of the room each lane may use: tenants alike, classes by their share, each at least one."""
+    by_tenant: dict[int, list[_Work]] = {}
+    for work in works:
+        by_tenant.setdefault(work.key.tenant, []).append(work)
+    shares = {}
+    for tenant_works in by_tenant.values():
+        of_tenant = room / len(by_tenant)
+        weights = sum(CLASS_SHARES[work.key.priority] for work in tenant_works)
+        for work in tenant_works:
+            shares[work.lane] = max(1, round(of_tenant * CLASS_SHARES[work.key.priority] / weights))
+    return shares
+
+
+def _deal(wanted: int, numbers: Sequence[int], left: dict[int, int]) -> list[tuple[int, int]]:
+    """Deal rows to the asks that fit, evenly, as far as each has room."""
+    slots = []
+    for place, number in enumerate(numbers):
+        if wanted <= 0:
+            break
+        even = -(-wanted // (len(numbers) - place))
+        rows = min(even, left[number])
+        if rows > 0:
+            left[number] -= rows
+            wanted -= rows
+            slots.append((number, rows))
+    return slots
+
+
+def _before(wake: uuid.UUID) -> uuid.UUID:
+    return uuid.UUID(int=max(wake.int - 1, 0))

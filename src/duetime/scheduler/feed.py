@@ -1,0 +1,296 @@
+"""The feeder: carries out the core's plans and gives holders what was claimed.
+
+It claims only for holders that wait with room.  A claim whose holder went away
+before the answer left is given back at once.  Once a second it looks at its
+lanes from where they are drained for certain, which finds rows whose commit
+became visible late; a look from the very beginning takes at most 2 % of the
+time.
+"""
+
+import asyncio
+import time
+import uuid
+from collections.abc import Coroutine, Iterable, Sequence
+from dataclasses import replace
+from datetime import timedelta
+
+import structlog
+
+from duetime.database.pool import Database
+from duetime.errors import Unavailable
+from duetime.ids import EARLIEST, just_after, lane_of
+from duetime.lifecycle.claim import LaneOrder, claim_due, peek
+from duetime.lifecycle.lanes import Lanes
+from duetime.lifecycle.onward import Claimed, End, Onward
+from duetime.lifecycle.submit import MINT_TOLERANCE_MS
+from duetime.model.attempt import Ended
+from duetime.model.task import LeasedTask, Outcome, Waiting
+from duetime.scheduler.core import Ask, Core, LaneStatus, Plan
+from duetime.scheduler.hints import Hints
+from duetime.service import Loop
+
+log = structlog.get_logger()
+LOOK_EVERY = timedelta(seconds=1)
+KEEP_HINTS_EVERY_SECONDS = 60.0
+#: At most so many lanes are looked at in one pass; more take turns.
+LANES_PER_LOOK = 2_000
+_FULL_LOOK_SHARE = 0.02
+#: A worker whose hands are full does not ask; it is still there.
+REMEMBER_ASKS_SECONDS = 90.0
+_KEEP_HINTS = """
+INSERT INTO lane_hint (lane, drained)
+SELECT * FROM unnest($1::int[], $2::uuid[])
+    ON CONFLICT (lane) DO UPDATE SET drained = excluded.drained
+"""
+
+__all__ = ["Ask", "Feeder", "LaneStatus"]
+
+
+class Feeder:
+    def __init__(self, database: Database, lanes: Lanes, onward: Onward, *, flights: int = 2) -> None:
+        self._database = database
+        self._lanes = lanes
+        self._onward = onward
+        self._core = Core()
+        self._hints = Hints(MINT_TOLERANCE_MS)
+        self._waiting: dict[int, asyncio.Future[list[LeasedTask]]] = {}
+        self._numbers = 0
+        self._asked: dict[int, tuple[Ask, float]] = {}
+        self._changed = asyncio.Event()
+        self._free_flights = flights
+        self._flying: set[asyncio.Task[None]] = set()
+        self._is_stopping = False
+        self._feeding: asyncio.Task[None] | None = None
+        self._look_turn = 0
+        self._full_look_turn = 0
+        self._full_look_at = 0.0
+        self._keep_hints_at = 0.0
+        self._look_loop = Loop("look", self._look_step, jitter=0.0)
+        self.has_looked = False
+
+    # For holders
+
+    async def lease(self, ask: Ask, wait_seconds: float) -> list[LeasedTask]:
+        """What is due for this holder, as soon as there is something, or nothing when the wait is over."""
+        if self._is_stopping:
+            return []
+        self._numbers += 1
+        number = self._numbers
+        answer: asyncio.Future[list[LeasedTask]] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = answer
+        self._asked[ask.holder] = (ask, time.monotonic())
+        self._core.ask(number, ask)
+        self._changed.set()
+        try:
+            try:
+                async with asyncio.timeout(wait_seconds):
+                    return await asyncio.shield(answer)
+            except TimeoutError:
+                if self._core.is_flying(number):
+                    # A claim for this holder is under way: its rows are its own.
+                    return await asyncio.shield(answer)
+                return []
+        except asyncio.CancelledError:
+            if answer.done() and not answer.cancelled():
+                self._later(self.give_back(answer.result()))
+            raise
+        finally:
+            self._waiting.pop(number, None)
+            self._core.withdraw(number)
+            answer.cancel()
+
+    async def give_back(self, tasks: Sequence[LeasedTask], delay_seconds: float = 0.0) -> None:
+        """These were claimed and never handed out: they wait again, and it costs them nothing."""
+        ended = Ended(Outcome.RELEASED, retry_after=delay_seconds, is_certain=True)
+        await self._onward.move([(_claimed(task), End(task.id, task.number, ended)) for task in tasks])
+
+    def wake(self, wakes: Iterable[uuid.UUID]) -> None:
+        """Rows were put into due."""
+        key_of, woke = self._lanes.key_of, self._core.woke
+        is_new = False
+        for wake in wakes:
+            lane = lane_of(wake)
+            key = key_of(lane)
+            if key is not None:
+                woke(lane, key, wake)
+                is_new = True
+        if is_new:
+            self._changed.set()
+
+    def describe(self, lane: int) -> LaneStatus:
+        """Who serves a lane: holders that wait now, or that asked for such work lately."""
+        key = self._lanes.key_of(lane)
+        if key is None:
+            return LaneStatus(False, 0, 0, False)
+        status = self._core.describe(lane, key)
+        return replace(status, has_holders=any(ask.fits(key) for ask in self._recent_asks()))
+
+    def _recent_asks(self) -> list[Ask]:
+        lately = time.monotonic() - REMEMBER_ASKS_SECONDS
+        self._asked = {holder: asked for holder, asked in self._asked.items() if asked[1] >= lately}
+        return [ask for ask, _ in self._asked.values()]
+
+    # Running
+
+    async def start(self) -> None:
+        """Find out what waits in every lane, then feed."""
+        now_ms = self._database.clock.now_ms()
+        rows = await self._database.fetch("SELECT lane, drained FROM lane_hint")
+        self._hints.restore({row["lane"]: row["drained"] for row in rows}, now_ms)
+        lanes = list(self._lanes.all())
+        for place in range(0, len(lanes), LANES_PER_LOOK):
+            await self._look({lane: self._hints.low(lane) for lane in lanes[place : place + LANES_PER_LOOK]})
+        self.has_looked = True
+        self._keep_hints_at = time.monotonic() + KEEP_HINTS_EVERY_SECONDS
+        self._feeding = asyncio.create_task(self._feed(), name="feed")
+        self._look_loop.start()
+
+    async def stop(self) -> None:
+        """Stop claiming; polls that wait are answered with nothing."""
+        self._is_stopping = True
+        self._changed.set()
+        await self._look_loop.stop()
+        if self._feeding is not None:
+            await asyncio.wait([self._feeding], timeout=15.0)
+        while self._flying:
+            await asyncio.wait(self._flying)
+        for answer in list(self._waiting.values()):
+            if not answer.done():
+                answer.set_result([])
+
+    def clock_jumped(self, jump_us: int) -> None:
+        """The database's clock is not where it should be; back means that hints are worth nothing."""
+        if jump_us < 0:
+            self._core.forget_hints()
+            self._hints.forget()
+            self._changed.set()
+
+    async def _feed(self) -> None:
+        while not self._is_stopping:
+            self._changed.clear()
+            plan = self._core.plan(self._database.clock.now_ms()) if self._free_flights else None
+            if plan is not None:
+                self._free_flights -= 1
+                self._later(self._fly(plan))
+                continue
+            await self._pause()
+
+    async def _pause(self) -> None:
+        """Until something changes or the next lane becomes due."""
+        next_ms = self._core.next_ms()
+        seconds = None
+        if next_ms is not None and self._free_flights:
+            seconds = max((next_ms * 1000 - self._database.clock.now_us()) / 1e6, 0.0005)
+        try:
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
+        except TimeoutError:
+            pass
+
+    async def _fly(self, plan: Plan) -> None:
+        try:
+            until = just_after(self._database.clock.now_ms())
+            orders = [
+                LaneOrder(order.lane, order.hint, [(plan.holders[number], count) for number, count in order.asks])
+                for order in plan.orders
+            ]
+            try:
+                claims = await claim_due(self._database, orders, until)
+            except Unavailable as error:
+                # Rows that were claimed all the same are not named by their holders, and so released.
+                log.warning("claim failed", error=str(error))
+                self._core.put_back(plan)
+                await asyncio.sleep(0.2)
+                return
+            answers = self._core.claimed(
+                plan,
+                {lane: [(wake, len(task.payload)) for wake, task in rows] for lane, rows in claims.taken.items()},
+                claims.later,
+            )
+            await self._hand_out(
+                {number: [claims.taken[lane][place][1] for lane, place in got] for number, got in answers.items()}
+            )
+        finally:
+            self._free_flights += 1
+            self._changed.set()
+
+    async def _hand_out(self, answers: dict[int, list[LeasedTask]]) -> None:
+        late: list[LeasedTask] = []
+        unwanted: list[LeasedTask] = []
+        now = self._database.clock.now()
+        for number, tasks in answers.items():
+            live = [task for task in tasks if task.expires_at is None or task.expires_at > now]
+            if len(live) < len(tasks):
+                late += [task for task in tasks if task.expires_at is not None and task.expires_at <= now]
+            answer = self._waiting.get(number)
+            if answer is None or answer.done():
+                unwanted += live
+            else:
+                answer.set_result(live)
+        try:
+            if late:
+                ended = Ended(Outcome.EXPIRED)
+                await self._onward.move([(_claimed(task), End(task.id, task.number, ended)) for task in late])
+            if unwanted:
+                await self.give_back(unwanted)
+        except Unavailable as error:
+            # Their holders do not name them, so two beats release them.
+            log.warning("claims could not be given back", error=str(error))
+
+    # Looking
+
+    async def _look_step(self) -> timedelta:
+        lanes = list(self._lanes.all())
+        if not lanes:
+            return LOOK_EVERY
+        chosen, self._look_turn = _take_turns(lanes, self._look_turn)
+        await self._look({lane: self._hints.low(lane) for lane in chosen})
+        began = time.monotonic()
+        if began >= self._full_look_at:
+            chosen, self._full_look_turn = _take_turns(lanes, self._full_look_turn)
+            await self._look(dict.fromkeys(chosen, EARLIEST))
+            took = time.monotonic() - began
+            self._full_look_at = began + max(took / _FULL_LOOK_SHARE, 1.0)
+        self._recent_asks()
+        if began >= self._keep_hints_at:
+            self._keep_hints_at = began + KEEP_HINTS_EVERY_SECONDS
+            await self._keep_hints()
+        return LOOK_EVERY
+
+    async def _look(self, hints: dict[int, uuid.UUID]) -> None:
+        look = await peek(self._database, hints)
+        self._hints.note(look.now_us // 1000, look.oldest_open, look.next_new)
+        found = []
+        for lane, first in look.first.items():
+            if hints[lane] >= self._hints.low(lane):
+                self._hints.seen(lane, first)
+            if first is not None:
+                found.append((lane, first))
+        for lane, first in found:
+            key = self._lanes.key_of(lane)
+            if key is not None:
+                self._core.woke(lane, key, first)
+        if found:
+            self._changed.set()
+
+    async def _keep_hints(self) -> None:
+        lows = self._hints.take_changed()
+        if lows:
+            await self._database.fetch(_KEEP_HINTS, list(lows), list(lows.values()))
+
+    def _later(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._flying.add(task)
+        task.add_done_callback(self._flying.discard)
+
+
+def _take_turns(lanes: list[int], turn: int) -> tuple[list[int], int]:
+    if len(lanes) <= LANES_PER_LOOK:
+        return lanes, 0
+    turn %= len(lanes)
+    return (lanes[turn:] + lanes[:turn])[:LANES_PER_LOOK], turn + LANES_PER_LOOK
+
+
+def _claimed(task: LeasedTask) -> Claimed:
+    waiting = Waiting(task.number, task.failures, task.crashes, task.releases)
+    return Claimed(task.lane, task.id, task.number, task.holder, waiting, task.options, task.picked_at)

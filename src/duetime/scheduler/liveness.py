@@ -1,0 +1,84 @@
+"""Who is alive: holders whose counter stands still are ended.
+
+A holder lapses when its counter was seen unchanged for nine seconds of this
+process's own monotonic time, while its own calls to the database succeeded
+throughout.  A database that was away, a process that was stopped, or a clock
+that jumped therefore lapse nobody: the watch begins anew.
+"""
+
+import time
+from datetime import timedelta
+
+import structlog
+
+from duetime.clock import Monotonic
+from duetime.database.pool import Database
+from duetime.errors import Unavailable
+from duetime.lifecycle.holders import SQL, Holders
+from duetime.lifecycle.lapse import end_silent_holders, sweep_left_behind
+from duetime.lifecycle.onward import Onward
+from duetime.service import Loop
+
+log = structlog.get_logger()
+SILENCE_SECONDS = 9.0
+LOOK_EVERY = timedelta(seconds=1)
+#: A longer gap between two looks means that this process stood still itself.
+LONGEST_GAP_SECONDS = 3.0
+
+
+class Watch:
+    """Counters and since when they are unchanged; no I/O."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, tuple[int, float]] = {}
+        self._looked_at: float | None = None
+
+    def look(self, beats: dict[int, int], at: float) -> list[tuple[int, int]]:
+        """Take the counters read at this time; returns the holders that have been silent too long."""
+        if self._looked_at is not None and at - self._looked_at > LONGEST_GAP_SECONDS:
+            self._seen.clear()
+        self._looked_at = at
+        self._seen = {
+            holder: known if (known := self._seen.get(holder)) and known[0] == count else (count, at)
+            for holder, count in beats.items()
+        }
+        return [(holder, count) for holder, (count, since) in self._seen.items() if at - since >= SILENCE_SECONDS]
+
+    def interrupted(self) -> None:
+        """The database did not answer: nobody could have beaten."""
+        self._seen.clear()
+        self._looked_at = None
+
+
+class Liveness:
+    def __init__(
+        self, database: Database, holders: Holders, onward: Onward, monotonic: Monotonic = time.monotonic
+    ) -> None:
+        self._database = database
+        self._holders = holders
+        self._onward = onward
+        self._monotonic = monotonic
+        self._watch = Watch()
+        self._is_first = True
+        self.loop = Loop("liveness", self.step, jitter=0.0)
+
+    async def step(self) -> timedelta:
+        """Look at the counters once, end who is silent, and move on what they left."""
+        try:
+            rows = await self._database.run(SQL["read_beats"], timeout=2.0)
+            silent = self._watch.look({row["id"]: row["beats"] for row in rows}, self._monotonic())
+            ended = await end_silent_holders(self._database, self._holders, silent)
+        except Unavailable:
+            self._watch.interrupted()
+            raise
+        for row in rows:
+            if row["id"] in ended:
+                log.warning("holder lapsed", holder=row["name"], tenant=row["tenant"])
+        # The first time, whatever any holder left behind while no node was there.
+        swept = await sweep_left_behind(
+            self._database, self._onward, timedelta(days=365) if self._is_first else timedelta(minutes=10)
+        )
+        self._is_first = False
+        if swept:
+            log.info("attempts moved on from ended holders", attempts=swept)
+        return LOOK_EVERY

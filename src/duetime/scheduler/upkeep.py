@@ -1,0 +1,112 @@
+"""Upkeep: partitions made ahead, tasks expired, old things retired; one node at a time.
+
+Each duty is a step of its own.  An advisory lock lets one node do it; another
+takes over when that one is gone, because the lock goes with its connection.
+"""
+
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+
+import structlog
+
+from duetime.database.partitions import Partitions
+from duetime.database.pool import Database
+from duetime.ids import EARLIEST
+from duetime.lifecycle.lanes import Lanes
+from duetime.lifecycle.retire import (
+    freeze_partitions,
+    read_old_dead,
+    retire_partitions,
+    retire_requests,
+    retire_rows,
+    trim_oldest,
+)
+from duetime.lifecycle.steer import SQL as STEER_SQL
+from duetime.lifecycle.steer import Steering
+from duetime.service import Loop
+
+log = structlog.get_logger()
+_BATCH = 1_000
+_HOUR_MS = 3_600_000
+#: Rows may become visible after their end has passed; look at the last minute again.
+_LOOK_BACK = timedelta(minutes=1)
+
+
+class Upkeep:
+    def __init__(
+        self,
+        database: Database,
+        partitions: Partitions,
+        lanes: Lanes,
+        steering: Steering,
+        *,
+        retention: timedelta,
+        dead_retention: timedelta,
+    ) -> None:
+        self._database = database
+        self._partitions = partitions
+        self._lanes = lanes
+        self._steering = steering
+        self._retention = retention
+        self._dead_retention = dead_retention
+        self._expired_to: tuple[datetime, uuid.UUID] = (datetime(1970, 1, 1, tzinfo=UTC), EARLIEST)
+        self.loops: Sequence[Loop] = (
+            Loop("expire", self.expire),
+            Loop("prepare", self.prepare),
+            Loop("tidy", self.tidy),
+            Loop("retire", self.retire),
+        )
+
+    async def expire(self) -> timedelta:
+        """End waiting tasks whose time to start is over."""
+        until = self._database.clock.now()
+        after, after_task = self._expired_to
+        rows = await self._database.run(
+            STEER_SQL["expire"], after=after, after_task=after_task, until=until, batch=_BATCH
+        )
+        if rows and rows[0]["seen"] == _BATCH:
+            self._expired_to = (rows[0]["reached"], rows[0]["reached_task"])
+            return timedelta(0)
+        self._expired_to = (until - _LOOK_BACK, EARLIEST)
+        return timedelta(seconds=1)
+
+    async def prepare(self) -> timedelta:
+        """Make partitions ahead, and meet the lanes that other nodes made."""
+        await self._partitions.make_ahead()
+        await self._lanes.load()
+        return timedelta(seconds=30)
+
+    async def tidy(self) -> timedelta:
+        """Drop what has a time of its own: keys, dead letters, holders long gone."""
+        async with self._alone("tidy") as is_alone:
+            if is_alone:
+                now = self._database.clock.now()
+                await retire_rows(self._database, now, self._retention)
+                while old := await read_old_dead(self._database, now - self._dead_retention, _BATCH):
+                    await self._steering.drop(old)
+                    log.info("dead letters past their retention dropped", count=len(old))
+                await retire_requests(self._database, self._database.clock.now_ms() - 2 * _HOUR_MS)
+        return timedelta(minutes=1)
+
+    async def retire(self) -> timedelta:
+        """Drop partitions past retention, freeze those whose time is over."""
+        async with self._alone("retire") as is_alone:
+            if is_alone:
+                now_ms = self._database.clock.now_ms()
+                keep_ms = int(self._retention.total_seconds() * 1000)
+                await retire_partitions(self._database, now_ms - keep_ms)
+                await trim_oldest(self._database)
+                await freeze_partitions(self._database, now_ms - _HOUR_MS)
+        return timedelta(minutes=10)
+
+    @asynccontextmanager
+    async def _alone(self, duty: str) -> AsyncIterator[bool]:
+        async with self._database.connection() as connection:
+            rows = await connection.fetch("SELECT pg_try_advisory_lock(hashtext($1)) AS got", f"duetime {duty}")
+            try:
+                yield rows[0]["got"]
+            finally:
+                if rows[0]["got"] and not connection.is_closed():
+                    await connection.fetch("SELECT pg_advisory_unlock(hashtext($1))", f"duetime {duty}")

@@ -1,0 +1,211 @@
+"""`AsyncClient`: the same calls as `Client`, for asyncio."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Self, TypeVar, Unpack
+
+import aiohttp
+
+from duetime.sdk import wire
+from duetime.sdk.errors import (
+    BatchIncomplete,
+    Duration,
+    InvalidRequest,
+    SdkError,
+    ServerUnavailable,
+    ServerUnreachable,
+    WaitTimeout,
+)
+from duetime.sdk.shapes import (
+    BatchResult,
+    BulkResult,
+    DeadLetter,
+    Explanation,
+    Page,
+    Submission,
+    SubmitOptions,
+    Task,
+    as_duration,
+)
+from duetime.sdk.wire import Answer, Call, Filter, Tries
+
+T = TypeVar("T")
+
+
+class AsyncClient:
+    """For asyncio code: `async with AsyncClient() as client`."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        key: str | None = None,
+        *,
+        timeout: float = 30.0,
+        retry_for: float = 30.0,
+    ) -> None:
+        self._url, self._key = wire.resolve(url, key)
+        self._retry_for = retry_for
+        self._timeout = aiohttp.ClientTimeout(total=timeout, connect=5.0)
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def send(self, call: Call[T]) -> T:
+        """Send a call until it is answered, or its time is over."""
+        tries = Tries(self._retry_for)
+        while True:
+            try:
+                return call.read(await self._exchange(call))
+            except InvalidRequest as error:
+                call = call.renamed(error)
+            except ServerUnavailable as error:
+                await asyncio.sleep(tries.wait_after(error))
+
+    async def _exchange(self, call: Call[T]) -> Answer:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(timeout=self._timeout)
+        request = self._session.request(
+            call.method, self._url + call.path, data=call.body, headers=call.headers(self._key), allow_redirects=False
+        )
+        try:
+            async with request as answer:
+                return Answer(answer.status, answer.headers, await answer.read())
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise ServerUnreachable(f"{self._url} does not answer: {error or type(error).__name__}") from error
+
+    async def submit(self, type: str, payload: object = None, **options: Unpack[SubmitOptions]) -> Task:
+        """Submit one task; the same `idempotency_key` gives the first task back."""
+        return await self.send(wire.submit(Submission(type, payload, **options)))
+
+    async def submit_many(
+        self, submissions: Iterable[Submission | Mapping[str, Any]], *, atomic: bool = False
+    ) -> BatchResult:
+        """Submit any number of tasks, in calls of up to 5,000; `atomic`: all of one call, or none."""
+        result = BatchResult()
+        for call in wire.submit_many(submissions, atomic=atomic):
+            try:
+                result.add(await self.send(call))
+            except SdkError as error:
+                if not result.results:
+                    raise
+                raise BatchIncomplete(result, error) from error
+        return result
+
+    async def get(self, task_id: object) -> Task:
+        return await self.send(wire.get(task_id))
+
+    async def wait(self, task_id: object, timeout: float = 60.0) -> Task:
+        """Look until the task is over; raises WaitTimeout."""
+        for pause in wire.looks(timeout):
+            task = await self.get(task_id)
+            if task.is_final:
+                return task
+            await asyncio.sleep(pause)
+        raise WaitTimeout(task, timeout)
+
+    async def list(self, *, page_size: int | None = None, **filter: Unpack[Filter]) -> AsyncIterator[Task]:
+        """Every task that fits, page by page, as the iterator is used."""
+        cursor = None
+        while True:
+            page = await self.list_page(limit=page_size, cursor=cursor, **filter)
+            for task in page.items:
+                yield task
+            if (cursor := page.next) is None:
+                return
+
+    async def list_page(self, *, limit: int | None = None, cursor: str | None = None, **filter: Unpack[Filter]) -> Page:
+        return await self.send(wire.list_tasks(filter, limit=limit, cursor=cursor))
+
+    async def list_dead(self, *, page_size: int | None = None, **filter: Unpack[Filter]) -> AsyncIterator[DeadLetter]:
+        """Every dead letter that fits."""
+        cursor = None
+        while True:
+            page = await self.send(wire.list_dead(filter, limit=page_size, cursor=cursor))
+            for letter in page.items:
+                yield letter
+            if (cursor := page.next) is None:
+                return
+
+    async def explain(self, task_id: object) -> Explanation:
+        return await self.send(wire.explain(task_id))
+
+    async def cancel(self, task_id: object) -> Task:
+        return await self.send(wire.act("cancel", task_id))
+
+    async def pause(self, task_id: object) -> Task:
+        return await self.send(wire.act("pause", task_id))
+
+    async def resume(self, task_id: object) -> Task:
+        return await self.send(wire.act("resume", task_id))
+
+    async def reschedule(
+        self, task_id: object, run_at: datetime | str | None = None, *, delay: Duration | None = None
+    ) -> Task:
+        return await self.send(wire.act("reschedule", task_id, run_at=run_at, delay=as_duration(delay)))
+
+    async def retry(self, task_id: object) -> Task:
+        return await self.send(wire.act("retry", task_id))
+
+    async def run_now(self, task_id: object) -> Task:
+        return await self.send(wire.act("run-now", task_id))
+
+    async def bulk(
+        self,
+        verb: wire.Verb,
+        *,
+        run_at: datetime | str | None = None,
+        delay: Duration | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+        **filter: Unpack[Filter],
+    ) -> BulkResult:
+        """One step of a verb on all tasks that fit; go on with `cursor=result.next`."""
+        return await self.send(
+            wire.act_on_many(verb, filter, limit=limit, cursor=cursor, run_at=run_at, delay=as_duration(delay))
+        )
+
+    async def redrive(
+        self,
+        ids: Iterable[object] | None = None,
+        *,
+        all: bool = False,
+        rate: float | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+        **filter: Unpack[Filter],
+    ) -> BulkResult:
+        """Give dead letters new attempts, spread out at `rate` a second."""
+        return await self.send(
+            wire.act_on_dead("redrive", ids, filter, everything=all, rate=rate, limit=limit, cursor=cursor)
+        )
+
+    async def drop(
+        self,
+        ids: Iterable[object] | None = None,
+        *,
+        all: bool = False,
+        limit: int | None = None,
+        cursor: str | None = None,
+        **filter: Unpack[Filter],
+    ) -> BulkResult:
+        """Throw dead letters away."""
+        return await self.send(
+            wire.act_on_dead("drop", ids, filter, everything=all, rate=None, limit=limit, cursor=cursor)
+        )
+
+    async def signing_secret(self) -> str:
+        """The secret that signs calls to the tenant's HTTP targets (Standard Webhooks)."""
+        return await self.send(wire.signing_secret())

@@ -1,0 +1,123 @@
+"""Beats: tell the server every few seconds that this worker lives, and what it holds.
+
+They come from a thread of their own with a connection of its own, so that a
+handler that blocks the event loop does not make its worker look dead.  An
+acknowledged beat also tells how long this worker may be sure that what it
+holds is still its own: `is_fresh`.
+"""
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection
+
+import urllib3
+
+from duetime.sdk.context import Held
+from duetime.sdk.errors import ApiError, ServerUnreachable
+from duetime.sdk.protocol import (
+    BEAT_EVERY_SECONDS,
+    BEAT_PATH,
+    BeatRequest,
+    NamedAttempt,
+    Verdicts,
+    encode,
+    read_verdicts,
+)
+from duetime.sdk.wire import Answer
+
+logger = logging.getLogger("duetime.worker")
+
+#: A worker counts as dead after three beats' time; nothing is begun when it may be two thirds over.
+_FRESH_BEATS = 2.0
+_TIMEOUT_SECONDS = 4.0
+_FIRST_WAIT_AFTER_ERROR = 0.2
+
+#: The attempts that a beat named, each with whether it was named as started.
+Named = list[tuple[Held, bool]]
+
+
+class Beats(threading.Thread):
+    """The thread that beats, from `start` to `close`."""
+
+    def __init__(
+        self,
+        url: str,
+        headers: dict[str, str],
+        worker: str,
+        held: Collection[Held],
+        on_answer: Callable[[Named, Verdicts], None],
+        on_error: Callable[[ApiError], None],
+    ) -> None:
+        super().__init__(name="duetime-beats", daemon=True)
+        self.every = BEAT_EVERY_SECONDS
+        self._pool = urllib3.connection_from_url(
+            url, maxsize=1, timeout=urllib3.Timeout(total=_TIMEOUT_SECONDS), retries=False, headers=headers
+        )
+        self._path = urllib3.util.parse_url(url).path or ""
+        self._worker = worker
+        self._held = held
+        self._on_answer = on_answer
+        self._on_error = on_error
+        self._loop = asyncio.get_running_loop()
+        self._wanted = threading.Event()
+        self._is_closing = False
+        self._acknowledged_at = float("-inf")
+
+    def is_fresh(self, now: float) -> bool:
+        """Whether an acknowledged beat is recent enough for something new to be begun."""
+        return now - self._acknowledged_at < _FRESH_BEATS * self.every
+
+    def beat_now(self) -> None:
+        self._wanted.set()
+
+    def close(self) -> None:
+        self._is_closing = True
+        self._wanted.set()
+
+    def run(self) -> None:
+        wait_after_error = _FIRST_WAIT_AFTER_ERROR
+        try:
+            while not self._is_closing:
+                self._wanted.clear()
+                sent_at = time.monotonic()
+                # Copied in one step: the event loop adds and removes while we write.
+                named = [(held, held.has_started) for held in list(self._held)]
+                try:
+                    verdicts = self._send(named)
+                except ApiError as error:
+                    self._tell(self._on_error, error)
+                    wait = wait_after_error
+                    wait_after_error = min(2 * wait_after_error, self.every / 2)
+                else:
+                    self._tell(self._acknowledge, sent_at, named, verdicts)
+                    wait = sent_at + self.every - time.monotonic()
+                    wait_after_error = _FIRST_WAIT_AFTER_ERROR
+                if wait > 0:
+                    self._wanted.wait(wait)
+        finally:
+            self._pool.close()
+
+    def _send(self, named: Named) -> Verdicts:
+        attempts = [NamedAttempt(held.task.id, held.task.attempt, started) for held, started in named]
+        try:
+            answer = self._pool.request(
+                "POST", self._path + BEAT_PATH, body=encode(BeatRequest(self._worker, attempts)), redirect=False
+            )
+        except urllib3.exceptions.HTTPError as error:
+            raise ServerUnreachable(f"no answer to a beat: {error}") from error
+        Answer(answer.status, answer.headers, answer.data).raise_for_status()
+        return read_verdicts(answer.data)
+
+    def _acknowledge(self, sent_at: float, named: Named, verdicts: Verdicts) -> None:
+        """On the event loop: nothing may be begun between being fresh and hearing what is lost."""
+        self._acknowledged_at = sent_at
+        self._on_answer(named, verdicts)
+
+    def _tell(self, receiver: Callable[..., None], *arguments: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(receiver, *arguments)
+        except RuntimeError:
+            # The loop was closed under us: nobody is left to be told.
+            self._is_closing = True

@@ -1,0 +1,175 @@
+"""The crew: what waits to run, what runs, on the event loop and in threads.
+
+It knows nothing of the server.  A slot stays taken until its handler has really
+returned, even when the attempt was reported long before (a thread that timed
+out cannot be ended from outside).
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+
+from duetime.sdk import handlers
+from duetime.sdk.context import Held, Stop
+from duetime.sdk.protocol import Settlement
+from duetime.sdk.settings import WorkerSettings
+from duetime.sdk.threads import Finished, Threads
+
+#: A cancelled async handler that has not ended by then is reported without it.
+_CLEANUP_SECONDS = 5.0
+
+
+class Crew:
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        worker: str,
+        may_begin: Callable[[], bool],
+        on_finished: Callable[[Held], None],
+        report: Callable[[Held, Settlement], None],
+    ) -> None:
+        self._worker = worker
+        self._may_begin = may_begin
+        self._on_finished = on_finished
+        self._report = report
+        self._loop = asyncio.get_running_loop()
+        self._threads = Threads(settings.threads, self._perform_plain, self._collect)
+        self._async_slots = settings.concurrency
+        self._plain_slots = settings.threads
+        self._waiting_async: deque[Held] = deque()
+        self._waiting_plain: deque[Held] = deque()
+        self.running: set[Held] = set()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._look_at = float("inf")
+        self._look_timer: asyncio.TimerHandle | None = None
+
+    @property
+    def has_waiting(self) -> bool:
+        return bool(self._waiting_async or self._waiting_plain)
+
+    @property
+    def load(self) -> int:
+        """What waits and what runs."""
+        return len(self._waiting_async) + len(self._waiting_plain) + len(self.running)
+
+    def add(self, held: Held) -> None:
+        (self._waiting_async if held.handler.is_async else self._waiting_plain).append(held)
+
+    def take_waiting(self) -> list[Held]:
+        waiting = [*self._waiting_async, *self._waiting_plain]
+        self._waiting_async.clear()
+        self._waiting_plain.clear()
+        return waiting
+
+    def begin_waiting(self) -> None:
+        """Begin as many as there are free slots, if anything may be begun now."""
+        if not self.has_waiting or not self._may_begin():
+            return
+        while self._waiting_async and self._async_slots > 0:
+            self.begin(self._waiting_async.popleft())
+        while self._waiting_plain and self._plain_slots > 0:
+            self.begin(self._waiting_plain.popleft())
+
+    def has_slot(self, held: Held) -> bool:
+        return (self._async_slots if held.handler.is_async else self._plain_slots) > 0
+
+    def begin(self, held: Held) -> None:
+        held.begin()
+        if held.deadline < self._look_at:
+            self._look_again(held.deadline)
+        self.running.add(held)
+        self._idle.clear()
+        if held.handler.is_async:
+            self._async_slots -= 1
+            held.running = self._loop.create_task(self._perform_async(held), name=held.task.id)
+        else:
+            self._plain_slots -= 1
+            self._threads.put(held)
+
+    async def _perform_async(self, held: Held) -> None:
+        try:
+            result = await held.handler.function(*handlers.arguments_of(held, self._worker))
+            settlement = handlers.succeeded(held, result)
+        except asyncio.CancelledError as error:
+            settlement = handlers.failed(held, error)
+        except (Exception, SystemExit) as error:
+            settlement = handlers.failed(held, error)
+        self._finish(held, settlement)
+
+    def _perform_plain(self, held: Held) -> Settlement:
+        try:
+            return handlers.succeeded(held, held.handler.function(*handlers.arguments_of(held, self._worker)))
+        except BaseException as error:
+            return handlers.failed(held, error)
+
+    def _collect(self, finished: list[Finished]) -> None:
+        for held, settlement in finished:
+            self._finish(held, settlement)
+
+    def _finish(self, held: Held, settlement: Settlement) -> None:
+        self.running.discard(held)
+        if held.handler.is_async:
+            self._async_slots += 1
+        else:
+            self._plain_slots += 1
+        # What came out after the time was over does not count.
+        self._report(held, handlers.stopped(held) if held.stop is Stop.TIMED_OUT else settlement)
+        self._on_finished(held)
+        if not self.running:
+            self._idle.set()
+
+    def stop(self, held: Held, reason: Stop) -> None:
+        """Tell the handler to stop; what still waits is dropped."""
+        if held in self.running:
+            held.stop = held.stop or reason
+            if held.running is not None:
+                held.running.cancel()
+        else:
+            waiting = self._waiting_async if held.handler.is_async else self._waiting_plain
+            if held in waiting:
+                waiting.remove(held)
+
+    def stop_all(self, reason: Stop) -> None:
+        for held in list(self.running):
+            self.stop(held, reason)
+
+    def _look_again(self, at: float) -> None:
+        """One timer for all deadlines: at the earliest of them."""
+        if self._look_timer is not None:
+            self._look_timer.cancel()
+        self._look_at = at
+        self._look_timer = self._loop.call_later(max(0.0, at - time.monotonic()), self._stop_overdue)
+
+    def _stop_overdue(self) -> None:
+        self._look_timer, self._look_at = None, float("inf")
+        now = time.monotonic()
+        nearest = float("inf")
+        for held in list(self.running):
+            if held.settlement is not None:
+                continue
+            if now >= held.deadline:
+                if held.running is None or held.stop is not None:
+                    # A thread cannot be ended, and a handler that ignores its end is not waited for.
+                    held.stop = held.stop or Stop.TIMED_OUT
+                    self._report(held, handlers.stopped(held))
+                    continue
+                self.stop(held, Stop.TIMED_OUT)
+                held.deadline = now + _CLEANUP_SECONDS
+            nearest = min(nearest, held.deadline)
+        if nearest < float("inf"):
+            # Not sooner than a timer can tell apart from now.
+            self._look_again(max(nearest, now + 0.001))
+
+    async def wait_idle(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._idle.wait()
+        except TimeoutError:
+            pass
+
+    def close(self) -> None:
+        if self._look_timer is not None:
+            self._look_timer.cancel()
+        self._threads.close()

@@ -1,0 +1,157 @@
+"""Every error the SDK raises.
+
+SdkError
+├── ConfigurationError        no address, no key, or a worker that cannot start
+├── ApiError                  the server answered with a problem (status, code, detail, errors)
+│   ├── InvalidRequest        400, 405, 413, 415, 422: the request is wrong; `errors` names the fields
+│   ├── Unauthorized          401
+│   ├── Forbidden             403
+│   ├── NotFound              404
+│   ├── Conflict              409: the task's state forbids it, or an idempotency key was used for something else
+│   └── ServerUnavailable     429, 502, 503, 504: tried again for `retry_for` seconds, then raised
+│       └── ServerUnreachable no answer at all
+├── BatchIncomplete           `submit_many` stopped half way; `result` says what was accepted
+├── WaitTimeout               `wait` saw no final state in time (a TimeoutError too)
+├── NotInTransaction          `once` needs a transaction of the handler's own
+└── HandlerSignal             raised by handlers, for the worker
+    ├── Retry                 failed; try again, after `after` if given
+    ├── Permanent             failed; trying again would not help
+    ├── Snooze                not now; costs no attempt
+    └── TaskCancelled         raised by `context.check()`: stop, nobody wants the result
+"""
+
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from duetime.sdk.shapes import BatchResult, Task
+
+Duration = float | str | timedelta
+
+
+class FieldError(msgspec.Struct, frozen=True):
+    """Where in the request something is wrong, and what would be right."""
+
+    path: str = ""
+    message: str = ""
+
+
+class SdkError(Exception):
+    """The root of the tree."""
+
+
+class ConfigurationError(SdkError):
+    """The client or worker cannot start like this."""
+
+
+class ApiError(SdkError):
+    """The server answered with a problem."""
+
+    def __init__(
+        self,
+        detail: str,
+        *,
+        status: int = 0,
+        code: str = "",
+        errors: tuple[FieldError, ...] = (),
+        retry_after: float | None = None,
+        answered_at: datetime | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.status = status
+        self.code = code
+        self.errors = errors
+        self.retry_after = retry_after
+        #: By the server's clock.
+        self.answered_at = answered_at
+
+    def __str__(self) -> str:
+        named = "; ".join(f"{error.path}: {error.message}" for error in self.errors)
+        return f"{self.detail} ({self.code})" + (f" [{named}]" if named and named not in self.detail else "")
+
+
+class InvalidRequest(ApiError):
+    """The request is wrong; sending it again would not help."""
+
+
+class Unauthorized(ApiError):
+    """There is no key, or it is not valid."""
+
+
+class Forbidden(ApiError):
+    """The key does not allow this."""
+
+
+class NotFound(ApiError):
+    """There is no such task for this tenant."""
+
+
+class Conflict(ApiError):
+    """The state of things forbids it."""
+
+
+class ServerUnavailable(ApiError):
+    """Not now; trying again is safe."""
+
+
+class ServerUnreachable(ServerUnavailable):
+    """No answer arrived; trying again is safe."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(detail, code="unreachable")
+
+
+class BatchIncomplete(SdkError):
+    """A later part of a batch failed after earlier parts had been accepted."""
+
+    def __init__(self, result: "BatchResult", cause: SdkError) -> None:
+        super().__init__(f"{result.accepted} tasks were accepted, then: {cause}")
+        self.result = result
+
+
+class WaitTimeout(SdkError, TimeoutError):
+    """The task was not over in time; `task` is what was last seen."""
+
+    def __init__(self, task: "Task", seconds: float) -> None:
+        super().__init__(f"task {task.id} is still {task.state} after {seconds:g} s")
+        self.task = task
+
+
+class NotInTransaction(SdkError):
+    """Without a transaction the key and the effect would not be one."""
+
+
+class HandlerSignal(SdkError):
+    """Raised by a handler to say how its attempt ended."""
+
+
+class Retry(HandlerSignal):
+    """Failed; try again, `after` this long, or as the task's retry policy says."""
+
+    def __init__(
+        self, message: str = "the handler asked for another attempt", *, after: Duration | None = None
+    ) -> None:
+        super().__init__(message)
+        self.after = after
+
+
+class Permanent(HandlerSignal):
+    """Failed for good: the task becomes a dead letter at once."""
+
+    def __init__(self, message: str = "the handler failed for good") -> None:
+        super().__init__(message)
+
+
+class Snooze(HandlerSignal):
+    """Not now: run it again after this long; no attempt is used up."""
+
+    def __init__(self, after: Duration) -> None:
+        super().__init__(f"snoozed for {after}")
+        self.after = after
+
+
+class TaskCancelled(HandlerSignal):
+    """The attempt was cancelled, timed out or taken over: stop and clean up."""

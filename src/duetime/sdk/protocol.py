@@ -1,0 +1,94 @@
+"""The worker protocol's bodies, typed both ways; see docs/worker-protocol.md."""
+
+from datetime import datetime
+from typing import Literal
+
+import msgspec
+
+LEASE_PATH = "/v1/workers/lease"
+SETTLE_PATH = "/v1/workers/settle"
+BEAT_PATH = "/v1/workers/beat"
+
+MAX_LEASE = 1000
+MAX_RESULT_BYTES = 64 * 1024
+MAX_DETAIL_BYTES = 8 * 1024
+MAX_MESSAGE_BYTES = 2 * 1024
+BEAT_EVERY_SECONDS = 3.0
+
+
+class LeaseRequest(msgspec.Struct):
+    worker: str
+    #: None: from all of the tenant's queues.
+    queues: tuple[str, ...] | None
+    tags: tuple[str, ...]
+    max: int
+    wait: float
+
+
+class LeasedTask(msgspec.Struct):
+    """One attempt that this worker holds, with all that is needed to run it."""
+
+    id: str
+    type: str
+    attempt: int
+    queue: str = "default"
+    #: Decoded when it is run, by the handler's own type.
+    payload: msgspec.Raw = msgspec.Raw(b"null")
+    run_at: datetime | None = None
+    timeout: float | None = None
+    labels: dict[str, str] | None = None
+    priority: str = "normal"
+    delivery: str = "at_least_once"
+    recovered: bool = False
+    trace: str | None = None
+
+
+class Lease(msgspec.Struct):
+    tasks: list[LeasedTask] = []
+    beat_every: float = BEAT_EVERY_SECONDS
+
+
+class Failure(msgspec.Struct, omit_defaults=True):
+    message: str
+    kind: Literal["transient", "permanent"] = "transient"
+    detail: str | None = None
+
+
+class Settlement(msgspec.Struct, omit_defaults=True):
+    id: str
+    attempt: int
+    # No default: omit_defaults would leave out the commonest outcome.
+    outcome: Literal["succeeded", "failed", "snoozed", "released"]
+    result: msgspec.Raw | None = None
+    error: Failure | None = None
+    retry_after: float | None = None
+    started_at: datetime | None = None
+    completed_at: datetime | None = None
+
+
+class SettleRequest(msgspec.Struct):
+    worker: str
+    settlements: list[Settlement]
+
+
+class NamedAttempt(msgspec.Struct):
+    id: str
+    attempt: int
+    started: bool
+
+
+class BeatRequest(msgspec.Struct):
+    worker: str
+    attempts: list[NamedAttempt]
+
+
+class Verdicts(msgspec.Struct):
+    """The answer to a beat and to a settlement: which attempts are no longer this worker's."""
+
+    lost: list[str] = []
+    cancelled: list[str] = []
+
+
+encode = msgspec.json.Encoder().encode
+read_lease = msgspec.json.Decoder(Lease).decode
+read_verdicts = msgspec.json.Decoder(Verdicts).decode

@@ -1,0 +1,31 @@
+"""How a worker runs, once, checked."""
+
+from dataclasses import dataclass
+
+from duetime.sdk.errors import ConfigurationError
+
+
+@dataclass(frozen=True)
+class WorkerSettings:
+    url: str
+    key: str
+    #: None: all queues of the tenant.
+    queues: tuple[str, ...] | None
+    tags: tuple[str, ...]
+    #: Async handlers at a time.
+    concurrency: int
+    #: Plain handlers at a time.
+    threads: int
+    #: Tasks that wait in the worker beside those that run; None: as many as a tenth of a second needs.
+    prefetch: int | None
+    shutdown_timeout: float
+
+    def __post_init__(self) -> None:
+        if self.concurrency < 1 or self.threads < 1:
+            raise ConfigurationError("a worker needs concurrency and threads of 1 or more")
+        if self.prefetch is not None and self.prefetch < 0:
+            raise ConfigurationError("prefetch cannot be negative")
+        if self.shutdown_timeout < 0:
+            raise ConfigurationError("shutdown_timeout cannot be negative")
+        if self.queues is not None and not self.queues:
+            raise ConfigurationError("a worker needs a queue; queues=None takes from all of them")

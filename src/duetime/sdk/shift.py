@@ -1,0 +1,322 @@
+"""One run of a worker, from its first beat to its last report.
+
+Everything here happens on one event loop.  What must hold:
+- what is held is named in every beat until its settlement is acknowledged;
+- nothing is begun unless an acknowledged beat is recent, and a recovered
+  attempt only after a beat has named it as started, one such attempt at a
+  time: if it kills this process, it is charged for that and nobody else;
+- what the server calls lost or cancelled is stopped, and never reported.
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+
+import aiohttp
+import msgspec
+
+from duetime.sdk import handlers
+from duetime.sdk.beats import Beats, Named
+from duetime.sdk.context import Held, Stop
+from duetime.sdk.crew import Crew
+from duetime.sdk.errors import ApiError, ServerUnavailable, ServerUnreachable
+from duetime.sdk.handlers import NO_HANDLER, Handler
+from duetime.sdk.protocol import LEASE_PATH, MAX_LEASE, LeaseRequest, Settlement, Verdicts, encode, read_lease
+from duetime.sdk.reports import Reports
+from duetime.sdk.settings import WorkerSettings
+from duetime.sdk.wire import Answer, Tries
+
+logger = logging.getLogger("duetime.worker")
+
+_POLL_SECONDS = 20.0
+_POLL_MARGIN_SECONDS = 10.0
+#: A recovered attempt that has run this long is no longer suspected of killing its worker at once.
+_TRIAL_SECONDS = 1.0
+#: A loop that stood still this long may have left a lease unread until it was given to somebody else.
+_STALL_SECONDS = 2.0
+_TICK_SECONDS = 0.5
+#: Without a given prefetch: about this much work waits beside what runs.
+_PREFETCH_SECONDS = 0.1
+#: The server takes beats that name at most 10,000.
+_MOST_HELD = 8_000
+#: How long stopped handlers have to clean up before they are reported without them.
+_CLEANUP_SECONDS = 2.0
+
+
+class Shift:
+    def __init__(
+        self, settings: WorkerSettings, registered: dict[str, Handler], name: str, stop_wanted: asyncio.Event
+    ) -> None:
+        self._settings = settings
+        self._handlers = registered
+        self._name = name
+        self._stop_wanted = stop_wanted
+        self._loop = asyncio.get_running_loop()
+        self._headers = {"Authorization": f"Bearer {settings.key}", "Content-Type": "application/json"}
+        #: Named in beats.
+        self._held: set[Held] = set()
+        self._recovered: deque[Held] = deque()
+        self._trial: Held | None = None
+        self._is_trial_told = False
+        self._crew = Crew(settings, name, self._may_begin, self._on_finished, self._report)
+        self._reports = Reports(name, self._post, self._on_settled)
+        self._beats = Beats(settings.url, self._headers, name, self._held, self._on_beat, self._on_beat_error)
+        self._first_beat: asyncio.Future[None] = self._loop.create_future()
+        has_async = any(handler.is_async for handler in registered.values())
+        has_plain = any(not handler.is_async for handler in registered.values())
+        self._capacity = has_async * settings.concurrency + has_plain * settings.threads
+        self._prefetch = settings.prefetch or 0
+        self._room_made = asyncio.Event()
+        self._has_leased = False
+        self._is_stopping = False
+        self._ticked_at = self._stalled_at = time.monotonic()
+        self._finished_count = 0
+        self._rate = 0.0
+        self._tick_timer: asyncio.TimerHandle | None = None
+        self._session: aiohttp.ClientSession | None = None
+
+    async def run(self) -> None:
+        """Work until a stop is wanted; raises what makes working impossible."""
+        self._session = aiohttp.ClientSession(headers=self._headers, auto_decompress=True)
+        self._beats.start()
+        self._tick()
+        reporting = asyncio.create_task(self._reports.run(), name="duetime-reports")
+        working = asyncio.create_task(self._lease_forever(), name="duetime-lease")
+        stopping = asyncio.create_task(self._stop_wanted.wait(), name="duetime-stop")
+        try:
+            await asyncio.wait({reporting, working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            await self._wind_up(working, reporting)
+            for loop_task in (working, reporting):
+                if loop_task.done() and not loop_task.cancelled() and (error := loop_task.exception()):
+                    raise error
+        finally:
+            working.cancel()
+            reporting.cancel()
+            stopping.cancel()
+            await asyncio.gather(working, reporting, stopping, return_exceptions=True)
+            if self._tick_timer is not None:
+                self._tick_timer.cancel()
+            self._crew.close()
+            self._beats.close()
+            await asyncio.to_thread(self._beats.join, 1.0)
+            if not self._first_beat.done():
+                self._first_beat.cancel()
+            await self._session.close()
+
+    # Taking
+
+    async def _lease_forever(self) -> None:
+        await self._first_beat
+        logger.info("worker %s takes tasks of %s", self._name, ", ".join(self._settings.queues or ("all queues",)))
+        tries = Tries(float("inf"))
+        while True:
+            room = self._room()
+            if not self._is_worth_asking(room):
+                self._room_made.clear()
+                await self._room_made.wait()
+                continue
+            asked_at = time.monotonic()
+            body = encode(
+                LeaseRequest(
+                    self._name, self._settings.queues, self._settings.tags, min(room, MAX_LEASE), _POLL_SECONDS
+                )
+            )
+            try:
+                lease = read_lease(await self._post(LEASE_PATH, body, _POLL_SECONDS + _POLL_MARGIN_SECONDS))
+            except ServerUnavailable as error:
+                logger.warning("cannot take tasks, trying again: %s", error)
+                await asyncio.sleep(tries.wait_after(error))
+            except (ApiError, msgspec.DecodeError) as error:
+                if not self._has_leased:
+                    raise
+                logger.error("cannot take tasks, trying again: %s", error)
+                await asyncio.sleep(tries.wait_after(ServerUnavailable(str(error))))
+            else:
+                tries = Tries(float("inf"))
+                self._has_leased = True
+                self._beats.every = lease.beat_every
+                for task in lease.tasks:
+                    self._take(Held(task, self._handlers.get(task.type, NO_HANDLER)), asked_at)
+                self._crew.begin_waiting()
+                self._begin_trial()
+
+    def _room(self) -> int:
+        if len(self._held) >= _MOST_HELD:
+            return 0
+        return self._capacity + self._prefetch - self._crew.load - len(self._recovered) - (self._trial is not None)
+
+    def _is_worth_asking(self, room: int) -> bool:
+        """Not for a crumb, while there is still something to begin."""
+        return room > 0 and (not self._crew.has_waiting or 4 * room >= self._capacity + self._prefetch)
+
+    def _take(self, held: Held, asked_at: float) -> None:
+        self._held.add(held)
+        if held.handler is NO_HANDLER:
+            self._report(held, handlers.missing(held, self._name))
+        elif held.task.recovered or asked_at < self._stalled_at:
+            self._recovered.append(held)
+        else:
+            self._crew.add(held)
+
+    def _may_begin(self) -> bool:
+        return not self._is_stopping and self._beats.is_fresh(time.monotonic())
+
+    # Recovered attempts, one at a time
+
+    def _begin_trial(self) -> None:
+        if self._trial is None and self._recovered and not self._is_stopping:
+            self._trial = self._recovered.popleft()
+            self._is_trial_told = False
+            self._trial.has_started = True
+            self._beats.beat_now()
+
+    def _run_trial(self) -> None:
+        """Once a beat has named it as started, and a slot is free."""
+        trial = self._trial
+        if trial is None or trial.started_at is not None or not self._is_trial_told:
+            return
+        if self._may_begin() and self._crew.has_slot(trial):
+            self._crew.begin(trial)
+
+    def _end_trial(self) -> None:
+        self._trial = None
+        self._begin_trial()
+
+    # Beats
+
+    def _on_beat(self, named: Named, verdicts: Verdicts) -> None:
+        if not self._first_beat.done():
+            self._first_beat.set_result(None)
+        if verdicts.lost or verdicts.cancelled:
+            self._drop([held for held, _ in named], verdicts)
+        if self._trial is not None and (self._trial, True) in named:
+            self._is_trial_told = True
+        self._begin()
+
+    def _begin(self) -> None:
+        self._run_trial()
+        self._crew.begin_waiting()
+
+    def _on_beat_error(self, error: ApiError) -> None:
+        if self._first_beat.done() or isinstance(error, ServerUnavailable):
+            logger.warning("a beat was not acknowledged, trying again: %s", error)
+        else:
+            self._first_beat.set_exception(error)
+
+    def _drop(self, named: list[Held], verdicts: Verdicts) -> None:
+        """Stop what is no longer ours."""
+        lost, cancelled = set(verdicts.lost), set(verdicts.cancelled)
+        # An answer names tasks, not attempts: of two attempts of one task the older is meant,
+        # and the next beat asks about the newer one alone.
+        oldest: dict[str, int] = {}
+        for held in named:
+            oldest[held.task.id] = min(oldest.get(held.task.id, held.task.attempt), held.task.attempt)
+        for held in named:
+            is_cancelled = held.task.id in cancelled
+            is_lost = held.task.id in lost and held.task.attempt == oldest[held.task.id]
+            # What is reported already is decided by the answer to the report.
+            if (is_cancelled or is_lost) and held in self._held and held.settlement is None:
+                logger.info("task %s: %s", held.task.id, "cancelled" if is_cancelled else "no longer held")
+                self._forget(held)
+                self._crew.stop(held, Stop.CANCELLED if is_cancelled else Stop.LOST)
+
+    def _forget(self, held: Held) -> None:
+        self._held.discard(held)
+        if held in self._recovered:
+            self._recovered.remove(held)
+        if held is self._trial and held.started_at is None:
+            self._end_trial()
+
+    # Finishing
+
+    def _on_finished(self, held: Held) -> None:
+        """A handler returned: its slot is free."""
+        self._finished_count += 1
+        if held is self._trial:
+            self._end_trial()
+        self._begin()
+        if not self._room_made.is_set() and self._is_worth_asking(self._room()):
+            self._room_made.set()
+
+    def _report(self, held: Held, settlement: Settlement) -> None:
+        """The first report counts, and only while the attempt is ours."""
+        if held.settlement is None and held in self._held:
+            held.settlement = settlement
+            self._reports.add(held)
+
+    def _on_settled(self, batch: list[Held], verdicts: Verdicts) -> None:
+        for task_id in verdicts.lost:
+            logger.warning("task %s: the report came too late, somebody else has the task", task_id)
+        for held in batch:
+            self._held.discard(held)
+        if not self._room_made.is_set() and self._is_worth_asking(self._room()):
+            self._room_made.set()
+
+    # Time
+
+    def _tick(self) -> None:
+        """The end of trials, stalls of the loop, and the rate."""
+        now = time.monotonic()
+        elapsed = now - self._ticked_at
+        if elapsed > _STALL_SECONDS:
+            self._stalled_at = now
+        if elapsed > 0:
+            self._ticked_at = now
+            self._rate = 0.5 * self._rate + 0.5 * self._finished_count / elapsed
+            self._finished_count = 0
+            if self._settings.prefetch is None:
+                self._prefetch = min(MAX_LEASE, int(self._rate * _PREFETCH_SECONDS))
+        trial = self._trial
+        if trial is not None and trial.started_at is not None and now - trial.began >= _TRIAL_SECONDS:
+            self._end_trial()
+        self._tick_timer = self._loop.call_later(_TICK_SECONDS, self._tick)
+
+    # Stopping
+
+    async def _wind_up(self, working: asyncio.Task[None], reporting: asyncio.Task[None]) -> None:
+        """Give back what has not begun, let the rest finish, stop what does not, report everything."""
+        self._is_stopping = True
+        ends_at = self._loop.time() + self._settings.shutdown_timeout
+        working.cancel()
+        await asyncio.wait({working})
+        idle = [*self._crew.take_waiting(), *self._recovered]
+        if self._trial is not None and self._trial.started_at is None:
+            idle.append(self._trial)
+        self._recovered.clear()
+        for held in idle:
+            held.has_started = False
+            self._report(held, handlers.released(held))
+        if reporting.done():
+            return
+        if self._crew.running:
+            logger.info("worker %s is stopping; %d tasks are running", self._name, len(self._crew.running))
+        await self._crew.wait_idle(self._settings.shutdown_timeout)
+        if self._crew.running:
+            logger.warning("stopping %d tasks that did not finish in time", len(self._crew.running))
+            self._crew.stop_all(Stop.SHUTDOWN)
+            await self._crew.wait_idle(_CLEANUP_SECONDS)
+            for held in list(self._crew.running):
+                self._report(held, handlers.stopped(held))
+        left = max(ends_at - self._loop.time(), _CLEANUP_SECONDS)
+        flushed = asyncio.create_task(self._reports.flushed())
+        await asyncio.wait({flushed, reporting}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        if not flushed.done():
+            flushed.cancel()
+            logger.error("%d reports could not be delivered; their tasks will run again", len(self._held))
+
+    # Speaking
+
+    async def _post(self, path: str, body: bytes, timeout: float) -> bytes:
+        assert self._session is not None
+        limit = aiohttp.ClientTimeout(total=timeout, connect=5.0)
+        request = self._session.post(self._settings.url + path, data=body, timeout=limit, allow_redirects=False)
+        try:
+            async with request as response:
+                answer = Answer(response.status, response.headers, await response.read())
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise ServerUnreachable(
+                f"{self._settings.url} does not answer: {str(error) or type(error).__name__}"
+            ) from error
+        answer.raise_for_status()
+        return answer.body

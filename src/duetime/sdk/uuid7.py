@@ -1,0 +1,48 @@
+"""UUIDs of version 7 (RFC 9562): 48 bits of milliseconds, then 74 bits that never go back.
+
+The bits after the time are random in each new millisecond and counted up within
+one (RFC 9562, 6.2, method 2), so ids of one process sort as they were made,
+also when the clock is set back a little; after a big step back they follow it.
+"""
+
+import os
+import secrets
+import threading
+import time
+import uuid
+
+_RANDOM_BITS = 74
+_LOW_MASK = (1 << 62) - 1
+#: The server takes ids of the last hour only, so they may not stay ahead of a corrected clock.
+_LARGEST_STEP_BACK_MS = 10_000
+
+_lock = threading.Lock()
+_last_ms = 0
+_last_tail = 0
+
+
+def _forget() -> None:
+    """A forked child must not go on counting where its parent does."""
+    global _last_ms, _lock
+    _last_ms, _lock = 0, threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
+
+
+def make_uuid7(now_ms: int | None = None) -> uuid.UUID:
+    """A new UUIDv7; `now_ms` is milliseconds since 1970 where the clock is not wanted."""
+    global _last_ms, _last_tail
+    with _lock:
+        ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+        if ms > _last_ms or ms < _last_ms - _LARGEST_STEP_BACK_MS:
+            # The top bit stays clear: counting cannot run over within a millisecond.
+            _last_ms, _last_tail = ms, secrets.randbits(_RANDOM_BITS - 1)
+        else:
+            # Random steps, so that an id does not give away its neighbour.
+            _last_tail += 1 + secrets.randbits(32)
+            if _last_tail >> _RANDOM_BITS:
+                _last_ms, _last_tail = _last_ms + 1, secrets.randbits(_RANDOM_BITS - 1)
+        ms, tail = _last_ms, _last_tail
+    return uuid.UUID(int=ms << 80 | 7 << 76 | (tail >> 62) << 64 | 2 << 62 | tail & _LOW_MASK)

@@ -1,0 +1,334 @@
+"""Requests and answers of the HTTP API, without I/O: what both clients share.
+
+A `Call` is one logical request: its bytes, its key, and how to read its answer.
+The key (a UUIDv7 in `Idempotency-Key`) stays the same however often the call is
+sent, so the server does it once.  `Tries` decides whether and when to send again.
+"""
+
+import email.utils
+import os
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any, Generic, Literal, NoReturn, TypedDict, TypeVar
+from urllib.parse import quote, urlencode, urlsplit
+
+import msgspec
+
+from duetime.sdk.errors import (
+    ApiError,
+    ConfigurationError,
+    Conflict,
+    Forbidden,
+    InvalidRequest,
+    NotFound,
+    ServerUnavailable,
+    Unauthorized,
+)
+from duetime.sdk.shapes import BatchResult, BulkResult, DeadPage, Explanation, Page, Problem, Submission, Task
+from duetime.sdk.uuid7 import make_uuid7
+
+T = TypeVar("T")
+
+KEY_HEADER = "Idempotency-Key"
+MAX_BATCH = 5_000
+#: One MiB below what the server takes.
+MAX_BATCH_BYTES = 15 * 1024 * 1024
+
+Verb = Literal["cancel", "pause", "resume", "reschedule", "retry", "run-now"]
+
+_FIRST_LOOK_SECONDS = 0.02
+_LONGEST_LOOK_SECONDS = 1.0
+
+_encode = msgspec.json.Encoder().encode
+_decode_problem = msgspec.json.Decoder(Problem).decode
+
+_ERRORS: dict[int, type[ApiError]] = {
+    400: InvalidRequest,
+    401: Unauthorized,
+    403: Forbidden,
+    404: NotFound,
+    405: InvalidRequest,
+    409: Conflict,
+    413: InvalidRequest,
+    415: InvalidRequest,
+    422: InvalidRequest,
+    429: ServerUnavailable,
+    502: ServerUnavailable,
+    503: ServerUnavailable,
+    504: ServerUnavailable,
+}
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    def raise_for_status(self) -> None:
+        if not 200 <= self.status < 300:
+            _raise_problem(self)
+
+
+@dataclass(frozen=True)
+class Call(Generic[T]):
+    """One logical request."""
+
+    method: str
+    path: str
+    read_body: Callable[[bytes], T]
+    body: bytes | None = None
+    key: str = field(default_factory=lambda: str(make_uuid7()))
+    is_renamed: bool = False
+
+    def read(self, answer: Answer) -> T:
+        """The answer's value; raises the ApiError that its status stands for."""
+        answer.raise_for_status()
+        try:
+            return self.read_body(answer.body)
+        except msgspec.DecodeError as error:
+            detail = f"the answer of {self.method} {self.path} cannot be read: {error}"
+            raise ApiError(detail, status=answer.status, code="unreadable") from error
+
+    def headers(self, api_key: str) -> dict[str, str]:
+        headers = {"Authorization": f"Bearer {api_key}", "Accept": "application/json", KEY_HEADER: self.key}
+        if self.body is not None:
+            headers["Content-Type"] = "application/json"
+        return headers
+
+    def renamed(self, error: InvalidRequest) -> "Call[T]":
+        """The call under a key made by the server's clock, if this machine's was too far off; else raises."""
+        if self.is_renamed or error.answered_at is None or all(each.path != KEY_HEADER for each in error.errors):
+            raise error
+        key = str(make_uuid7(int(error.answered_at.timestamp() * 1000)))
+        return replace(self, key=key, is_renamed=True)
+
+
+def _raise_problem(answer: Answer) -> NoReturn:
+    try:
+        problem = _decode_problem(answer.body)
+    except msgspec.DecodeError:
+        # Not ours: a proxy between us and the server.
+        problem = Problem(detail=answer.body[:200].decode("utf-8", "replace").strip())
+    raise _ERRORS.get(answer.status, ApiError)(
+        problem.detail or problem.title or f"the server answered {answer.status}",
+        status=answer.status,
+        code=problem.code or f"http_{answer.status}",
+        errors=problem.errors,
+        retry_after=read_retry_after(answer.headers.get("Retry-After")),
+        answered_at=read_date(answer.headers.get("Date")),
+    )
+
+
+def read_retry_after(value: str | None, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> float | None:
+    """Seconds to wait: the header holds seconds or a date."""
+    if not value:
+        return None
+    try:
+        return max(0.0, float(value))
+    except ValueError:
+        pass
+    instant = read_date(value)
+    return None if instant is None else max(0.0, (instant - now()).total_seconds())
+
+
+def read_date(value: str | None) -> datetime | None:
+    """A date as HTTP writes it."""
+    try:
+        instant = email.utils.parsedate_to_datetime(value or "")
+    except ValueError:
+        return None
+    return instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant
+
+
+class Tries:
+    """When to send a call again: growing waits with jitter, within `retry_for` seconds."""
+
+    FIRST_WAIT = 0.1
+    LONGEST_WAIT = 5.0
+
+    def __init__(
+        self,
+        retry_for: float,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self._monotonic = monotonic
+        self._chance = chance
+        self._until = monotonic() + retry_for
+        self._count = 0
+
+    def wait_after(self, error: ServerUnavailable) -> float:
+        """Seconds until the next try; raises the error when that would be too late."""
+        bound = min(self.LONGEST_WAIT, self.FIRST_WAIT * 2.0 ** min(self._count, 16))
+        self._count += 1
+        # Between half and all of it: spread out, and never a tight loop.
+        wait = bound * (0.5 + 0.5 * self._chance())
+        if error.retry_after is not None:
+            wait = max(wait, error.retry_after)
+        if self._monotonic() + wait > self._until:
+            raise error
+        return wait
+
+
+def looks(timeout: float) -> Iterator[float]:
+    """Pauses between looks, growing, until the time is over; at least one look."""
+    until = time.monotonic() + timeout
+    pause = _FIRST_LOOK_SECONDS
+    while True:
+        left = until - time.monotonic()
+        yield max(0.0, min(pause, left))
+        if left <= 0:
+            return
+        pause = min(_LONGEST_LOOK_SECONDS, pause * 1.5)
+
+
+def resolve(url: str | None, key: str | None) -> tuple[str, str]:
+    """The server's address and the API key, from the arguments or the environment."""
+    url = url or os.environ.get("DUETIME_URL")
+    key = key or os.environ.get("DUETIME_KEY")
+    if not url:
+        raise ConfigurationError("there is no server address: give url= or set DUETIME_URL")
+    if not key:
+        raise ConfigurationError("there is no API key: give key= or set DUETIME_KEY")
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise ConfigurationError(f'"{url}" is not a server address: it looks like http://127.0.0.1:8080')
+    if not (key.isascii() and key.isprintable()) or " " in key:
+        raise ConfigurationError("the API key has characters that no key has")
+    return url.rstrip("/"), key
+
+
+class Filter(TypedDict, total=False):
+    """Which tasks: of lists and of the bulk verbs."""
+
+    state: str | None
+    type: str | None
+    queue: str | None
+    priority: str | None
+    labels: dict[str, str] | None
+    from_: datetime | str | None
+    to: datetime | str | None
+
+
+def _filter_fields(filter: Filter) -> dict[str, Any]:
+    fields: dict[str, Any] = {name: value for name, value in filter.items() if value is not None}
+    if "from_" in fields:
+        fields["from"] = fields.pop("from_")
+    if "labels" in fields:
+        fields["label"] = [f"{name}={value}" for name, value in fields.pop("labels").items()]
+    return fields
+
+
+def _query(fields: Mapping[str, Any]) -> str:
+    parts = [
+        (name, each.isoformat() if isinstance(each, datetime) else str(each))
+        for name, value in fields.items()
+        if value is not None
+        for each in (value if isinstance(value, list) else [value])
+    ]
+    return "?" + urlencode(parts) if parts else ""
+
+
+_read_task = msgspec.json.Decoder(Task).decode
+_read_batch = msgspec.json.Decoder(BatchResult).decode
+_read_page = msgspec.json.Decoder(Page).decode
+_read_bulk = msgspec.json.Decoder(BulkResult).decode
+_read_dead = msgspec.json.Decoder(DeadPage).decode
+_read_explanation = msgspec.json.Decoder(Explanation).decode
+_read_object = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+def submit(submission: Submission) -> Call[Task]:
+    return Call("POST", "/v1/tasks", _read_task, _encode(submission))
+
+
+def submit_many(
+    submissions: Iterable[Submission | Mapping[str, Any]], *, atomic: bool = False
+) -> Iterator[Call[BatchResult]]:
+    """Calls of up to 5,000 tasks or 15 MiB each; an atomic batch has to fit into one."""
+    query = "?atomic=true" if atomic else ""
+    parts: list[bytes] = []
+    size = 0
+    is_first = True
+    for submission in submissions:
+        part = _encode(submission if isinstance(submission, Submission) else Submission(**submission))
+        if parts and (len(parts) >= MAX_BATCH or size + len(part) > MAX_BATCH_BYTES):
+            if atomic:
+                raise ValueError("an atomic batch is at most 5,000 tasks and 15 MiB")
+            yield Call("POST", "/v1/tasks/batch" + query, _read_batch, b"[" + b",".join(parts) + b"]")
+            parts, size, is_first = [], 0, False
+        parts.append(part)
+        size += len(part) + 1
+    if parts or not is_first:
+        yield Call("POST", "/v1/tasks/batch" + query, _read_batch, b"[" + b",".join(parts) + b"]")
+
+
+def _task_path(task_id: object, *rest: str) -> str:
+    return "/".join(("/v1/tasks", quote(str(task_id), safe=""), *rest))
+
+
+def get(task_id: object) -> Call[Task]:
+    return Call("GET", _task_path(task_id), _read_task)
+
+
+def act(verb: Verb, task_id: object, **fields: Any) -> Call[Task]:
+    """One of the verbs, on one task."""
+    given = _without_none(fields)
+    return Call("POST", _task_path(task_id, verb), _read_task, _encode(given) if given else None)
+
+
+def act_on_many(
+    verb: Verb, filter: Filter, *, limit: int | None, cursor: str | None, **fields: Any
+) -> Call[BulkResult]:
+    body = {"filter": _filter_fields(filter), "limit": limit, "cursor": cursor, **fields}
+    return Call("POST", f"/v1/tasks/bulk/{verb}", _read_bulk, _encode(_without_none(body)))
+
+
+def explain(task_id: object) -> Call[Explanation]:
+    return Call("GET", _task_path(task_id, "explain"), _read_explanation)
+
+
+def list_tasks(filter: Filter, *, limit: int | None, cursor: str | None) -> Call[Page]:
+    return Call("GET", "/v1/tasks" + _query({**_filter_fields(filter), "limit": limit, "cursor": cursor}), _read_page)
+
+
+def list_dead(filter: Filter, *, limit: int | None, cursor: str | None) -> Call[DeadPage]:
+    return Call("GET", "/v1/dead" + _query({**_filter_fields(filter), "limit": limit, "cursor": cursor}), _read_dead)
+
+
+def act_on_dead(
+    verb: Literal["redrive", "drop"],
+    ids: Iterable[object] | None,
+    filter: Filter,
+    *,
+    everything: bool,
+    rate: float | None,
+    limit: int | None,
+    cursor: str | None,
+) -> Call[BulkResult]:
+    if (ids is not None) + bool(filter) + everything != 1:
+        raise ValueError(f"{verb}: give ids, or a filter, or all=True")
+    body: dict[str, Any] = {"rate": rate, "limit": limit, "cursor": cursor}
+    if ids is not None:
+        body["ids"] = [str(each) for each in ids]
+    elif everything:
+        body["all"] = True
+    else:
+        body["filter"] = _filter_fields(filter)
+    return Call("POST", f"/v1/dead/{verb}", _read_bulk, _encode(_without_none(body)))
+
+
+def signing_secret() -> Call[str]:
+    def read(body: bytes) -> str:
+        return str(_read_object(body)["secret"])
+
+    return Call("GET", "/v1/signing-secret", read)
+
+
+def _without_none(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}

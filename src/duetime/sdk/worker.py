@@ -1,0 +1,200 @@
+"""`Worker`: run tasks in the tenant's own process.
+
+    worker = Worker(queues=["mail"])
+
+    @worker.task("email.send", timeout="30s")
+    async def send(payload, context): ...
+
+    worker.run()
+
+It needs only the HTTP API and a key.  The event loop, the threads, the leases,
+beats and reports of one run are in `shift`.
+"""
+
+import asyncio
+import logging
+import os
+import secrets
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from duetime.sdk import wire
+from duetime.sdk.errors import ConfigurationError, Duration
+from duetime.sdk.handlers import Handler
+from duetime.sdk.settings import WorkerSettings
+from duetime.sdk.shapes import seconds_of
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+logger = logging.getLogger("duetime.worker")
+
+
+@dataclass
+class _Stopper:
+    """Lets any thread, and a signal, ask a running shift to stop."""
+
+    loop: asyncio.AbstractEventLoop
+    wanted: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def ask(self) -> None:
+        self.loop.call_soon_threadsafe(self.wanted.set)
+
+
+class Worker:
+    """Handlers by type, and how to run them."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        key: str | None = None,
+        *,
+        queues: Iterable[str] | None = ("default",),
+        tags: Iterable[str] = (),
+        concurrency: int = 100,
+        threads: int = 8,
+        prefetch: int | None = None,
+        name: str | None = None,
+        shutdown_timeout: Duration = 25.0,
+    ) -> None:
+        self._url, self._key = url, key
+        self._queues = None if queues is None else _names(queues)
+        self._tags = _names(tags)
+        self._concurrency = concurrency
+        self._threads = threads
+        self._prefetch = prefetch
+        self._shutdown_timeout = seconds_of(shutdown_timeout)
+        self._handlers: dict[str, Handler] = {}
+        self._prefix = name
+        self._stopper: _Stopper | None = None
+        self._name_now: tuple[int, str] | None = None
+
+    @property
+    def name(self) -> str:
+        """Names this process from its start to its end; a forked child has its own."""
+        if self._name_now is None or self._name_now[0] != os.getpid():
+            prefix = (self._prefix or socket.gethostname() or "worker")[:150]
+            self._name_now = os.getpid(), f"{prefix}-{os.getpid()}-{secrets.token_hex(6)}"
+        return self._name_now[1]
+
+    @property
+    def types(self) -> list[str]:
+        """The types that it has handlers for."""
+        return sorted(self._handlers)
+
+    def task(self, type: str, *, timeout: Duration | None = None) -> Callable[[F], F]:
+        """Register the decorated function, plain or async, of (payload) or (payload, context).
+
+        A payload parameter with a type that msgspec knows (a Struct, a
+        dataclass, a TypedDict) gets the payload as that; one that does not
+        fit is a permanent failure.  `timeout` can only shorten the task's own.
+        """
+
+        def register(function: F) -> F:
+            if type in self._handlers:
+                raise ConfigurationError(f"there are two handlers for {type}")
+            self._handlers[type] = Handler(type, function, timeout)
+            return function
+
+        return register
+
+    def configure(
+        self,
+        *,
+        url: str | None = None,
+        key: str | None = None,
+        queues: Iterable[str] | None = None,
+        tags: Iterable[str] | None = None,
+        concurrency: int | None = None,
+        threads: int | None = None,
+        prefetch: int | None = None,
+        name: str | None = None,
+        shutdown_timeout: Duration | None = None,
+    ) -> None:
+        """Replace settings, before it runs; what is None stays."""
+        self._url = url or self._url
+        self._key = key or self._key
+        self._queues = self._queues if queues is None else _names(queues)
+        self._tags = self._tags if tags is None else _names(tags)
+        self._concurrency = self._concurrency if concurrency is None else concurrency
+        self._threads = self._threads if threads is None else threads
+        self._prefetch = self._prefetch if prefetch is None else prefetch
+        self._prefix = name or self._prefix
+        if shutdown_timeout is not None:
+            self._shutdown_timeout = seconds_of(shutdown_timeout)
+
+    def _settings(self) -> WorkerSettings:
+        url, key = wire.resolve(self._url, self._key)
+        if not self._handlers:
+            raise ConfigurationError("the worker has no handlers: decorate functions with @worker.task(type)")
+        return WorkerSettings(
+            url,
+            key,
+            self._queues,
+            self._tags,
+            self._concurrency,
+            self._threads,
+            self._prefetch,
+            self._shutdown_timeout,
+        )
+
+    def run(self) -> None:
+        """Work until SIGTERM or SIGINT: the first stops it gracefully, the second at once."""
+        try:
+            import uvloop
+
+            factory: Callable[[], asyncio.AbstractEventLoop] | None = uvloop.new_event_loop
+        except ImportError:
+            factory = None
+        with asyncio.Runner(loop_factory=factory) as runner:
+            runner.run(self._run_with_signals())
+
+    async def run_async(self) -> None:
+        """Work until `stop` is called; the caller's loop, the caller's signals."""
+        from duetime.sdk.shift import Shift
+
+        if self._stopper is not None:
+            raise ConfigurationError("the worker is running already")
+        settings = self._settings()
+        self._stopper = _Stopper(asyncio.get_running_loop())
+        try:
+            await Shift(settings, self._handlers, self.name, self._stopper.wanted).run()
+        finally:
+            self._stopper = None
+
+    def stop(self) -> None:
+        """Ask for a graceful stop, from any thread; `run` and `run_async` return when it is done."""
+        if self._stopper is not None:
+            self._stopper.ask()
+
+    async def _run_with_signals(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            await self.run_async()
+            return
+        loop = asyncio.get_running_loop()
+        count = 0
+
+        def on_signal(number: int) -> None:
+            nonlocal count
+            count += 1
+            if count > 1:
+                os._exit(128 + number)
+            logger.info("stopping; once more to stop at once")
+            self.stop()
+
+        signals = (signal.SIGTERM, signal.SIGINT)
+        for number in signals:
+            loop.add_signal_handler(number, on_signal, number)
+        try:
+            await self.run_async()
+        finally:
+            for number in signals:
+                loop.remove_signal_handler(number)
+
+
+def _names(names: Iterable[str]) -> tuple[str, ...]:
+    """A single string is meant as one name, not as its letters."""
+    return (names,) if isinstance(names, str) else tuple(names)

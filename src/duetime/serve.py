@@ -1,0 +1,248 @@
+"""The composition root: from settings to a running node, and back.
+
+Only this module opens the database and wires the parts together.  A node
+starts from the bottom up and stops from the top down: it takes no more work,
+lets calls in flight end within the deadline, gives back the rest at once, and
+only then closes its connections, so that nobody has to wait for a lapse.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import asyncpg
+import structlog
+import uvicorn
+
+from duetime.admin.keys import Keys
+from duetime.admin.tenants import read_signing_secret
+from duetime.api.app import App
+from duetime.config import Config
+from duetime.database.migrate import migrate
+from duetime.database.partitions import Partitions
+from duetime.database.pool import Database
+from duetime.errors import NotFound, UsageError
+from duetime.executor.consume import Executor
+from duetime.executor.egress import Guard, read_networks
+from duetime.executor.http import HttpClient
+from duetime.lifecycle.holders import Holders
+from duetime.lifecycle.lanes import Lanes
+from duetime.lifecycle.onward import Onward
+from duetime.lifecycle.settle import Settler
+from duetime.lifecycle.steer import Steering
+from duetime.lifecycle.submit import Submitter
+from duetime.scheduler.clockwork import Clockwork
+from duetime.scheduler.feed import Feeder
+from duetime.scheduler.liveness import Liveness
+from duetime.scheduler.upkeep import Upkeep
+
+log = structlog.get_logger()
+#: Without an answer of the database for so long, a node says that it is not ready.
+_DATABASE_SILENCE_SECONDS = 5.0
+
+
+class Node:
+    """One server process in all its roles: API, scheduler, executor."""
+
+    def __init__(self, config: Config, database: Database, listener: socket.socket) -> None:
+        self.config = config
+        self.database = database
+        self.name = config.node_name or socket.gethostname()
+        self._listener = listener
+        self.partitions = Partitions(database)
+        self.lanes = Lanes(database)
+        self.keys = Keys(database)
+        self.onward = Onward(database, self.partitions, self._wake)
+        self.holders = Holders(database, self.onward)
+        self.settler = Settler(database, self.holders, self.onward)
+        self.submitter = Submitter(database, self.lanes, self.partitions, self._wake)
+        self.steering = Steering(database, self.partitions, self._wake)
+        self.feeder = Feeder(database, self.lanes, self.onward)
+        self.liveness = Liveness(database, self.holders, self.onward)
+        self.clockwork = Clockwork(database, self.feeder)
+        self.upkeep = Upkeep(
+            database,
+            self.partitions,
+            self.lanes,
+            self.steering,
+            retention=timedelta(days=config.retention_days),
+            dead_retention=timedelta(days=config.dead_retention_days),
+        )
+        self._client = HttpClient(Guard(read_networks(config.egress_allow)), ca_file=config.egress_ca_file)
+        self.executor = Executor(
+            self.feeder,
+            self.holders,
+            self.settler,
+            self._client,
+            clock=database.clock,
+            secret_of=self._secret_of,
+            key_of=self.lanes.key_of,
+            node=self.name,
+            max_calls=config.executor_calls,
+            max_calls_per_host=config.executor_calls_per_host,
+        )
+        self.app = App(
+            database=database,
+            lanes=self.lanes,
+            submitter=self.submitter,
+            feeder=self.feeder,
+            holders=self.holders,
+            settler=self.settler,
+            steering=self.steering,
+            keys=self.keys,
+            is_ready=self.why_not_ready,
+        )
+        self._secrets: dict[int, bytes] = {}
+        self._is_stopping = False
+        self._server = _Server(
+            uvicorn.Config(
+                self.app,
+                log_config=None,
+                access_log=False,
+                lifespan="off",
+                timeout_keep_alive=75,
+                timeout_graceful_shutdown=5,
+                backlog=2048,
+            )
+        )
+        self._serving: asyncio.Task[None] | None = None
+        self._executing: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def open(cls, config: Config, database_url: str) -> "Node":
+        """Bind the port, migrate, and connect; clear errors for what can be wrong with a machine."""
+        listener = listen(config.host, config.port)
+        try:
+            await bring_up_to_date(database_url)
+            database = await Database.open(database_url, size=config.database_connections)
+        except BaseException:
+            listener.close()
+            raise
+        return cls(config, database, listener)
+
+    @property
+    def url(self) -> str:
+        host, port = self._listener.getsockname()[:2]
+        if host in ("0.0.0.0", "::"):
+            host = "127.0.0.1"
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    async def start(self) -> None:
+        await self.partitions.make_ahead()
+        await self.lanes.load()
+        self.clockwork.loop.start()
+        await self.feeder.start()
+        self.liveness.loop.start()
+        for loop in self.upkeep.loops:
+            loop.start()
+        self._executing = asyncio.create_task(self.executor.run(), name="executor")
+        self._serving = asyncio.create_task(self._server.serve(sockets=[self._listener]), name="api")
+        while not self._server.started:
+            if self._serving.done():
+                self._serving.result()
+            await asyncio.sleep(0.005)
+        log.info("node started", url=self.url)
+
+    async def stop(self) -> None:
+        """Stop taking, drain with a deadline, give back the rest, close."""
+        self._is_stopping = True
+        deadline = self.config.shutdown_seconds
+        await self.feeder.stop()
+        self.app.end_polls()
+        await self.executor.stop(deadline)
+        if self._executing is not None:
+            await asyncio.wait([self._executing], timeout=5.0)
+        self._server.should_exit = True
+        if self._serving is not None:
+            await asyncio.wait([self._serving], timeout=10.0)
+        for loop in (self.liveness.loop, *self.upkeep.loops, self.clockwork.loop):
+            await loop.stop()
+        await self.submitter.close()
+        await self.settler.close()
+        await self._client.close()
+        await self.database.close()
+        self._listener.close()
+        log.info("node stopped")
+
+    def why_not_ready(self) -> str | None:
+        """Why this node should get no requests now; None when it should."""
+        if self._is_stopping:
+            return "the node is stopping"
+        if not self.feeder.has_looked:
+            return "the node owns no shard yet"
+        silent_for = time.monotonic() - self.clockwork.answered_at
+        if silent_for > _DATABASE_SILENCE_SECONDS:
+            return f"the database has not answered for {silent_for:.0f} s"
+        return None
+
+    def _wake(self, wakes: Iterable[uuid.UUID]) -> None:
+        self.feeder.wake(wakes)
+
+    async def _secret_of(self, lane: int) -> bytes:
+        key = await self.lanes.resolve(lane)
+        if key is None:
+            raise NotFound(f"lane {lane} is unknown")
+        if key.tenant not in self._secrets:
+            self._secrets[key.tenant] = await read_signing_secret(self.database, key.tenant)
+        return self._secrets[key.tenant]
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its own signal handlers: stopping is the node's business."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Bind before anything else is started: a port in use is found at once."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        listener = socket.socket(family, socket.SOCK_STREAM)
+    except OSError as error:
+        raise UsageError(f"{host} is not an address of this machine: {error.strerror or error}") from error
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise UsageError(
+            f"port {port} on {host} cannot be used ({error.strerror}): name another with --port"
+        ) from error
+    return listener
+
+
+async def bring_up_to_date(database_url: str) -> None:
+    """Migrate to this version's schema; many nodes may do so at once."""
+    try:
+        connection = await asyncpg.connect(database_url, timeout=10.0, command_timeout=600.0)
+    except (OSError, TimeoutError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        raise UsageError(f"the database does not answer: {str(error) or type(error).__name__}") from error
+    try:
+        await migrate(connection)
+    finally:
+        await connection.close(timeout=5.0)
+
+
+async def run_until_signalled(node: Node) -> None:
+    """Run until SIGTERM or SIGINT, then stop in order; a second signal ends the process at once."""
+    signalled = asyncio.Event()
+
+    def on_signal(number: int) -> None:
+        if signalled.is_set():
+            os._exit(128 + number)
+        signalled.set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal, number)
+    await signalled.wait()
+    log.info("stopping; a second signal ends at once")
+    await node.stop()

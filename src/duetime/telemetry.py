@@ -1,0 +1,27 @@
+"""Structured logs: console for people, JSON for programs."""
+
+import logging
+import sys
+
+import structlog
+
+
+def set_up_logs(format: str, level: str, node: str) -> None:
+    """Configure structlog for this process; every line names the node."""
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    if format == "json":
+        shared += [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer()]
+    else:
+        shared += [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+    structlog.configure(
+        processors=shared,
+        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+    structlog.contextvars.clear_contextvars()
+    structlog.contextvars.bind_contextvars(node=node)

@@ -1,0 +1,99 @@
+"""Dead letters: what was given up, why, and with which last error.
+
+Lists are in order of the tasks' due time, latest first, which is the order of
+the key; every error and the payload are with the task itself.
+"""
+
+import uuid
+from datetime import datetime
+
+import msgspec
+from msgspec import Raw
+
+from duetime.database.pool import Database
+from duetime.database.statements import load
+from duetime.errors import InvalidInput
+from duetime.ids import lane_of
+from duetime.model.task import TaskState
+from duetime.views.filters import DEFAULT_LIMIT, Page, TaskFilter, check_limit
+from duetime.views.scan import TenantLanes, next_cursor, scan, task_ids
+from duetime.views.tasks import attempt_view
+
+SQL = load(__package__, "dead.sql")
+
+
+class DeadView(msgspec.Struct, frozen=True):
+    id: uuid.UUID
+    tenant: str
+    type: str
+    queue: str
+    priority: str
+    state: TaskState
+    labels: Raw
+    run_at: datetime
+    created_at: datetime
+    reason: str
+    died_at: datetime
+    #: How many attempts there were.
+    attempts: int
+    #: Of the last attempt.
+    worker: str | None
+    status: int | None
+    error: Raw | None
+
+
+async def list_dead(
+    database: Database,
+    lanes: TenantLanes,
+    tenant: int,
+    tenant_name: str,
+    wanted: TaskFilter,
+    cursor: str | None = None,
+    limit: int = DEFAULT_LIMIT,
+) -> Page[DeadView]:
+    """A page of dead letters, latest due time first."""
+    check_limit(limit)
+    wanted = _dead_only(wanted)
+    found = await scan(database, lanes, tenant, wanted, cursor, limit)
+    following = next_cursor(tenant, wanted, found.next)
+    if not found.tasks:
+        return Page([], following)
+    keys = await lanes.of_tenant(tenant)
+    ids = [task for _, task in found.tasks]
+    items = []
+    for row in await database.run(SQL["read_dead"], lanes=[lane_of(task) for task in ids], ids=ids):
+        key = keys[row["lane"]]
+        last = attempt_view(row["number"], None, row["worker"], None, None, None, row["detail"])
+        items.append(
+            DeadView(
+                id=row["id"],
+                tenant=tenant_name,
+                type=row["type"],
+                queue=key.queue,
+                priority=key.priority.word,
+                state=TaskState.DEAD,
+                labels=Raw((row["labels"] or "{}").encode()),
+                run_at=row["run_at"],
+                created_at=row["created_at"],
+                reason=row["reason"],
+                died_at=row["died_at"],
+                attempts=row["number"],
+                worker=last.worker,
+                status=last.status,
+                error=last.error,
+            )
+        )
+    return Page(items, following)
+
+
+async def dead_ids(
+    database: Database, lanes: TenantLanes, tenant: int, wanted: TaskFilter, cursor: str | None, limit: int
+) -> tuple[list[uuid.UUID], str | None]:
+    """Ids of up to `limit` dead letters for a redrive or drop by filter, and the cursor to go on from."""
+    return await task_ids(database, lanes, tenant, _dead_only(wanted), cursor, limit)
+
+
+def _dead_only(wanted: TaskFilter) -> TaskFilter:
+    if wanted.state not in (None, TaskState.DEAD):
+        raise InvalidInput.at("state", "dead letters are all dead; leave it out")
+    return msgspec.structs.replace(wanted, state=TaskState.DEAD)

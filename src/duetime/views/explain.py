@@ -1,0 +1,197 @@
+"""Say why a task is where it is, and what would free it.
+
+The state comes from the rows, who could run it from the node that feeds its
+lane.  Every waiting reason that holds is listed, the first one first to fall.
+"""
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal, Protocol, assert_never
+
+import asyncpg
+import msgspec
+
+from duetime.clock import from_ms
+from duetime.database.pool import Database
+from duetime.database.statements import load
+from duetime.ids import due_ms_of
+from duetime.model.task import Kind, LaneKey, TaskState
+from duetime.views.scan import TenantLanes
+from duetime.views.tasks import attempts_of, lane_key, options_of, read_tasks, timeout_of
+
+SQL = load(__package__, "explain.sql")
+
+MAX_COUNTED = 1_000
+
+Reason = Literal["time", "paused", "dependency", "no_worker", "position", "running", "dead", "over"]
+
+
+class LaneStatus(Protocol):
+    """What a feeder knows of a lane at this moment."""
+
+    @property
+    def has_holders(self) -> bool: ...
+    @property
+    def waiting_polls(self) -> int: ...
+    @property
+    def room(self) -> int: ...
+    @property
+    def is_known(self) -> bool: ...
+
+
+class LaneFeeder(Protocol):
+    def describe(self, lane: int) -> LaneStatus: ...
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    reason: Reason
+    detail: str
+    #: When this reason falls by itself, if it does.
+    until: datetime | None = None
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    id: uuid.UUID
+    state: TaskState
+    due_at: datetime
+    waiting_for: list[Waiting]
+    #: Waiting tasks before it in its lane; "1000+" when there are more than were counted.
+    position: int | str | None
+    what_would_free_it: str
+
+
+async def explain(
+    database: Database,
+    lanes: TenantLanes,
+    feeder: LaneFeeder | None,
+    tenant: int,
+    task: uuid.UUID,
+    *,
+    now: datetime | None = None,
+) -> Explanation | None:
+    """Why the task is where it is, or None if this tenant has no such task."""
+    key = await lane_key(lanes, tenant, task)
+    rows = await read_tasks(database, [task], attempts=1, now=now) if key is not None else []
+    if key is None or not rows:
+        return None
+    row, state = rows[0], TaskState(rows[0]["state"])
+    lane = _Lane(key, None, True, True)
+    if state in (TaskState.SCHEDULED, TaskState.RETRYING, TaskState.READY):
+        lane = await _look_ahead(database, feeder, key, row)
+    waiting, remedy = _reasons(row, state, lane)
+    due_at = from_ms(due_ms_of(row["wake"] if row["wake"] is not None else task))
+    return Explanation(task, state, due_at, waiting, lane.position, remedy)
+
+
+@dataclass(frozen=True)
+class _Lane:
+    """What stands between a waiting task and its holder."""
+
+    key: LaneKey
+    position: int | str | None
+    has_holders: bool
+    has_room: bool
+
+
+async def _look_ahead(database: Database, feeder: LaneFeeder | None, key: LaneKey, row: asyncpg.Record) -> _Lane:
+    (seen,) = await database.run(SQL["look_ahead"], lane=row["lane"], wake=row["wake"], most=MAX_COUNTED + 1)
+    position = seen["ahead"] if seen["ahead"] <= MAX_COUNTED else f"{MAX_COUNTED}+"
+    if feeder is None:
+        return _Lane(key, position, True, True)
+    status = feeder.describe(row["lane"])
+    return _Lane(key, position, status.has_holders or seen["is_served"], status.room > 0)
+
+
+def _reasons(row: asyncpg.Record, state: TaskState, lane: _Lane) -> tuple[list[Waiting], str]:
+    path = f"/v1/tasks/{row['id']}"
+    match state:
+        case TaskState.SCHEDULED | TaskState.RETRYING:
+            return _waits_for_time(row, state, path, _missing_holders(lane))
+        case TaskState.READY:
+            return _waits_for_holder(lane)
+        case TaskState.PAUSED:
+            detail = f"paused since {_at(row['held_at'])}"
+            return [Waiting("paused", detail)], f"POST {path}/resume"
+        case TaskState.BLOCKED:
+            detail = "it waits for other tasks to succeed"
+            return [Waiting("dependency", detail)], "The tasks it depends on succeed; see depends_on"
+        case TaskState.RUNNING:
+            return _is_running(row, path)
+        case TaskState.DEAD:
+            detail = f"{row['dead_reason'] or 'given up'}; {_last_error(row)}"
+            return [Waiting("dead", detail)], f"POST {path}/retry once the cause is mended, or POST /v1/dead/drop"
+        case TaskState.SUCCEEDED | TaskState.CANCELLED | TaskState.EXPIRED:
+            detail = f"{state} at {_at(row['completed_at'])}, attempt {row['number']}"
+            return [Waiting("over", detail)], "Nothing: it is over. Submit a new task to do it again"
+        case _:
+            assert_never(state)
+
+
+def _waits_for_time(
+    row: asyncpg.Record, state: TaskState, path: str, missing: Sequence[tuple[Waiting, str]]
+) -> tuple[list[Waiting], str]:
+    due_at = from_ms(due_ms_of(row["wake"]))
+    detail = f"attempt {row['number']} is due at {_at(due_at)}"
+    if state is TaskState.RETRYING:
+        detail += f", after {row['failures']} failed and {row['crashes']} lost attempts; {_last_error(row)}"
+    remedy = f"It becomes ready at {_at(due_at)}; POST {path}/run-now to run it at once"
+    waiting = [Waiting("time", detail, due_at)]
+    for reason, mend in missing:
+        waiting.append(reason)
+        remedy += f". {mend}"
+    return waiting, remedy
+
+
+def _waits_for_holder(lane: _Lane) -> tuple[list[Waiting], str]:
+    ahead = "it is next in its lane" if lane.position == 0 else f"{lane.position} tasks are before it in its lane"
+    missing = _missing_holders(lane)
+    if missing:
+        (reason, remedy), *_ = missing
+        return [reason, Waiting("position", ahead)], remedy
+    who = "the executors" if lane.key.kind is Kind.PUSH else f"the workers of queue '{lane.key.queue}'"
+    if not lane.has_room:
+        ahead += f"; {who} have no room at this moment"
+        return [Waiting("position", ahead)], "A running task ends, or more workers or a higher concurrency take it"
+    return [Waiting("position", ahead)], f"Nothing is in its way: {who} take it in order"
+
+
+def _missing_holders(lane: _Lane) -> list[tuple[Waiting, str]]:
+    """The reason and its remedy, if nobody is there to run tasks of this lane."""
+    if lane.has_holders:
+        return []
+    if lane.key.kind is Kind.PUSH:
+        return [(Waiting("no_worker", "no executor is running"), "Start a node with the executor role")]
+    tags = f" with tags {', '.join(lane.key.requires)}" if lane.key.requires else ""
+    detail = f"no connected worker asks for queue '{lane.key.queue}'{tags}"
+    return [(Waiting("no_worker", detail), f"Start a worker for queue '{lane.key.queue}'{tags}")]
+
+
+def _is_running(row: asyncpg.Record, path: str) -> tuple[list[Waiting], str]:
+    options = options_of(row)
+    seconds = options.target.timeout if options.target is not None else None
+    ends_at = row["picked_at"] + timedelta(seconds=seconds if seconds is not None else timeout_of(options))
+    what = "runs at" if row["is_started"] else "was handed to"
+    detail = f"attempt {row['claim_number']} {what} {row['worker'] or 'a holder'} since {_at(row['picked_at'])}"
+    remedy = f"It ends, or its timeout ends it at {_at(ends_at)}; POST {path}/cancel to stop it"
+    return [Waiting("running", detail, ends_at)], remedy
+
+
+class _Error(msgspec.Struct):
+    message: str = ""
+
+
+def _last_error(row: asyncpg.Record) -> str:
+    ended = [attempt for attempt in attempts_of(row) if attempt.outcome is not None]
+    if not ended:
+        return "no attempt was made"
+    last = ended[-1]
+    if last.error is None:
+        return f"the last attempt: {last.outcome}"
+    message = msgspec.json.decode(last.error, type=_Error).message
+    return f"the last error: {message}" if message else f"the last attempt: {last.outcome}"
+
+
+def _at(instant: datetime) -> str:
+    return instant.isoformat(timespec="milliseconds").replace("+00:00", "Z")

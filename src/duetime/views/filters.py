@@ -1,0 +1,169 @@
+"""What a list is asked for, and the place in it where the next page begins.
+
+A cursor is opaque to its user: a version, the tenant, a digest of the filter,
+a position, and a check sum.  It gives no right to anything (every query is
+confined to the tenant's own lanes); the checks only make sure that a cursor of
+another list, tenant or program is told apart from the end of this one.
+"""
+
+import base64
+import binascii
+import hashlib
+import re
+import struct
+import uuid
+from collections.abc import Sequence
+from typing import Generic, TypeVar
+
+import msgspec
+
+from duetime.errors import InvalidInput
+from duetime.ids import LATEST_MS
+from duetime.model.task import PriorityClass, TaskState
+
+DEFAULT_LIMIT = 50
+MAX_LIMIT = 200
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}")
+_LABEL_KEY = re.compile(r"[A-Za-z0-9._:/-]{1,63}")
+_MAX_LABELS = 32
+_MAX_LABEL_VALUE = 255
+
+_CURSOR_VERSION = 1
+_CURSOR = struct.Struct(">BI8s16s")
+_CHECK_BYTES = 6
+
+Item = TypeVar("Item")
+
+
+class Page(msgspec.Struct, Generic[Item], frozen=True):
+    """Some items of a list; a page may be short, or empty, and still have a next one."""
+
+    items: list[Item]
+    next: str | None
+
+
+class TaskFilter(msgspec.Struct, frozen=True):
+    """Which tasks: all that is set must hold.  The due time is from_ms <= due < to_ms."""
+
+    state: TaskState | None = None
+    type: str | None = None
+    queue: str | None = None
+    priority: PriorityClass | None = None
+    #: "key=value", sorted; use `of` or `parse_labels`.
+    labels: tuple[str, ...] = ()
+    from_ms: int | None = None
+    to_ms: int | None = None
+
+    @classmethod
+    def of(
+        cls,
+        state: str | None = None,
+        type: str | None = None,
+        queue: str | None = None,
+        priority: str | None = None,
+        labels: Sequence[str] = (),
+        from_ms: int | None = None,
+        to_ms: int | None = None,
+    ) -> "TaskFilter":
+        """A filter from what a user wrote; `InvalidInput` names the field that is wrong."""
+        if from_ms is not None and to_ms is not None and from_ms > to_ms:
+            raise InvalidInput.at("to", "must not lie before `from`")
+        return cls(
+            state=parse_state(state),
+            type=_parse_name("type", type),
+            queue=_parse_name("queue", queue),
+            priority=parse_priority(priority),
+            labels=parse_labels(labels),
+            from_ms=from_ms,
+            to_ms=to_ms,
+        )
+
+    @property
+    def labels_json(self) -> str | None:
+        """The JSON object that a task's labels must contain."""
+        if not self.labels:
+            return None
+        return msgspec.json.encode(dict(label.split("=", 1) for label in self.labels)).decode()
+
+    @property
+    def earliest(self) -> uuid.UUID:
+        """No id or wake of the asked time is lower."""
+        return uuid.UUID(int=_within_reach(self.from_ms) << 80 if self.from_ms is not None else 0)
+
+    @property
+    def latest(self) -> uuid.UUID:
+        """Every id or wake of the asked time is lower."""
+        return uuid.UUID(int=_within_reach(self.to_ms) << 80 if self.to_ms is not None else (1 << 128) - 1)
+
+    def digest(self) -> bytes:
+        return hashlib.blake2b(msgspec.json.encode(self), digest_size=8).digest()
+
+
+def make_cursor(tenant: int, wanted: TaskFilter, position: uuid.UUID) -> str:
+    body = _CURSOR.pack(_CURSOR_VERSION, tenant, wanted.digest(), position.bytes)
+    return base64.urlsafe_b64encode(body + _check(body)).rstrip(b"=").decode()
+
+
+def read_cursor(tenant: int, wanted: TaskFilter, cursor: str) -> uuid.UUID:
+    """The position in a cursor of this very list; `InvalidInput` for any other text."""
+    try:
+        packed = base64.b64decode(cursor.encode("ascii") + b"=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError):
+        packed = b""
+    body, check = packed[:-_CHECK_BYTES], packed[-_CHECK_BYTES:]
+    if len(body) != _CURSOR.size or check != _check(body) or body[0] != _CURSOR_VERSION:
+        raise InvalidInput.at("cursor", "not a cursor of this list; use `next` of the page before, or none")
+    _, of_tenant, digest, position = _CURSOR.unpack(body)
+    if of_tenant != tenant or digest != wanted.digest():
+        raise InvalidInput.at("cursor", "belongs to another list; repeat the filters it came with, or use no cursor")
+    return uuid.UUID(bytes=position)
+
+
+def check_limit(limit: int, most: int = MAX_LIMIT) -> None:
+    if not 1 <= limit <= most:
+        raise InvalidInput.at("limit", f"must be from 1 to {most}")
+
+
+def parse_state(word: str | None) -> TaskState | None:
+    try:
+        return None if word is None else TaskState(word)
+    except ValueError:
+        raise InvalidInput.at("state", f"must be one of {', '.join(TaskState)}") from None
+
+
+def parse_priority(word: str | None) -> PriorityClass | None:
+    for priority in PriorityClass:
+        if priority.word == word:
+            return priority
+    if word is not None:
+        raise InvalidInput.at("priority", f"must be one of {', '.join(each.word for each in PriorityClass)}")
+    return None
+
+
+def parse_labels(labels: Sequence[str]) -> tuple[str, ...]:
+    """Labels to look for, each once; two values for one key cannot both hold and are refused."""
+    if len(labels) > _MAX_LABELS:
+        raise InvalidInput.at("label", f"at most {_MAX_LABELS} labels")
+    values: dict[str, str] = {}
+    for label in labels:
+        key, equals, value = label.partition("=")
+        if not equals or not _LABEL_KEY.fullmatch(key) or len(value) > _MAX_LABEL_VALUE or not value.isprintable():
+            raise InvalidInput.at("label", "must be key=value, as the task's labels were given")
+        if values.setdefault(key, value) != value:
+            raise InvalidInput.at("label", f"{key} is asked for with two values; a task has one")
+    return tuple(sorted(f"{key}={value}" for key, value in values.items()))
+
+
+def _parse_name(field: str, name: str | None) -> str | None:
+    if name is not None and not _NAME.fullmatch(name):
+        raise InvalidInput.at(field, "must be 1 to 128 letters, digits or . _ : / - and begin with a letter or digit")
+    return name
+
+
+def _within_reach(moment_ms: int) -> int:
+    return min(max(moment_ms, 0), LATEST_MS)
+
+
+def _check(body: bytes) -> bytes:
+    return hashlib.blake2b(body, digest_size=_CHECK_BYTES, person=b"duetime cursor").digest()

@@ -1,0 +1,300 @@
+"""Tasks as their users see them: one with all its attempts, or a page of a list.
+
+A task is read whole by one statement over all six tables, so its state, its
+attempts and its next time belong together.  A list first finds ids
+(`views/scan`), then reads those tasks; one that has left the asked state in
+between is left out.  A page is cut where its payloads would pass a few
+megabytes, and goes on from there.
+"""
+
+import uuid
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+import asyncpg
+import msgspec
+from msgspec import Raw
+
+from duetime.clock import from_ms
+from duetime.database.pool import Database
+from duetime.database.statements import load
+from duetime.ids import due_ms_of, lane_of
+from duetime.model.retry import DEFAULT_RETRY, RetryPolicy
+from duetime.model.task import DEFAULT_TIMEOUT_SECONDS, LaneKey, Options, Outcome, Target, TaskState
+from duetime.views.filters import DEFAULT_LIMIT, Page, TaskFilter, check_limit
+from duetime.views.scan import TenantLanes, next_cursor, scan
+
+SQL = load(__package__, "tasks.sql")
+
+#: Attempts shown with one task, and with each task of a list: the latest ones.
+MAX_ATTEMPTS = 1_000
+MAX_ATTEMPTS_IN_LIST = 20
+PAGE_BYTES = 4 * 1024 * 1024
+_ANY_BYTES = 1 << 62
+
+#: Lanes are positive 32-bit integers in the database; an id may claim to have a higher one.
+_LANES_END = 1 << 31
+
+
+class TargetView(msgspec.Struct, frozen=True):
+    url: str
+    method: str
+    headers: dict[str, str]
+    timeout: float | None
+    retry_on: list[int]
+
+
+class RetryView(msgspec.Struct, frozen=True):
+    """The policy in force, defaults filled in; durations in seconds."""
+
+    max_attempts: int
+    min_backoff: float
+    max_backoff: float
+    max_doublings: int
+    max_retry_duration: float | None
+
+
+class AttemptView(msgspec.Struct, frozen=True):
+    """One try; `outcome` and `completed_at` are null while it runs."""
+
+    number: int
+    outcome: str | None
+    worker: str | None
+    picked_at: datetime | None
+    started_at: datetime | None
+    completed_at: datetime | None
+    #: HTTP status of the target's answer.
+    status: int | None
+    response: Raw | None
+    error: Raw | None
+    reason: str | None
+
+
+class TaskView(msgspec.Struct, frozen=True):
+    id: uuid.UUID
+    tenant: str
+    type: str
+    queue: str
+    priority: str
+    state: TaskState
+    payload: Raw
+    labels: Raw
+    run_at: datetime
+    created_at: datetime
+    expires_at: datetime | None
+    schedule: str | None
+    result: Raw | None
+    attempts: list[AttemptView]
+    next_run_at: datetime | None
+    sla: float | None
+    sla_met: bool | None
+    target: TargetView | None
+    retry: RetryView
+    timeout: float
+    delivery: str
+    requires: list[str]
+    idempotency_key: str | None
+    dead_reason: str | None
+    died_at: datetime | None
+
+
+_NULL = Raw(b"null")
+
+
+class _Response(msgspec.Struct):
+    status: int | None = None
+
+
+class _Detail(msgspec.Struct):
+    """What `attempt.detail` holds; keys may be absent."""
+
+    error: Raw = _NULL
+    response: Raw = _NULL
+    status: int | None = None
+    reason: str | None = None
+
+
+_decode_detail = msgspec.json.Decoder(_Detail).decode
+_decode_response = msgspec.json.Decoder(_Response).decode
+_decode_options = msgspec.json.Decoder(Options).decode
+
+
+async def get_task(
+    database: Database,
+    lanes: TenantLanes,
+    tenant: int,
+    tenant_name: str,
+    task: uuid.UUID,
+    *,
+    now: datetime | None = None,
+) -> TaskView | None:
+    """The whole task, or None if this tenant has no such task."""
+    key = await lane_key(lanes, tenant, task)
+    if key is None:
+        return None
+    rows = await read_tasks(database, [task], attempts=MAX_ATTEMPTS, now=now)
+    return view_of(rows[0], key, tenant_name) if rows else None
+
+
+async def list_tasks(
+    database: Database,
+    lanes: TenantLanes,
+    tenant: int,
+    tenant_name: str,
+    wanted: TaskFilter,
+    cursor: str | None = None,
+    limit: int = DEFAULT_LIMIT,
+    *,
+    now: datetime | None = None,
+) -> Page[TaskView]:
+    """A page of tasks: soonest first for `scheduled` and `ready`, else latest due time first."""
+    check_limit(limit)
+    found = await scan(database, lanes, tenant, wanted, cursor, limit, now=now)
+    if not found.tasks:
+        return Page([], next_cursor(tenant, wanted, found.next))
+    keys = await lanes.of_tenant(tenant)
+    rows = await read_tasks(
+        database, [task for _, task in found.tasks], attempts=MAX_ATTEMPTS_IN_LIST, page_bytes=PAGE_BYTES, now=now
+    )
+    items: list[TaskView] = []
+    following = found.next
+    for row in rows:
+        if row["is_cut"]:
+            following = found.tasks[row["place"] - 2][0]
+            break
+        if wanted.state is None or wanted.state == row["state"]:
+            items.append(view_of(row, keys[row["lane"]], tenant_name))
+    return Page(items, next_cursor(tenant, wanted, following))
+
+
+async def lane_key(lanes: TenantLanes, tenant: int, task: uuid.UUID) -> LaneKey | None:
+    """The lane of an id, if it is one of this tenant's."""
+    lane = lane_of(task)
+    key = await lanes.resolve(lane) if lane < _LANES_END else None
+    return key if key is not None and key.tenant == tenant else None
+
+
+async def read_tasks(
+    database: Database,
+    ids: Sequence[uuid.UUID],
+    *,
+    attempts: int,
+    page_bytes: int = _ANY_BYTES,
+    now: datetime | None = None,
+) -> list[asyncpg.Record]:
+    """Rows of `read_tasks`, in the order of the ids; an id that is no task has none."""
+    rows = await database.run(
+        SQL["read_tasks"],
+        lanes=[lane_of(task) for task in ids],
+        ids=list(ids),
+        attempts=attempts,
+        bytes=page_bytes,
+        now=now,
+    )
+    # A task that is in no table is one whose history is being dropped.
+    return [row for row in rows if row["state"] is not None]
+
+
+def view_of(row: asyncpg.Record, key: LaneKey, tenant_name: str) -> TaskView:
+    state = TaskState(row["state"])
+    options = options_of(row)
+    retry = options.retry or DEFAULT_RETRY
+    return TaskView(
+        id=row["id"],
+        tenant=tenant_name,
+        type=row["type"],
+        queue=key.queue,
+        priority=key.priority.word,
+        state=state,
+        payload=Raw(row["payload"] or b"null"),
+        labels=Raw((row["labels"] or "{}").encode()),
+        run_at=row["run_at"],
+        created_at=row["created_at"],
+        expires_at=row["expires_at"],
+        schedule=options.schedule,
+        result=Raw(row["result"]) if row["result"] else None,
+        attempts=attempts_of(row),
+        next_run_at=from_ms(due_ms_of(row["wake"])) if row["wake"] is not None else None,
+        sla=options.sla,
+        sla_met=_is_sla_met(row, state, options.sla),
+        target=_target_view(options.target),
+        retry=_retry_view(retry),
+        timeout=timeout_of(options),
+        delivery=options.delivery,
+        requires=list(key.requires),
+        idempotency_key=options.idempotency_key,
+        dead_reason=row["dead_reason"],
+        died_at=row["died_at"],
+    )
+
+
+def options_of(row: asyncpg.Record) -> Options:
+    return _decode_options(row["options"]) if row["options"] else Options()
+
+
+def timeout_of(options: Options) -> float:
+    return options.timeout if options.timeout is not None else DEFAULT_TIMEOUT_SECONDS
+
+
+def attempts_of(row: asyncpg.Record) -> list[AttemptView]:
+    """The attempts in order; the running one, if there is one, comes last."""
+    attempts = [attempt_view(*attempt) for attempt in reversed(row["attempts"])]
+    if row["claim_number"] is not None:
+        attempts.append(attempt_view(row["claim_number"], None, row["worker"], row["picked_at"], None, None, None))
+    return attempts
+
+
+def attempt_view(
+    number: int,
+    outcome: int | None,
+    worker: str | None,
+    picked_at: datetime | None,
+    started_at: datetime | None,
+    completed_at: datetime | None,
+    stored: bytes | None,
+) -> AttemptView:
+    detail = _decode_detail(stored) if stored else _Detail()
+    status = detail.status
+    response, error = _present(detail.response), _present(detail.error)
+    if status is None and response is not None:
+        status = _decode_response(response).status
+    return AttemptView(
+        number=number,
+        outcome=Outcome(outcome).word if outcome is not None else None,
+        worker=worker,
+        picked_at=picked_at,
+        started_at=started_at,
+        completed_at=completed_at,
+        status=status,
+        response=response,
+        error=error,
+        reason=detail.reason,
+    )
+
+
+def _present(value: Raw) -> Raw | None:
+    return None if bytes(value) == b"null" else value
+
+
+def _is_sla_met(row: asyncpg.Record, state: TaskState, sla: float | None) -> bool | None:
+    """Whether it was done within `sla` seconds of its time; None while that is open, or if it was cancelled."""
+    if sla is None or state is TaskState.CANCELLED:
+        return None
+    promised_at: datetime = row["run_at"] + timedelta(seconds=sla)
+    if state is TaskState.SUCCEEDED:
+        return bool(row["completed_at"] <= promised_at)
+    if state in (TaskState.DEAD, TaskState.EXPIRED) or row["now"] > promised_at:
+        return False
+    return None
+
+
+def _target_view(target: Target | None) -> TargetView | None:
+    if target is None:
+        return None
+    return TargetView(target.url, target.method, target.headers, target.timeout, target.retry_on)
+
+
+def _retry_view(retry: RetryPolicy) -> RetryView:
+    return RetryView(
+        retry.max_attempts, retry.min_backoff, retry.max_backoff, retry.max_doublings, retry.max_retry_duration
+    )

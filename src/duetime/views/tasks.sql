@@ -1,0 +1,108 @@
+-- name: read_tasks
+-- Whole tasks with their states and last attempts: all six tables in one snapshot.
+-- Index: the primary key of each, by (lane, task); due_task (lane, task) only for
+--        tasks that are nowhere else, because it has to ask every partition;
+--        holder_pkey for names.
+-- Time:  a wake from `edge` on lies in the future.
+-- Gives: the tasks in the order asked for, as far as their payloads, results and
+--        details fit into @bytes; then rows with `is_cut`; no row for no task.
+WITH moment AS MATERIALIZED (
+    SELECT at, mint_wake(floor(extract(epoch FROM at) * 1000)::bigint + 1, 0, 0) AS edge
+      FROM (SELECT COALESCE(@now::timestamptz, clock_timestamp()) AS at) AS clock
+),
+found AS MATERIALIZED (
+    SELECT wanted.place, task.lane, task.id, task.type, task.payload, task.options, task.labels, task.run_at,
+           task.expires_at, task.created_at,
+           claim.number AS claim_number, claim.picked_at, claim.holder,
+           held.reason AS held_reason, held.held_at,
+           dead.reason AS dead_reason, dead.died_at,
+           COALESCE(first.wake, later.wake, held.wake) AS wake,
+           COALESCE(first.number, later.number, held.number, claim.number, dead.number, last.number) AS number,
+           COALESCE(first.failures, later.failures, held.failures, claim.failures) AS failures,
+           COALESCE(first.crashes, later.crashes, held.crashes, claim.crashes) AS crashes,
+           last.final AS is_over, last.outcome, last.completed_at, last.result,
+           octet_length(task.payload) + COALESCE(kept.bytes, 0) AS bytes
+      FROM unnest(@lanes::int[], @ids::uuid[]) WITH ORDINALITY AS wanted (lane, id, place)
+      JOIN task
+        ON task.lane = wanted.lane
+       AND task.id = wanted.id
+      LEFT JOIN claim
+        ON claim.lane = wanted.lane
+       AND claim.task = wanted.id
+      LEFT JOIN held
+        ON held.lane = wanted.lane
+       AND held.task = wanted.id
+      LEFT JOIN dead
+        ON dead.lane = wanted.lane
+       AND dead.task = wanted.id
+      LEFT JOIN due AS first
+        ON first.lane = wanted.lane
+       AND first.wake = wanted.id
+       AND first.task = wanted.id
+      LEFT JOIN LATERAL (
+           SELECT number, final, outcome, completed_at, result
+             FROM attempt
+            WHERE attempt.lane = wanted.lane
+              AND attempt.task = wanted.id
+            ORDER BY number DESC
+            LIMIT 1) AS last
+        ON true
+      LEFT JOIN LATERAL (
+           SELECT wake, number, failures, crashes
+             FROM due
+            WHERE due.lane = wanted.lane
+              AND due.task = wanted.id
+              AND due.wake <> due.task
+              AND COALESCE(claim.task, held.task, dead.task, first.task) IS NULL
+              AND (last.final AND last.outcome IN (1, 6, 7)) IS NOT TRUE) AS later
+        ON true
+      LEFT JOIN LATERAL (
+           SELECT sum(COALESCE(octet_length(recent.detail), 0) + COALESCE(octet_length(recent.result), 0)) AS bytes
+             FROM (SELECT detail, result
+                     FROM attempt
+                    WHERE attempt.lane = wanted.lane
+                      AND attempt.task = wanted.id
+                    ORDER BY number DESC
+                    LIMIT @attempts::int) AS recent) AS kept
+        ON true
+),
+weighed AS MATERIALIZED (
+    SELECT found.*,
+           sum(bytes) OVER (ORDER BY place) > @bytes::bigint AND row_number() OVER (ORDER BY place) > 1 AS is_cut
+      FROM found
+)
+SELECT weighed.place, weighed.lane, weighed.id, weighed.is_cut, moment.at AS now,
+       CASE WHEN weighed.claim_number IS NOT NULL THEN 'running'
+            WHEN weighed.held_reason = 1 THEN 'paused'
+            WHEN weighed.held_reason = 2 THEN 'blocked'
+            WHEN weighed.dead_reason IS NOT NULL THEN 'dead'
+            WHEN weighed.wake < moment.edge THEN 'ready'
+            WHEN weighed.wake IS NOT NULL AND weighed.failures + weighed.crashes > 0 THEN 'retrying'
+            WHEN weighed.wake IS NOT NULL THEN 'scheduled'
+            WHEN NOT weighed.is_over THEN NULL
+            WHEN weighed.outcome = 1 THEN 'succeeded'
+            WHEN weighed.outcome = 6 THEN 'cancelled'
+            WHEN weighed.outcome = 7 THEN 'expired'
+            -- At most once: the failure was final, and its dead letter is past its retention.
+            WHEN weighed.is_over THEN 'dead'
+       END AS state,
+       weighed.type, weighed.options, weighed.labels, weighed.run_at, weighed.expires_at, weighed.created_at,
+       CASE WHEN NOT weighed.is_cut THEN weighed.payload END AS payload,
+       CASE WHEN NOT weighed.is_cut THEN weighed.result END AS result,
+       weighed.wake, weighed.number, weighed.failures, weighed.crashes, weighed.completed_at, weighed.dead_reason,
+       weighed.died_at, weighed.held_at, weighed.claim_number, weighed.picked_at, holder.name AS worker,
+       weighed.id = ANY (holder.running) AS is_started,
+       CASE WHEN NOT weighed.is_cut THEN ARRAY(
+           SELECT ROW (attempt.number, attempt.outcome, former.name, attempt.picked_at, attempt.started_at,
+                       attempt.completed_at, attempt.detail)
+             FROM attempt
+             LEFT JOIN holder AS former
+               ON former.id = attempt.holder
+            WHERE attempt.lane = weighed.lane
+              AND attempt.task = weighed.id
+            ORDER BY attempt.number DESC
+            LIMIT @attempts) END AS attempts
+  FROM moment, weighed
+  LEFT JOIN holder
+    ON holder.id = weighed.holder
+ ORDER BY weighed.place;

@@ -1,0 +1,200 @@
+"""The API on a real server and a real database, and a client that knows nothing of it."""
+
+import asyncio
+import io
+import json
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+import uvicorn
+
+from duetime.admin.keys import Keys, Role, create_key
+from duetime.admin.tenants import create_tenant
+from duetime.api.app import App
+from duetime.database.partitions import Partitions
+from duetime.database.pool import Database
+from duetime.lifecycle.holders import Holders
+from duetime.lifecycle.lanes import Lanes
+from duetime.lifecycle.onward import Onward
+from duetime.lifecycle.settle import Settler
+from duetime.lifecycle.steer import Steering
+from duetime.lifecycle.submit import Submitter
+from duetime.scheduler.feed import Feeder
+
+
+@dataclass
+class Reply:
+    status: int
+    headers: Any
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def paths(self) -> list[str]:
+        """The fields that a problem names."""
+        return [error["path"] for error in self.json["errors"]]
+
+
+@dataclass
+class Serving:
+    """A server on a free port, with the parts behind it."""
+
+    app: App
+    database: Database
+    feeder: Feeder
+    session: aiohttp.ClientSession
+    port: int
+    #: Why the node is not ready, if there is a reason.
+    reasons: list[str] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    async def tenant(self, name: str, role: Role = "admin") -> "Api":
+        tenant = await create_tenant(self.database, name)
+        _, key = await create_key(self.database, tenant.id, role)
+        return Api(self, tenant.id, name, key)
+
+
+@dataclass
+class Api:
+    """The API as one tenant sees it."""
+
+    serving: Serving
+    tenant: int
+    tenant_name: str
+    key: str
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        data: Any = None,
+        headers: dict[str, str] | None = None,
+        key: str | None = None,
+    ) -> Reply:
+        """`body` is sent as JSON, `data` as it is; a header that is empty is left out."""
+        sent = {"Authorization": f"Bearer {self.key if key is None else key}"}
+        if body is not None or data is not None:
+            sent["Content-Type"] = "application/json"
+        if body is not None:
+            data = json.dumps(body).encode()
+        if isinstance(data, bytes):
+            data = io.BytesIO(data)
+        sent |= headers or {}
+        async with self.serving.session.request(
+            method,
+            self.serving.url + path,
+            data=data,
+            headers={name: value for name, value in sent.items() if value},
+            allow_redirects=False,
+        ) as answer:
+            return Reply(answer.status, answer.headers, await answer.read())
+
+    async def get(self, path: str, **options: Any) -> Reply:
+        return await self.call("GET", path, **options)
+
+    async def post(self, path: str, body: Any = None, **options: Any) -> Reply:
+        return await self.call("POST", path, body, **options)
+
+    async def submit(self, **fields: Any) -> Any:
+        """A task that is stored, as the answer shows it."""
+        answer = await self.post("/v1/tasks", {"type": "test.task", **fields})
+        assert answer.status == 202, answer.body
+        return answer.json
+
+    async def state(self, task: Any) -> str:
+        answer = await self.get(f"/v1/tasks/{task['id']}")
+        assert answer.status == 200, answer.body
+        state: str = answer.json["state"]
+        return state
+
+    async def lease(self, worker: str = "w", **fields: Any) -> list[Any]:
+        answer = await self.post("/v1/workers/lease", {"worker": worker, "max": 100, "wait": 5, **fields})
+        assert answer.status == 200, answer.body
+        tasks: list[Any] = answer.json["tasks"]
+        return tasks
+
+    async def settle(self, task: Any, outcome: str = "succeeded", worker: str = "w", **fields: Any) -> Any:
+        settlement = {"id": task["id"], "attempt": task["attempt"], "outcome": outcome, **fields}
+        answer = await self.post("/v1/workers/settle", {"worker": worker, "settlements": [settlement]})
+        assert answer.status == 200, answer.body
+        return answer.json
+
+    async def bury(self, **fields: Any) -> Any:
+        """A dead letter."""
+        task = await self.submit(**fields)
+        (leased,) = await self.lease()
+        await self.settle(leased, "failed", error={"message": "no such user", "kind": "permanent"})
+        return task
+
+    async def stored(self) -> int:
+        """How many tasks of the tenant the database has."""
+        rows = await self.serving.database.fetch(
+            "SELECT count(*) AS tasks FROM task JOIN lane ON lane.id = task.lane WHERE lane.tenant = $1", self.tenant
+        )
+        tasks: int = rows[0]["tasks"]
+        return tasks
+
+
+class QuietServer(uvicorn.Server):
+    """A server inside a test: signals stay the test runner's."""
+
+    def install_signal_handlers(self) -> None:
+        return None
+
+
+async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 10.0) -> None:
+    """Look until it holds."""
+    async with asyncio.timeout(seconds):
+        while not await condition():
+            await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def serve(database: Database) -> AsyncIterator[Serving]:
+    lanes, partitions = Lanes(database), Partitions(database)
+    await partitions.make_ahead()
+
+    def wake(wakes: Iterable[uuid.UUID]) -> None:
+        feeder.wake(wakes)
+
+    onward = Onward(database, partitions, wake)
+    feeder = Feeder(database, lanes, onward)
+    await feeder.start()
+    holders = Holders(database, onward)
+    reasons: list[str] = []
+    app = App(
+        database=database,
+        lanes=lanes,
+        submitter=Submitter(database, lanes, partitions, wake),
+        feeder=feeder,
+        holders=holders,
+        settler=Settler(database, holders, onward),
+        steering=Steering(database, partitions, wake),
+        keys=Keys(database),
+        is_ready=lambda: reasons[0] if reasons else None,
+    )
+    server = QuietServer(
+        uvicorn.Config(app, host="127.0.0.1", port=0, lifespan="off", log_level="warning", http="httptools")
+    )
+    running = asyncio.create_task(server.serve())
+    while not server.started:
+        await asyncio.sleep(0.005)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    async with aiohttp.ClientSession() as session:
+        yield Serving(app, database, feeder, session, port, reasons)
+        app.end_polls()
+    server.should_exit = True
+    await running
+    await feeder.stop()

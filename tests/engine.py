@@ -1,0 +1,121 @@
+"""The data path on a real database, without any loop: tests move tasks by hand."""
+
+import random
+import uuid
+from collections.abc import Sequence
+from datetime import datetime
+
+from duetime.admin.tenants import create_tenant
+from duetime.database.partitions import Partitions
+from duetime.database.pool import Database
+from duetime.ids import EARLIEST, just_after
+from duetime.lifecycle.claim import LaneOrder, claim_due
+from duetime.lifecycle.holders import Holders
+from duetime.lifecycle.lanes import Lanes
+from duetime.lifecycle.lapse import end_silent_holders, sweep_left_behind
+from duetime.lifecycle.onward import Onward
+from duetime.lifecycle.settle import Report, Settled, Settler
+from duetime.lifecycle.state import read_states
+from duetime.lifecycle.steer import Steering
+from duetime.lifecycle.submit import Submitted, Submitter
+from duetime.model.task import Kind, LaneKey, LeasedTask, NewTask, Options, Outcome, PriorityClass, TaskState
+
+
+class Engine:
+    """Every move, in the test's own order."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self.woken: list[uuid.UUID] = []
+        self.partitions = Partitions(database)
+        self.lanes = Lanes(database)
+        self.onward = Onward(database, self.partitions, self.woken.extend, random.Random(1))
+        self.holders = Holders(database, self.onward)
+        self.settler = Settler(database, self.holders, self.onward)
+        self.submitter = Submitter(database, self.lanes, self.partitions, self.woken.extend)
+        self.steering = Steering(database, self.partitions, self.woken.extend)
+        self.tenant = 0
+
+    @classmethod
+    async def open(cls, database: Database, tenant: str = "default") -> "Engine":
+        engine = cls(database)
+        await engine.partitions.make_ahead()
+        engine.tenant = (await create_tenant(database, tenant)).id
+        return engine
+
+    def lane_key(self, queue: str = "default", kind: Kind = Kind.PULL) -> LaneKey:
+        return LaneKey(self.tenant, queue, PriorityClass.NORMAL, kind)
+
+    def new_task(
+        self,
+        payload: bytes = b"{}",
+        *,
+        queue: str = "default",
+        run_at: datetime | None = None,
+        delay: float | None = None,
+        options: Options | None = None,
+        idempotency_key: str | None = None,
+        fingerprint: bytes = b"same",
+        expires_at: datetime | None = None,
+        labels: dict[str, str] | None = None,
+    ) -> NewTask:
+        return NewTask(
+            self.lane_key(queue),
+            "test.task",
+            payload,
+            run_at=run_at,
+            delay=delay,
+            options=options,
+            idempotency_key=idempotency_key,
+            fingerprint=fingerprint,
+            expires_at=expires_at,
+            labels=labels,
+        )
+
+    async def submit(self, count: int = 1, **options: object) -> list[uuid.UUID]:
+        tasks = [self.new_task(**options) for _ in range(count)]  # type: ignore[arg-type]
+        return [submitted(each) for each in await self.submitter.submit(tasks)]
+
+    async def claim(self, worker: str = "w", room: int = 100, queue: str = "default") -> list[LeasedTask]:
+        """Claim what is due by the database's clock."""
+        holder = await self.holders.register(self.tenant, worker)
+        lane = await self.lanes.ensure(self.lane_key(queue))
+        await self.database.read_clock()
+        until = just_after(self.database.clock.now_ms())
+        claims = await claim_due(self.database, [LaneOrder(lane, EARLIEST, [(holder, room)])], until)
+        return [task for _, task in claims.taken.get(lane, [])]
+
+    async def settle(
+        self,
+        tasks: Sequence[LeasedTask],
+        outcome: Outcome = Outcome.SUCCEEDED,
+        worker: str = "w",
+        *,
+        is_permanent: bool = False,
+        retry_after: float | None = None,
+        result: bytes | None = None,
+    ) -> Settled:
+        reports = [
+            Report(task.id, task.number, outcome, is_permanent=is_permanent, retry_after=retry_after, result=result)
+            for task in tasks
+        ]
+        return await self.settler.settle(self.tenant, worker, reports)
+
+    async def lapse(self, worker: str = "w") -> None:
+        """The worker dies, and everybody knows."""
+        holder = await self.holders.register(self.tenant, worker)
+        rows = await self.database.fetch("SELECT beats FROM holder WHERE id = $1", holder)
+        await end_silent_holders(self.database, self.holders, [(holder, rows[0]["beats"])])
+        await sweep_left_behind(self.database, self.onward)
+
+    async def state(self, task: uuid.UUID) -> TaskState | None:
+        return (await read_states(self.database, [task])).get(task)
+
+    async def outcomes(self, task: uuid.UUID) -> list[str]:
+        rows = await self.database.fetch("SELECT outcome FROM attempt WHERE task = $1 ORDER BY number", task)
+        return [Outcome(row["outcome"]).word for row in rows]
+
+
+def submitted(answer: object) -> uuid.UUID:
+    assert isinstance(answer, Submitted), answer
+    return answer.id

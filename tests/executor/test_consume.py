@@ -1,0 +1,390 @@
+"""The executor on a real database, with a real feeder and real targets."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+import msgspec
+import pytest
+from standardwebhooks import Webhook
+
+from duetime.admin.tenants import create_tenant, read_signing_secret
+from duetime.database.partitions import Partitions
+from duetime.database.pool import Database
+from duetime.executor.consume import Executor
+from duetime.executor.egress import Guard, read_networks
+from duetime.executor.http import HttpClient
+from duetime.executor.signing import show_secret
+from duetime.lifecycle.holders import Holders, Named
+from duetime.lifecycle.lanes import Lanes
+from duetime.lifecycle.lapse import end_silent_holders, sweep_left_behind
+from duetime.lifecycle.onward import Onward
+from duetime.lifecycle.settle import Settler
+from duetime.lifecycle.state import read_states
+from duetime.lifecycle.steer import Steering
+from duetime.lifecycle.submit import Submitted, Submitter
+from duetime.model.retry import RetryPolicy
+from duetime.model.task import Kind, LaneKey, NewTask, Options, Outcome, PriorityClass, Target, TaskState
+from duetime.scheduler.feed import Ask, Feeder
+from executor.targets import LocalTarget, Visitor, answer_everything, serving
+
+
+class Node:
+    """One node's parts, put together as the product does it."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self.partitions = Partitions(database)
+        self.lanes = Lanes(database)
+        self.onward = Onward(database, self.partitions, self._wake)
+        self.holders = Holders(database, self.onward)
+        self.settler = Settler(database, self.holders, self.onward)
+        self.submitter = Submitter(database, self.lanes, self.partitions, self._wake)
+        self.steering = Steering(database, self.partitions, self._wake)
+        self.feeder = Feeder(database, self.lanes, self.onward)
+        self.guard = Guard(read_networks(["127.0.0.0/8"]))
+        self.client = HttpClient(self.guard)
+        self.tenant = 0
+
+    def _wake(self, wakes: Iterable[uuid.UUID]) -> None:
+        self.feeder.wake(wakes)
+
+    async def start(self) -> None:
+        await self.partitions.make_ahead()
+        self.tenant = (await create_tenant(self.database, "default")).id
+        await self.feeder.start()
+
+    async def stop(self) -> None:
+        await self.feeder.stop()
+        await self.settler.close()
+        await self.client.close()
+        self.guard.close()
+
+    async def _secret_of(self, lane: int) -> bytes:
+        key = self.lanes.key_of(lane)
+        assert key is not None
+        return await read_signing_secret(self.database, key.tenant)
+
+    def executor(self, max_calls: int = 64, max_calls_per_host: int = 64) -> Executor:
+        return Executor(
+            self.feeder,
+            self.holders,
+            self.settler,
+            self.client,
+            clock=self.database.clock,
+            secret_of=self._secret_of,
+            key_of=self.lanes.key_of,
+            node="test",
+            max_calls=max_calls,
+            max_calls_per_host=max_calls_per_host,
+            beat_every_seconds=0.1,
+        )
+
+    async def submit(
+        self,
+        target: LocalTarget | str,
+        count: int = 1,
+        *,
+        expires_in: float | None = None,
+        retry: RetryPolicy | None = None,
+        **fields: object,
+    ) -> list[uuid.UUID]:
+        expires_at = None if expires_in is None else self.database.clock.now() + timedelta(seconds=expires_in)
+        url = target if isinstance(target, str) else target.url
+        options = Options(target=Target(url, **fields), retry=retry)  # type: ignore[arg-type]
+        lane = LaneKey(self.tenant, "mail", PriorityClass.NORMAL, Kind.PUSH)
+        task = NewTask(lane, "email.send", b'{"n":1}', options=options, expires_at=expires_at)
+        answers = await self.submitter.submit([task] * count)
+        return [answer.id for answer in answers if isinstance(answer, Submitted)]
+
+    async def states(self, tasks: list[uuid.UUID]) -> list[TaskState | None]:
+        states = await read_states(self.database, tasks)
+        return [states.get(task) for task in tasks]
+
+    async def outcomes(self, task: uuid.UUID) -> list[str]:
+        rows = await self.database.fetch("SELECT outcome FROM attempt WHERE task = $1 ORDER BY number", task)
+        return [Outcome(row["outcome"]).word for row in rows]
+
+
+async def until(holds: Callable[[], Awaitable[bool]]) -> None:
+    """Look until it holds."""
+    async with asyncio.timeout(20):
+        while not await holds():
+            await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+async def node(database: Database) -> AsyncIterator[Node]:
+    started = Node(database)
+    await started.start()
+    yield started
+    await started.stop()
+
+
+@asynccontextmanager
+async def executing(executor: Executor) -> AsyncIterator[Executor]:
+    running = asyncio.create_task(executor.run())
+    try:
+        yield executor
+    finally:
+        await executor.stop(0.0)
+        async with asyncio.timeout(10):
+            await running
+
+
+class Gate:
+    """A target that answers once it is opened, and counts who is inside."""
+
+    def __init__(self) -> None:
+        self.opened = asyncio.Event()
+        self.inside = 0
+        self.most = 0
+        self.aborted = 0
+
+    async def __call__(self, visitor: Visitor) -> None:
+        while await visitor.read_request() is not None:
+            self.inside += 1
+            self.most = max(self.most, self.inside)
+            opened = asyncio.ensure_future(self.opened.wait())
+            closed = asyncio.ensure_future(visitor.reader.read(1))
+            try:
+                await asyncio.wait([opened, closed], return_when=asyncio.FIRST_COMPLETED)
+                if not opened.done():
+                    self.aborted += 1
+                    return
+            finally:
+                self.inside -= 1
+                for task in (opened, closed):
+                    task.cancel()
+                await asyncio.wait([opened, closed])
+            await visitor.answer()
+
+
+async def test_a_due_task_is_called_signed_and_settled_with_its_answer(node: Node) -> None:
+    async with serving(answer_everything) as target, executing(node.executor()) as executor:
+        [task] = await node.submit(target, headers={"X-Own": "1"})
+        await until(lambda: is_all(node, [task], TaskState.SUCCEEDED))
+
+    [received] = target.received
+    assert received.body == b'{"n":1}'
+    assert received.headers["x-own"] == "1"
+    assert received.headers["duetime-attempt"] == "1"
+    assert received.headers["duetime-queue"] == "mail"
+    secret = await read_signing_secret(node.database, node.tenant)
+    Webhook(show_secret(secret)).verify(received.body, received.headers)
+    [row] = await node.database.fetch(
+        "SELECT attempt.*, holder.name FROM attempt JOIN holder ON holder.id = attempt.holder WHERE task = $1", task
+    )
+    assert row["result"] == b'{"ok":true}'
+    assert row["name"] == executor.name
+    assert row["picked_at"] <= row["started_at"] <= row["completed_at"]
+    response = msgspec.json.decode(row["detail"])["response"]
+    assert (response["status"], response["body"]) == (200, '{"ok":true}')
+    assert response["timings"]["total_ms"] > 0
+
+
+async def is_all(node: Node, tasks: list[uuid.UUID], state: TaskState) -> bool:
+    return set(await node.states(tasks)) == {state}
+
+
+async def test_a_transient_answer_is_tried_again_when_the_server_said(node: Node) -> None:
+    async def handle(visitor: Visitor) -> None:
+        await visitor.read_request()
+        await visitor.answer(429, Retry_After="0")
+        while await visitor.read_request() is not None:
+            await visitor.answer(200)
+
+    async with serving(handle) as target, executing(node.executor()):
+        [task] = await node.submit(target, retry=RetryPolicy(min_backoff=3600.0))
+        await until(lambda: is_all(node, [task], TaskState.SUCCEEDED))
+
+    assert await node.outcomes(task) == ["failed", "succeeded"]
+    assert [received.headers["duetime-attempt"] for received in target.received] == ["1", "2"]
+    assert len({received.headers["idempotency-key"] for received in target.received}) == 1
+
+
+async def test_a_permanent_answer_and_a_refused_address_are_dead_letters_at_once(node: Node) -> None:
+    async def handle(visitor: Visitor) -> None:
+        await visitor.read_request()
+        await visitor.answer(404)
+
+    async with serving(handle) as target, executing(node.executor()):
+        tasks = await node.submit(target)
+        tasks += await node.submit("http://169.254.169.254/latest/meta-data")
+        await until(lambda: is_all(node, tasks, TaskState.DEAD))
+
+    assert len(target.received) == 1
+    [row] = await node.database.fetch("SELECT detail FROM attempt WHERE task = $1", tasks[1])
+    assert msgspec.json.decode(row["detail"])["error"]["detail"]["reason"] == "refused"
+
+
+async def test_a_host_has_no_more_calls_than_its_limit_and_all_come_through(node: Node) -> None:
+    gate = Gate()
+    gate.opened.set()
+
+    async with serving(gate) as target, executing(node.executor(max_calls=16, max_calls_per_host=3)):
+        tasks = await node.submit(target, 100)
+        await until(lambda: is_all(node, tasks, TaskState.SUCCEEDED))
+
+    assert gate.most == 3
+    assert len(target.received) == 100
+
+
+async def test_a_host_that_hangs_does_not_keep_others_waiting_and_costs_its_tasks_nothing(node: Node) -> None:
+    gate = Gate()
+
+    async with (
+        serving(gate) as slow,
+        serving(answer_everything) as fast,
+        executing(node.executor(max_calls=32, max_calls_per_host=4)),
+    ):
+        slow_tasks = await node.submit(slow, 100)
+        fast_tasks = await node.submit(fast, 20)
+        await until(lambda: is_all(node, fast_tasks, TaskState.SUCCEEDED))
+        assert gate.inside == 4
+        assert len(slow.received) == 4
+        rows = await node.database.fetch("SELECT failures, crashes, releases FROM due WHERE number > 1")
+        assert len(rows) > 20
+        assert {tuple(row) for row in rows} == {(0, 0, 0)}
+
+        gate.opened.set()
+        await until(lambda: is_all(node, slow_tasks, TaskState.SUCCEEDED))
+    assert gate.most == 4
+
+
+async def test_a_cancelled_task_stops_being_called(node: Node) -> None:
+    gate = Gate()
+
+    async with serving(gate) as target, executing(node.executor()) as executor:
+        [task] = await node.submit(target)
+        await until(lambda: _is(gate.inside == 1))
+
+        await node.steering.cancel([task])
+        await until(lambda: _is(gate.aborted == 1 and executor.calls == 0))
+
+        assert await node.states([task]) == [TaskState.CANCELLED]
+    assert await node.outcomes(task) == ["cancelled"]
+
+
+async def _is(condition: bool) -> bool:
+    return condition
+
+
+async def test_a_task_that_waits_for_its_host_past_its_end_is_expired_and_never_called(node: Node) -> None:
+    gate = Gate()
+
+    async with serving(gate) as target, executing(node.executor(max_calls_per_host=1)):
+        [first] = await node.submit(target)
+        await until(lambda: _is(gate.inside == 1))
+        [second] = await node.submit(target, expires_in=0.2)
+        await until(lambda: _is_expired(node, 0.25, second))
+        gate.opened.set()
+        await until(lambda: is_all(node, [second], TaskState.EXPIRED))
+        await until(lambda: is_all(node, [first], TaskState.SUCCEEDED))
+
+    assert len(target.received) == 1
+
+
+async def _is_expired(node: Node, seconds: float, task: uuid.UUID) -> bool:
+    rows = await node.database.fetch(
+        "SELECT clock_timestamp() > created_at + $1::interval FROM task WHERE id = $2", timedelta(seconds=seconds), task
+    )
+    return bool(rows[0][0])
+
+
+async def test_a_task_that_a_dead_holder_had_is_announced_before_it_is_called(node: Node) -> None:
+    announced: list[bool] = []
+
+    async def handle(visitor: Visitor) -> None:
+        while await visitor.read_request() is not None:
+            rows = await node.database.fetch(
+                "SELECT $1::uuid = ANY (running) FROM holder WHERE ended_at IS NULL AND name LIKE 'executor-%'", task
+            )
+            announced.append(rows[0][0])
+            await visitor.answer()
+
+    async with serving(handle) as target:
+        [task] = await node.submit(target)
+        holder = await node.holders.register(0, "dead")
+        ask = Ask(holder, tenant=None, kind=Kind.PUSH, queues=None, tags=frozenset(), room=1)
+        [leased] = await node.feeder.lease(ask, 5.0)
+        await node.holders.beat(0, "dead", [Named(task, leased.number, started=True)])
+        rows = await node.database.fetch("SELECT beats FROM holder WHERE id = $1", holder)
+        await end_silent_holders(node.database, node.holders, [(holder, rows[0]["beats"])])
+        await sweep_left_behind(node.database, node.onward)
+
+        async with executing(node.executor()):
+            await until(lambda: is_all(node, [task], TaskState.SUCCEEDED))
+
+    assert announced == [True]
+    assert await node.outcomes(task) == ["lapsed", "succeeded"]
+
+
+async def test_stopping_lets_calls_end_and_gives_back_what_waits(node: Node) -> None:
+    gate = Gate()
+    executor = node.executor(max_calls_per_host=1)
+    running = asyncio.create_task(executor.run())
+
+    async with serving(gate) as target:
+        tasks = await node.submit(target, 3)
+        await until(lambda: _is(gate.inside == 1))
+        stopping = asyncio.create_task(executor.stop(20.0))
+        await until(lambda: has_released(node, 2))
+        gate.opened.set()
+        await stopping
+        await running
+
+    assert sorted(str(state) for state in await node.states(tasks)) == ["ready", "ready", "succeeded"]
+    assert len(target.received) == 1
+    rows = await node.database.fetch("SELECT ended_at FROM holder WHERE name = $1", executor.name)
+    assert rows[0]["ended_at"] is not None
+
+
+async def has_released(node: Node, count: int) -> bool:
+    rows = await node.database.fetch("SELECT FROM attempt WHERE outcome = $1", int(Outcome.RELEASED))
+    return len(rows) >= count
+
+
+async def test_stopping_reports_calls_that_do_not_end_in_time_and_they_are_tried_again_at_once(node: Node) -> None:
+    gate = Gate()
+    executor = node.executor()
+    running = asyncio.create_task(executor.run())
+
+    async with serving(gate) as target:
+        [task] = await node.submit(target)
+        await until(lambda: _is(gate.inside == 1))
+        await executor.stop(0.01)
+        await running
+        await until(lambda: _is(gate.aborted == 1))
+        assert await node.outcomes(task) == ["failed"]
+
+        gate.opened.set()
+        async with executing(node.executor()):
+            await until(lambda: is_all(node, [task], TaskState.SUCCEEDED))
+
+    rows = await node.database.fetch("SELECT detail FROM attempt WHERE task = $1 AND number = 1", task)
+    assert msgspec.json.decode(rows[0]["detail"])["error"]["message"] == "the executor is shutting down"
+
+
+async def test_an_executor_that_was_ended_by_mistake_drops_its_calls_and_begins_anew(node: Node) -> None:
+    gate = Gate()
+
+    async with serving(gate) as target, executing(node.executor()) as executor:
+        [task] = await node.submit(target)
+        await until(lambda: _is(gate.inside == 1))
+        await node.database.execute("UPDATE holder SET ended_at = clock_timestamp() WHERE name = $1", executor.name)
+        await until(lambda: _is(gate.aborted == 1))
+        gate.opened.set()
+        await sweep_left_behind(node.database, node.onward)
+        await until(lambda: is_all(node, [task], TaskState.SUCCEEDED))
+
+    assert (await node.outcomes(task))[-1] == "succeeded"
+    assert len(target.received) == 2
+
+
+async def test_a_target_that_is_none_is_a_dead_letter(node: Node) -> None:
+    async with executing(node.executor()):
+        [task] = await node.submit("http://user:secret@127.0.0.1/")
+        await until(lambda: is_all(node, [task], TaskState.DEAD))

@@ -1,0 +1,168 @@
+import uuid
+from dataclasses import dataclass
+from datetime import timedelta
+
+from duetime.clock import from_ms
+from duetime.model.task import Kind, Options, Outcome, TaskState
+from duetime.views.explain import Explanation, explain
+from views.arrange import BLOCKED, MINUTE, World
+
+
+@dataclass(frozen=True)
+class Status:
+    has_holders: bool = True
+    waiting_polls: int = 1
+    room: int = 1
+    is_known: bool = True
+
+
+@dataclass(frozen=True)
+class Feeder:
+    """A feeder that sees the same of every lane."""
+
+    status: Status = Status()
+
+    def describe(self, lane: int) -> Status:
+        return self.status
+
+
+NOBODY = Feeder(Status(has_holders=False, waiting_polls=0, room=0))
+BUSY = Feeder(Status(waiting_polls=0, room=0))
+
+
+async def explained(world: World, task: uuid.UUID, feeder: Feeder | None = None) -> Explanation:
+    told = await explain(world.database, world.lanes, feeder or Feeder(), world.tenant.id, task, now=world.now)
+    assert told is not None
+    return told
+
+
+async def test_a_scheduled_task_waits_for_its_time(world: World) -> None:
+    await world.waiting(MINUTE)
+    task = await world.waiting(2 * MINUTE)
+
+    told = await explained(world, task)
+
+    assert told.state is TaskState.SCHEDULED
+    assert told.due_at == from_ms(world.now_ms + 2 * MINUTE)
+    assert [(reason.reason, reason.until) for reason in told.waiting_for] == [("time", told.due_at)]
+    assert told.position == 1
+    assert f"POST /v1/tasks/{task}/run-now" in told.what_would_free_it
+
+
+async def test_a_retry_tells_what_went_wrong(world: World) -> None:
+    task = await world.waiting(-MINUTE, wake_in=MINUTE, failures=1, number=2)
+    await world.attempt(task, 1, Outcome.FAILED, detail=b'{"error": {"message": "no such host"}}')
+
+    told = await explained(world, task)
+
+    assert told.state is TaskState.RETRYING
+    assert told.due_at == from_ms(world.now_ms + MINUTE)
+    assert "no such host" in told.waiting_for[0].detail
+
+
+async def test_a_ready_task_without_a_worker_says_which_one_to_start(world: World) -> None:
+    task = await world.waiting(lane=await world.lane("email", requires=("gpu", "eu")))
+
+    told = await explained(world, task, NOBODY)
+
+    assert [reason.reason for reason in told.waiting_for] == ["no_worker", "position"]
+    assert told.what_would_free_it == "Start a worker for queue 'email' with tags gpu, eu"
+
+
+async def test_a_scheduled_task_without_a_worker_waits_for_both(world: World) -> None:
+    told = await explained(world, await world.waiting(MINUTE), NOBODY)
+
+    assert [reason.reason for reason in told.waiting_for] == ["time", "no_worker"]
+    assert "Start a worker for queue 'email'" in told.what_would_free_it
+
+
+async def test_a_ready_push_task_without_an_executor_says_so(world: World) -> None:
+    told = await explained(world, await world.waiting(lane=await world.lane(kind=Kind.PUSH)), NOBODY)
+
+    assert told.what_would_free_it == "Start a node with the executor role"
+
+
+async def test_a_ready_task_behind_others_tells_its_position(world: World) -> None:
+    await world.waiting(-2 * MINUTE)
+    await world.waiting(-3 * MINUTE)
+    task = await world.waiting(-MINUTE)
+
+    told = await explained(world, task, BUSY)
+
+    assert told.position == 2
+    assert [reason.reason for reason in told.waiting_for] == ["position"]
+    assert "no room" in told.waiting_for[0].detail
+
+
+async def test_a_worker_that_is_busy_with_the_lane_is_a_worker(world: World) -> None:
+    await world.running(holder=await world.holder())
+
+    told = await explained(world, await world.waiting(), NOBODY)
+
+    assert [reason.reason for reason in told.waiting_for] == ["position"]
+
+
+async def test_a_position_is_counted_up_to_a_thousand(world: World) -> None:
+    lane = await world.lane()
+    await world.crowd(lane, 1_001)
+
+    told = await explained(world, await world.waiting(MINUTE, lane=lane))
+
+    assert told.position == "1000+"
+
+
+async def test_a_paused_task_says_how_to_resume_it(world: World) -> None:
+    task = await world.held()
+
+    told = await explained(world, task)
+
+    assert [reason.reason for reason in told.waiting_for] == ["paused"]
+    assert told.what_would_free_it == f"POST /v1/tasks/{task}/resume"
+
+
+async def test_a_blocked_task_waits_for_its_dependencies(world: World) -> None:
+    told = await explained(world, await world.held(reason=BLOCKED))
+
+    assert [reason.reason for reason in told.waiting_for] == ["dependency"]
+
+
+async def test_a_running_task_tells_with_whom_and_until_when(world: World) -> None:
+    task = await world.running(holder=await world.holder("worker-7"), options=Options(timeout=30.0))
+
+    (reason,) = (await explained(world, task)).waiting_for
+
+    assert reason.reason == "running"
+    assert "worker-7" in reason.detail
+    assert reason.until == world.now + timedelta(seconds=30)
+
+
+async def test_a_dead_task_tells_reason_and_last_error(world: World) -> None:
+    task = await world.dead(reason="attempts used up")
+
+    told = await explained(world, task)
+
+    assert told.waiting_for[0].detail == "attempts used up; the last error: no such host"
+    assert f"POST /v1/tasks/{task}/retry" in told.what_would_free_it
+
+
+async def test_a_task_that_is_over_waits_for_nothing(world: World) -> None:
+    told = await explained(world, await world.over())
+
+    assert [reason.reason for reason in told.waiting_for] == ["over"]
+    assert told.position is None
+
+
+async def test_another_tenants_task_is_not_explained(world: World) -> None:
+    theirs = await world.waiting(lane=await world.lane(tenant=world.stranger.id))
+
+    assert await explain(world.database, world.lanes, Feeder(), world.tenant.id, theirs) is None
+    assert await explain(world.database, world.lanes, Feeder(), world.tenant.id, uuid.uuid4()) is None
+
+
+async def test_a_node_without_a_feeder_can_explain_too(world: World) -> None:
+    task = await world.waiting()
+
+    told = await explain(world.database, world.lanes, None, world.tenant.id, task, now=world.now)
+
+    assert told is not None
+    assert [reason.reason for reason in told.waiting_for] == ["position"]
