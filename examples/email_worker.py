@@ -1,8 +1,8 @@
 """A worker with a plain and an async handler.
 
-    export DUETIME_URL=… DUETIME_KEY=…          # as `make up` prints them
-    duetime worker examples.email_worker:worker  # or: python examples/email_worker.py
-    python examples/submit_emails.py 10
+export DUETIME_URL=… DUETIME_KEY=…          # as `make up` prints them
+duetime worker examples.email_worker:worker  # or: python examples/email_worker.py
+python examples/submit_emails.py 10
 """
 
 import asyncio

@@ -2,7 +2,7 @@
 
 import random
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from duetime.admin.tenants import create_tenant
@@ -13,7 +13,7 @@ from duetime.lifecycle.claim import LaneOrder, claim_due
 from duetime.lifecycle.holders import Holders
 from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.lapse import end_silent_holders, sweep_left_behind
-from duetime.lifecycle.onward import Onward
+from duetime.lifecycle.onward import Onward, Wake
 from duetime.lifecycle.settle import Report, Settled, Settler
 from duetime.lifecycle.state import read_states
 from duetime.lifecycle.steer import Steering
@@ -27,13 +27,14 @@ class Engine:
     def __init__(self, database: Database) -> None:
         self.database = database
         self.woken: list[uuid.UUID] = []
+        self._wakes: list[Wake] = [self.woken.extend]
         self.partitions = Partitions(database)
         self.lanes = Lanes(database)
-        self.onward = Onward(database, self.partitions, self.woken.extend, random.Random(1))
+        self.onward = Onward(database, self.partitions, self._wake, random.Random(1))
         self.holders = Holders(database, self.onward)
         self.settler = Settler(database, self.holders, self.onward)
-        self.submitter = Submitter(database, self.lanes, self.partitions, self.woken.extend)
-        self.steering = Steering(database, self.partitions, self.woken.extend)
+        self.submitter = Submitter(database, self.lanes, self.partitions, self._wake)
+        self.steering = Steering(database, self.partitions, self._wake)
         self.tenant = 0
 
     @classmethod
@@ -42,6 +43,15 @@ class Engine:
         await engine.partitions.make_ahead()
         engine.tenant = (await create_tenant(database, tenant)).id
         return engine
+
+    def _wake(self, wakes: Iterable[uuid.UUID]) -> None:
+        rows = list(wakes)
+        for wake in self._wakes:
+            wake(rows)
+
+    def wake_also(self, wake: Wake) -> None:
+        """Tell somebody else, too, of rows put into due."""
+        self._wakes.append(wake)
 
     def lane_key(self, queue: str = "default", kind: Kind = Kind.PULL) -> LaneKey:
         return LaneKey(self.tenant, queue, PriorityClass.NORMAL, kind)
@@ -105,8 +115,12 @@ class Engine:
         """The worker dies, and everybody knows."""
         holder = await self.holders.register(self.tenant, worker)
         rows = await self.database.fetch("SELECT beats FROM holder WHERE id = $1", holder)
-        await end_silent_holders(self.database, self.holders, [(holder, rows[0]["beats"])])
+        await self.end_silent([(holder, rows[0]["beats"])])
+
+    async def end_silent(self, silent: Sequence[tuple[int, int]]) -> set[int]:
+        ended = await end_silent_holders(self.database, self.holders, silent)
         await sweep_left_behind(self.database, self.onward)
+        return ended
 
     async def state(self, task: uuid.UUID) -> TaskState | None:
         return (await read_states(self.database, [task])).get(task)

@@ -28,6 +28,8 @@ from duetime.database import launch
 from duetime.database.binaries import find_account
 from duetime.database.embedded import EmbeddedServer, find_free_port
 from duetime.database.migrate import migrate
+from duetime.database.partitions import Partitions
+from duetime.database.pool import Database
 
 TEMPLATE = "migrated"
 POSTGRES_15 = Path(os.environ.get("POSTGRES_15_BIN", "/usr/lib/postgresql/15/bin"))
@@ -210,3 +212,7 @@ async def _migrate(url: str) -> None:
     connection = await asyncpg.connect(url)
     await migrate(connection)
     await connection.close()
+    # Most tests need today's partitions; making them takes longer than copying them.
+    database = await Database.open(url)
+    await Partitions(database).make_ahead()
+    await database.close()

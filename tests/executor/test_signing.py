@@ -1,10 +1,13 @@
 """Signatures, checked by the public library that targets use."""
 
 import base64
+import hmac
 import json
 import time
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from duetime.executor.signing import show_secret, sign
@@ -43,6 +46,13 @@ def test_the_public_library_refuses_what_was_changed(changed: str) -> None:
 
     with pytest.raises(WebhookVerificationError):
         Webhook(show_secret(SECRET)).verify(b'{"n":2}' if changed == "body" else body, headers)
+
+
+@given(st.binary(max_size=200), st.binary(max_size=200))
+def test_a_signature_is_hmac_sha256_for_secrets_of_every_length(secret: bytes, body: bytes) -> None:
+    expected = hmac.digest(secret, b"018f.7." + body, "sha256")
+
+    assert sign(secret, "018f", 7, body) == "v1," + base64.b64encode(expected).decode()
 
 
 def test_a_signature_is_the_one_of_the_specification() -> None:

@@ -1,19 +1,12 @@
 """One task through every move, on a real database."""
 
+import itertools
 from datetime import timedelta
 
-import pytest
-
-from duetime.database.pool import Database
 from duetime.lifecycle.holders import Named
 from duetime.model.retry import RetryPolicy
 from duetime.model.task import Options, Outcome, TaskState
 from engine import Engine
-
-
-@pytest.fixture
-async def engine(database: Database) -> Engine:
-    return await Engine.open(database)
 
 
 async def test_a_task_is_submitted_claimed_and_settled(engine: Engine) -> None:
@@ -205,7 +198,7 @@ async def test_redriving_at_a_rate_spreads_the_tasks(engine: Engine) -> None:
     await engine.steering.redrive(tasks, rate=2.0)
 
     rows = await engine.database.fetch("SELECT due_ms(wake) AS ms FROM due ORDER BY wake")
-    gaps = [later["ms"] - earlier["ms"] for earlier, later in zip(rows, rows[1:], strict=False)]
+    gaps = [later["ms"] - earlier["ms"] for earlier, later in itertools.pairwise(rows)]
     assert gaps == [500, 500, 500, 500]
 
 

@@ -97,7 +97,8 @@ def test_no_result_is_not_sent() -> None:
 
 
 @pytest.mark.parametrize(
-    ("result", "says"), [(object(), "cannot be written as JSON"), ("x" * 70_000, "at most 65,536"), ("\ud800", "cannot")]
+    ("result", "says"),
+    [(object(), "cannot be written as JSON"), ("x" * 70_000, "at most 65,536"), ("\ud800", "cannot")],
 )
 def test_a_result_that_cannot_be_kept_is_a_permanent_failure(result: object, says: str) -> None:
     message, kind = failure(handlers.succeeded(hold(), result))

@@ -174,9 +174,9 @@ def test_sqlalchemy_connection(engine: sqlalchemy.Engine, key: str) -> None:
     with engine.begin() as connection:
         assert once(connection, key)
         assert not once(connection, key)
-    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        with pytest.raises(NotInTransaction):
-            once(connection, key)
+    alone = engine.execution_options(isolation_level="AUTOCOMMIT")
+    with alone.connect() as connection, pytest.raises(NotInTransaction):
+        once(connection, key)
 
 
 def test_sqlalchemy_sessions(engine: sqlalchemy.Engine, key: str) -> None:

@@ -3,6 +3,8 @@
 import uuid
 from dataclasses import dataclass
 
+from msgspec import UNSET
+
 from duetime.api import dead_operations as operations
 from duetime.api.filters import filter_of, read_filter, read_page
 from duetime.api.http import Answer, Request, Route, json_answer, make_decoder
@@ -59,12 +61,12 @@ class DeadLetters:
 
     async def _find(self, request: Request, asked: DropRequest) -> tuple[Ids, str | None]:
         """The ids that are meant and the tenant's own, and the cursor to go on from."""
-        if (asked.ids is not None) + (asked.filter is not None) + asked.all != 1:
+        if (asked.ids is not UNSET) + (asked.filter is not UNSET) + (asked.all is True) != 1:
             raise InvalidInput("give exactly one of ids, filter, and all: true")
         tenant = request.caller.tenant
-        if asked.ids is not None:
+        if asked.ids is not UNSET:
             if asked.cursor is not None:
                 raise InvalidInput.at("cursor", "not with ids")
             return [task for task in asked.ids if await lane_key(self.lanes, tenant, task) is not None], None
-        wanted = TaskFilter() if asked.filter is None else filter_of(asked.filter)
+        wanted = TaskFilter() if asked.filter is UNSET else filter_of(asked.filter)
         return await dead_ids(self.database, self.lanes, tenant, wanted, asked.cursor, asked.limit)

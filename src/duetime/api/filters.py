@@ -4,7 +4,7 @@ from datetime import datetime
 
 import msgspec
 
-from duetime.api.schemas import FilterRequest, Instant
+from duetime.api.schemas import DeadFilterRequest, FilterRequest, Instant
 from duetime.clock import to_ms_rounded_up
 from duetime.errors import InvalidInput
 from duetime.views.filters import DEFAULT_LIMIT, MAX_LIMIT, TaskFilter
@@ -24,11 +24,11 @@ def read_filter(query: dict[str, list[str]]) -> TaskFilter:
     )
 
 
-def filter_of(asked: FilterRequest) -> TaskFilter:
+def filter_of(asked: DeadFilterRequest) -> TaskFilter:
     """The same from a body; its errors are told under `filter`."""
     try:
         return TaskFilter.of(
-            asked.state,
+            asked.state if isinstance(asked, FilterRequest) else None,
             asked.type,
             asked.queue,
             asked.priority,

@@ -17,7 +17,6 @@ from duetime.api.operations import Operation, Parameter, Reply
 from duetime.api.problems import Problem
 from duetime.api.schemas import Accepted, BatchProblem, Rejected
 from duetime.api.seconds import schema_hook
-from duetime.model.task import MAX_BATCH
 
 OPERATIONS: list[Operation] = [
     *task_operations.OPERATIONS,
@@ -62,31 +61,12 @@ _BOTH_TIMES = {
     "required": ["run_at", "delay"],
     "properties": {"run_at": {"not": {"type": "null"}}, "delay": {"not": {"type": "null"}}},
 }
-_ONE_TIME = {
-    "oneOf": [
-        {"required": [one], "properties": {one: {"not": {"type": "null"}}, other: {"type": "null"}}}
-        for one, other in (("run_at", "delay"), ("delay", "run_at"))
-    ]
-}
+_ONE_TIME = {"oneOf": [{"required": ["run_at"]}, {"required": ["delay"]}]}
 _ONE_CHOICE = {
     "oneOf": [
-        {
-            "required": ["ids"],
-            "properties": {
-                "ids": {"type": "array"},
-                "filter": {"type": "null"},
-                "all": {"const": False},
-                "cursor": {"type": "null"},
-            },
-        },
-        {
-            "required": ["filter"],
-            "properties": {"ids": {"type": "null"}, "filter": {"type": "object"}, "all": {"const": False}},
-        },
-        {
-            "required": ["all"],
-            "properties": {"ids": {"type": "null"}, "filter": {"type": "null"}, "all": {"const": True}},
-        },
+        {"required": ["ids"], "properties": {"cursor": {"type": "null"}}},
+        {"required": ["filter"]},
+        {"required": ["all"], "properties": {"all": {"const": True}}},
     ]
 }
 #: What two fields of one object must be to each other, which no type can say.
@@ -183,7 +163,7 @@ def _operation(operation: Operation, schemas: _Schemas) -> dict[str, Any]:
     if parameters:
         answer["parameters"] = parameters
     if operation.body is not None:
-        content: dict[str, Any] = {"application/json": {"schema": _body_schema(operation, schemas)}}
+        content: dict[str, Any] = {"application/json": {"schema": schemas.of(operation.body)}}
         if operation.example is not None:
             content["application/json"]["example"] = operation.example
         content |= {kind: {"schema": dict(schema)} for kind, schema in operation.other_bodies.items()}
@@ -199,13 +179,6 @@ def _operation(operation: Operation, schemas: _Schemas) -> dict[str, Any]:
             },
         }
     return answer
-
-
-def _body_schema(operation: Operation, schemas: _Schemas) -> dict[str, Any]:
-    schema = dict(schemas.of(operation.body))
-    if operation is task_operations.SUBMIT_BATCH:
-        schema["maxItems"] = MAX_BATCH
-    return schema
 
 
 def _path_parameter(operation: Operation) -> dict[str, Any]:

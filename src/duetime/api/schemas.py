@@ -10,7 +10,7 @@ import uuid
 from datetime import datetime
 from typing import Annotated, Any, Literal, cast
 
-from msgspec import Meta, Raw, Struct, field
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
 from duetime.api.problems import Problem
 from duetime.api.seconds import Backoff, Delay, KeyRetention, RetryAfter, RetrySpan, Sla, Timeout, Wait
@@ -99,7 +99,10 @@ class RetryRequest(Struct, forbid_unknown_fields=True):
         DEFAULT_RETRY.max_attempts
     )
     min_backoff: Backoff = cast(Backoff, DEFAULT_RETRY.min_backoff)
-    max_backoff: Backoff = cast(Backoff, DEFAULT_RETRY.max_backoff)
+    max_backoff: Annotated[
+        Backoff | UnsetType,
+        Meta(description="The longest wait; one hour, or `min_backoff` if that is longer, where it is absent."),
+    ] = UNSET
     max_doublings: Annotated[
         int, Meta(ge=0, le=60, description="How often the wait doubles before it grows evenly.")
     ] = DEFAULT_RETRY.max_doublings
@@ -140,10 +143,9 @@ class TaskRequest(Struct, forbid_unknown_fields=True, gc=False):
     labels: Labels | None = None
 
 
-class FilterRequest(Struct, forbid_unknown_fields=True, rename={"from_": "from"}):
-    """Which tasks: all that is given must hold."""
+class DeadFilterRequest(Struct, forbid_unknown_fields=True, rename={"from_": "from"}):
+    """Which dead letters: all that is given must hold."""
 
-    state: TaskState | None = None
     type: TypeName | None = None
     queue: QueueName | None = None
     priority: Priority | None = None
@@ -162,6 +164,12 @@ class FilterRequest(Struct, forbid_unknown_fields=True, rename={"from_": "from"}
     to: Annotated[Instant | None, Meta(description="Due before this time.")] = None
 
 
+class FilterRequest(DeadFilterRequest, forbid_unknown_fields=True, rename={"from_": "from"}):
+    """Which tasks: all that is given must hold."""
+
+    state: TaskState | None = None
+
+
 Cursor = Annotated[
     str, Meta(max_length=200, description="`next` of the answer before.", extra_json_schema={"format": "cursor"})
 ]
@@ -178,23 +186,23 @@ class BulkRequest(Struct, forbid_unknown_fields=True):
 class BulkRescheduleRequest(BulkRequest, forbid_unknown_fields=True):
     """Tasks by filter, and their new time: exactly one of `run_at` and `delay`."""
 
-    run_at: Instant | None = None
-    delay: Delay | None = None
+    run_at: Instant | UnsetType = UNSET
+    delay: Delay | UnsetType = UNSET
 
 
 class RescheduleRequest(Struct, forbid_unknown_fields=True):
     """The new time: exactly one of the two."""
 
-    run_at: Instant | None = None
-    delay: Delay | None = None
+    run_at: Instant | UnsetType = UNSET
+    delay: Delay | UnsetType = UNSET
 
 
 class DropRequest(Struct, forbid_unknown_fields=True):
     """Dead letters: exactly one of `ids`, `filter` and `all`."""
 
-    ids: Annotated[list[uuid.UUID], Meta(max_length=MAX_IDS)] | None = None
-    filter: FilterRequest | None = None
-    all: bool = False
+    ids: Annotated[list[uuid.UUID], Meta(max_length=MAX_IDS)] | UnsetType = UNSET
+    filter: DeadFilterRequest | UnsetType = UNSET
+    all: bool | UnsetType = UNSET
     limit: Annotated[int, Meta(ge=1, le=MAX_BULK, description="How many to look at in this call.")] = 1_000
     cursor: Cursor | None = None
 

@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from msgspec import UNSET
+
 from duetime.api import task_operations as operations
 from duetime.api.filters import filter_of
 from duetime.api.http import Answer, Handler, Request, Route, json_answer, make_decoder
@@ -67,7 +69,7 @@ class Steer:
             run_at = None
             if verb == "reschedule":
                 asked = await request.json(_decode_reschedule)
-                run_at = self._new_time(asked.run_at, asked.delay)
+                run_at = self._new_time(asked)
             else:
                 await request.no_body()
             if await lane_key(self.lanes, caller.tenant, task) is None:
@@ -91,7 +93,7 @@ class Steer:
             run_at = None
             if verb == "reschedule":
                 asked = reschedule = await request.json(_decode_bulk_reschedule)
-                run_at = self._new_time(reschedule.run_at, reschedule.delay)
+                run_at = self._new_time(reschedule)
             else:
                 asked = await request.json(_decode_bulk)
             ids, following = await task_ids(
@@ -132,15 +134,15 @@ class Steer:
         waiting = [task for task, verdict in verdicts.items() if verdict.state is TaskState.RETRYING]
         return {**verdicts, **(await self.steering.run_now(waiting))} if waiting else verdicts
 
-    def _new_time(self, run_at: datetime | None, delay: float | None) -> datetime:
+    def _new_time(self, asked: RescheduleRequest | BulkRescheduleRequest) -> datetime:
         now = self.database.clock.now()
-        if (run_at is None) == (delay is None):
+        if (asked.run_at is UNSET) == (asked.delay is UNSET):
             raise InvalidInput.at("run_at", "give run_at or delay: exactly one of the two")
-        if run_at is None:
-            assert delay is not None
-            return now + timedelta(seconds=delay)
+        if asked.delay is not UNSET:
+            return now + timedelta(seconds=asked.delay)
+        assert asked.run_at is not UNSET
         errors: list[FieldError] = []
-        run_at = check_run_at(run_at, now, errors)
+        run_at = check_run_at(asked.run_at, now, errors)
         if errors:
             raise invalid(errors)
         return run_at

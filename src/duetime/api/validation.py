@@ -15,7 +15,7 @@ import msgspec
 
 from duetime.api.schemas import LABEL_KEY_PATTERN, NAME_PATTERN, RetryRequest, TargetRequest, TaskRequest
 from duetime.errors import DuetimeError, FieldError, InvalidInput, TooLarge
-from duetime.model.retry import RetryPolicy
+from duetime.model.retry import DEFAULT_RETRY, RetryPolicy
 from duetime.model.task import (
     MAX_PAYLOAD_BYTES,
     Kind,
@@ -256,12 +256,17 @@ def check_names(path: str, names: list[str]) -> frozenset[str]:
 
 
 def _check_retry(retry: RetryRequest, errors: list[FieldError]) -> RetryPolicy:
-    if retry.max_backoff < retry.min_backoff:
+    min_backoff = float(retry.min_backoff)
+    if retry.max_backoff is msgspec.UNSET:
+        max_backoff = max(DEFAULT_RETRY.max_backoff, min_backoff)
+    else:
+        max_backoff = float(retry.max_backoff)
+    if max_backoff < min_backoff:
         errors.append(FieldError("retry.max_backoff", "must not be less than min_backoff"))
     return RetryPolicy(
         retry.max_attempts,
-        float(retry.min_backoff),
-        float(retry.max_backoff),
+        min_backoff,
+        max_backoff,
         retry.max_doublings,
         _plain(retry.max_retry_duration),
     )

@@ -42,7 +42,7 @@ class Database:
         try:
             pool = await asyncpg.create_pool(
                 dsn,
-                min_size=1,
+                min_size=0,
                 max_size=size,
                 timeout=10.0,
                 command_timeout=60.0,
@@ -103,8 +103,7 @@ class Database:
             raise
         finally:
             if not is_usable:
-                # Cancelled or stalled: asking the server politely could take for ever.
-                connection.terminate()
+                _abandon(connection)
             await asyncio.shield(self._pool.release(connection, timeout=5.0))
 
     async def read_clock(self, timeout: float = 5.0) -> int:
@@ -119,6 +118,15 @@ class Database:
             await asyncio.wait_for(self._pool.close(), 5.0)
         except (TimeoutError, *_AWAY):
             self._pool.terminate()
+
+
+def _abandon(connection: asyncpg.Connection) -> None:
+    """Cancelled or stalled: asking the server politely could take for ever."""
+    try:
+        connection.terminate()
+    except asyncpg.InterfaceError:
+        # It broke by itself, and the pool has thrown it away already.
+        return
 
 
 async def _keep_session(connection: asyncpg.Connection) -> None:

@@ -14,7 +14,7 @@ import uuid
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from importlib.metadata import version
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -48,8 +48,9 @@ _RESERVED = frozenset(
     }
 )
 _RESERVED_PREFIXES = ("duetime-", "webhook-")
-_KEPT_HEADERS = frozenset(
-    {
+_KEPT_HEADERS = {
+    name.encode(): name
+    for name in (
         "content-encoding",
         "content-length",
         "content-type",
@@ -63,8 +64,8 @@ _KEPT_HEADERS = frozenset(
         "www-authenticate",
         "x-correlation-id",
         "x-request-id",
-    }
-)
+    )
+}
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _FIELD_VALUE = re.compile(r"[^\x00-\x08\x0a-\x1f\x7f]*")
 _HOST = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+(%[A-Za-z0-9._-]+)?")
@@ -104,7 +105,7 @@ class TargetError(ValueError):
     """The task's target cannot be called, now or later; the message is for the tenant."""
 
 
-@functools.lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=2048)
 def split_url(url: str) -> tuple[Origin, str, str]:
     """Origin, request target and `Host` of a URL; raises TargetError."""
     try:
@@ -153,54 +154,71 @@ def build_request(task: LeasedTask, secret: bytes, now_seconds: int, queue: str 
     """The signed request of one attempt; raises TargetError."""
     options = task.options
     target = options.target if options is not None else None
-    if target is None:
+    if options is None or target is None:
         raise TargetError("the task has no target")
-    origin, path, host = split_url(target.url)
-    if not _TOKEN.fullmatch(target.method):
-        raise TargetError("the target's method is not valid")
-    method = target.method.upper()
-    body = b"" if method in ("GET", "HEAD") else task.payload
+    head = _head_of(target.method, target.url, tuple(target.headers.items()), task.type, queue, options.trace)
+    body = task.payload if head.has_body else b""
     task_id = str(task.id)
-    # A header of the task's own takes the place of one of these.
-    headers = {
-        "user-agent": f"User-Agent: {_USER_AGENT}\r\n",
-        "accept": "Accept: */*\r\n",
-        "idempotency-key": f"Idempotency-Key: {task_id}\r\n",
-    }
-    if method not in ("GET", "HEAD"):
-        headers["content-type"] = "Content-Type: application/json\r\n"
-    if options is not None and options.trace is not None and _FIELD_VALUE.fullmatch(options.trace):
-        headers["traceparent"] = f"traceparent: {options.trace}\r\n"
-    _add_own_headers(headers, target)
-    framing = "" if method in ("GET", "HEAD") else f"Content-Length: {len(body)}\r\n"
-    if method == "HEAD":
-        framing = "Connection: close\r\n"
-    if not _FIELD_VALUE.fullmatch(task.type) or not _FIELD_VALUE.fullmatch(queue or ""):
-        raise TargetError("the task's type or queue does not fit into a header")
-    of_queue = f"Duetime-Queue: {queue}\r\n" if queue is not None else ""
-    head = (
-        f"{method} {path} HTTP/1.1\r\nHost: {host}\r\n{''.join(headers.values())}"
-        f"Accept-Encoding: identity\r\n{framing}"
+    text = (
+        f"{head.text}"
+        f"{head.framing % len(body)}"
+        f"{head.idempotency_key % task_id}"
         f"Duetime-Task-Id: {task_id}\r\nDuetime-Attempt: {task.number}\r\nDuetime-Due-At: {_rfc3339(task.run_at)}\r\n"
-        f"Duetime-Type: {task.type}\r\n{of_queue}"
         f"webhook-id: {task_id}\r\nwebhook-timestamp: {now_seconds}\r\n"
         f"webhook-signature: {sign(secret, task_id, now_seconds, body)}\r\n\r\n"
     )
-    return Request(origin, head.encode() + body, is_head=method == "HEAD")
+    return Request(head.origin, text.encode() + body, is_head=head.is_head)
 
 
-def _add_own_headers(headers: dict[str, str], target: Target) -> None:
-    for name, value in target.headers.items():
+class _Head(NamedTuple):
+    """What the requests of many tasks have in common; `%` marks what they have not."""
+
+    origin: Origin
+    text: str
+    framing: str
+    idempotency_key: str
+    has_body: bool
+    is_head: bool
+
+
+@functools.lru_cache(maxsize=512)
+def _head_of(
+    method: str, url: str, own: tuple[tuple[str, str], ...], type: str, queue: str | None, trace: str | None
+) -> _Head:
+    origin, path, host = split_url(url)
+    if not _TOKEN.fullmatch(method):
+        raise TargetError("the target's method is not valid")
+    if not all(_FIELD_VALUE.fullmatch(value or "") for value in (type, queue, trace)):
+        raise TargetError("the task's type, queue or trace does not fit into a header")
+    method = method.upper()
+    has_body = method not in ("GET", "HEAD")
+    # A header of the task's own takes the place of one of these.
+    headers = {"user-agent": f"User-Agent: {_USER_AGENT}\r\n", "accept": "Accept: */*\r\n"}
+    if has_body:
+        headers["content-type"] = "Content-Type: application/json\r\n"
+    if trace is not None:
+        headers["traceparent"] = f"traceparent: {trace}\r\n"
+    for name, value in own:
         lowered = name.lower()
         if lowered in _RESERVED or lowered.startswith(_RESERVED_PREFIXES):
             continue
         if not _TOKEN.fullmatch(name) or not _FIELD_VALUE.fullmatch(value):
             raise TargetError(f"the header {name!r} is not valid")
         headers[lowered] = f"{name}: {value}\r\n"
+    of_queue = f"Duetime-Queue: {queue}\r\n" if queue is not None else ""
+    return _Head(
+        origin,
+        f"{method} {path} HTTP/1.1\r\nHost: {host}\r\n{''.join(headers.values())}Accept-Encoding: identity\r\n"
+        f"Duetime-Type: {type}\r\n{of_queue}",
+        "Content-Length: %d\r\n" if has_body else "%.0s" if method == "GET" else "Connection: close\r\n%.0s",
+        "Idempotency-Key: %s\r\n" if "idempotency-key" not in headers else "%.0s",
+        has_body,
+        method == "HEAD",
+    )
 
 
 def _rfc3339(instant: datetime) -> str:
-    return instant.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return instant.astimezone(UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
 
 
 # From an answer to a report.
@@ -306,8 +324,8 @@ def read_retry_after(value: str | None, now: datetime) -> float | None:
 def _kept_headers(headers: list[tuple[bytes, bytes]]) -> dict[str, str]:
     kept: dict[str, str] = {}
     for raw_name, raw_value in headers:
-        name = raw_name.lower().decode("latin-1")
-        if name in _KEPT_HEADERS and name not in kept:
+        name = _KEPT_HEADERS.get(raw_name)
+        if name is not None and name not in kept:
             kept[name] = raw_value[:_MAX_HEADER_CHARACTERS].decode("latin-1").strip()
     return kept
 

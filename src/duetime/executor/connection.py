@@ -10,8 +10,8 @@ import asyncio
 import enum
 import re
 import socket
+import time
 from collections.abc import Callable
-from typing import cast
 from typing import cast
 
 import httptools
@@ -21,6 +21,7 @@ from duetime.model.task import MAX_RESPONSE_BYTES
 MAX_HEAD_BYTES = 64 * 1024
 MAX_DRAIN_BYTES = 256 * 1024
 
+_PEEK = int(socket.MSG_PEEK | socket.MSG_DONTWAIT)
 _KEEP_ALIVE_TIMEOUT = re.compile(rb"(?:^|[,;\s])timeout=(\d{1,6})", re.IGNORECASE)
 
 
@@ -45,7 +46,7 @@ class ExchangeError(Exception):
 
 
 class Connection(asyncio.Protocol):
-    """Its fields from `status` on tell of the last exchange."""
+    """Its fields from `status` on tell of the last exchange; names of headers are in lower case."""
 
     def __init__(self, on_lost: "Callable[[Connection], None]") -> None:
         self._loop = asyncio.get_running_loop()
@@ -120,7 +121,7 @@ class Connection(asyncio.Protocol):
         if self._is_broken or self._transport is None or self._transport.is_closing() or self._socket is None:
             return False
         try:
-            self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+            self._socket.recv(1, _PEEK)
         except BlockingIOError:
             return True
         except OSError:
@@ -130,7 +131,7 @@ class Connection(asyncio.Protocol):
     def keep_alive_seconds(self) -> float | None:
         """How long the server said that it keeps an idle connection."""
         for name, value in self.headers:
-            if name.lower() == b"keep-alive" and (found := _KEEP_ALIVE_TIMEOUT.search(value)):
+            if name == b"keep-alive" and (found := _KEEP_ALIVE_TIMEOUT.search(value)):
                 return float(found[1])
         return None
 
@@ -155,7 +156,7 @@ class Connection(asyncio.Protocol):
             self.abort()
             return
         if not self._received_bytes:
-            self.first_byte_at = self._loop.time()
+            self.first_byte_at = time.perf_counter()
         self._received_bytes += len(data)
         try:
             self._parser.feed_data(data)
@@ -196,7 +197,7 @@ class Connection(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         # Trailers come after the head, and are not kept.
         if not self._has_head and self._waiter is not None:
-            self.headers.append((name, value))
+            self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         parser = self._parser
@@ -276,7 +277,7 @@ def _body_length(headers: list[tuple[bytes, bytes]]) -> int | None:
     """The body's length, 0 where it is chunked; None where only the connection's end ends it."""
     length: int | None = None
     for name, value in headers:
-        match name.lower():
+        match name:
             case b"transfer-encoding" if value.lower().rstrip().endswith(b"chunked"):
                 return 0
             case b"content-length" if value.strip().isdigit():

@@ -164,6 +164,11 @@ class Executor:
                 log.warning("no tasks to be had", error=str(error))
                 await asyncio.sleep(_AWAY_SECONDS)
                 continue
+            except Exception:
+                # Whatever it was, calls under way go on and the next ask may work.
+                log.exception("asking for tasks failed")
+                await asyncio.sleep(_AWAY_SECONDS)
+                continue
             self._take(tasks, is_alive)
             if not tasks:
                 # A feeder that has stopped answers at once.
@@ -351,8 +356,9 @@ class Executor:
         ]
         try:
             answer = await self._holders.beat(_TENANT, self.name, named)
-        except Unavailable as error:
-            log.warning("a beat was not heard", error=str(error))
+        except Exception as error:
+            # Whatever it was, a holder that stops beating loses all it holds.
+            log.warning("a beat was not heard", error=str(error), exc_info=not isinstance(error, Unavailable))
             self._announcing = announced + self._announcing
             self._give_back_late_announcements()
             return False

@@ -183,7 +183,9 @@ class Submitter:
                     keys.setdefault((call.tenant, task.idempotency_key), (identifier, task, call.request))
         ordered = sorted(keys.items())
         asked = sorted(requests.items())
-        parameters = _columns(calls) | {
+        # Of two calls under one request only the first may store its tasks.
+        firsts = [call for call in calls if call.request is None or requests[call.request] is call]
+        parameters = _columns(firsts) | {
             "now": self._now,
             "minted_ms": minted_ms,
             "tolerance_ms": MINT_TOLERANCE_MS,
@@ -197,8 +199,8 @@ class Submitter:
             "key_fingerprints": [task.fingerprint for _, (_, task, _) in ordered],
             "key_ttls": [task.idempotency_ttl for _, (_, task, _) in ordered],
             "key_requests": [request for _, (_, _, request) in ordered],
-            "requests": [call.request for call in calls for _ in call.tasks],
-            "is_keyed": [task.idempotency_key is not None for call in calls for task in call.tasks],
+            "requests": [call.request for call in firsts for _ in call.tasks],
+            "is_keyed": [task.idempotency_key is not None for call in firsts for task in call.tasks],
         }
         rows = await self._run_through_doubt(parameters, is_repeat=is_repeat)
         if not rows.is_fresh:

@@ -38,7 +38,7 @@ TRANSITIONS: dict[Move, tuple[frozenset[TaskState], frozenset[TaskState]]] = {
     Move.SNOOZE: (frozenset({_S.RUNNING}), WAITING),
     Move.LAPSE: (frozenset({_S.RUNNING}), frozenset({_S.READY, _S.DEAD})),
     Move.RELEASE: (frozenset({_S.RUNNING}), frozenset({_S.READY, _S.SCHEDULED, _S.RETRYING, _S.DEAD})),
-    Move.EXPIRE: (WAITING | {_S.RUNNING, _S.PAUSED}, frozenset({_S.EXPIRED})),
+    Move.EXPIRE: (WAITING | {_S.RUNNING, _S.PAUSED, _S.BLOCKED}, frozenset({_S.EXPIRED})),
     Move.CANCEL: (WAITING | {_S.RUNNING, _S.PAUSED, _S.BLOCKED, _S.DEAD}, frozenset({_S.CANCELLED})),
     Move.PAUSE: (WAITING, frozenset({_S.PAUSED})),
     Move.RESUME: (frozenset({_S.PAUSED}), WAITING),

@@ -6,6 +6,7 @@ out cannot be ended from outside).
 """
 
 import asyncio
+import contextvars
 import time
 from collections import deque
 from collections.abc import Callable
@@ -18,6 +19,20 @@ from duetime.sdk.threads import Finished, Threads
 
 #: A cancelled async handler that has not ended by then is reported without it.
 _CLEANUP_SECONDS = 5.0
+#: Handlers that never wait share the event loop with everything else: a turn is about this long.
+_STEP_SECONDS = 0.002
+
+
+class _Hand:
+    """One task of the event loop that runs async handlers."""
+
+    __slots__ = ("has_suspended", "is_busy", "task")
+
+    def __init__(self) -> None:
+        self.task: asyncio.Task[None] | None = None
+        #: A handler is under way.
+        self.is_busy = False
+        self.has_suspended = False
 
 
 class Crew:
@@ -42,6 +57,8 @@ class Crew:
         self.running: set[Held] = set()
         self._idle = asyncio.Event()
         self._idle.set()
+        self._context = contextvars.copy_context()
+        self._is_launching = False
         self._look_at = float("inf")
         self._look_timer: asyncio.TimerHandle | None = None
 
@@ -63,40 +80,69 @@ class Crew:
         self._waiting_plain.clear()
         return waiting
 
+    def add_first(self, held: Held) -> None:
+        (self._waiting_async if held.handler.is_async else self._waiting_plain).appendleft(held)
+        self.begin_waiting()
+
     def begin_waiting(self) -> None:
         """Begin as many as there are free slots, if anything may be begun now."""
         if not self.has_waiting or not self._may_begin():
             return
-        while self._waiting_async and self._async_slots > 0:
-            self.begin(self._waiting_async.popleft())
+        if self._waiting_async and self._async_slots > 0 and not self._is_launching:
+            self._launch()
         while self._waiting_plain and self._plain_slots > 0:
-            self.begin(self._waiting_plain.popleft())
+            held = self._waiting_plain.popleft()
+            self._plain_slots -= 1
+            self._note_begun(held)
+            self._threads.put(held)
 
-    def has_slot(self, held: Held) -> bool:
-        return (self._async_slots if held.handler.is_async else self._plain_slots) > 0
-
-    def begin(self, held: Held) -> None:
+    def _note_begun(self, held: Held) -> None:
         held.begin()
         if held.deadline < self._look_at:
             self._look_again(held.deadline)
         self.running.add(held)
         self._idle.clear()
-        if held.handler.is_async:
-            self._async_slots -= 1
-            held.running = self._loop.create_task(self._perform_async(held), name=held.task.id)
-        else:
-            self._plain_slots -= 1
-            self._threads.put(held)
 
-    async def _perform_async(self, held: Held) -> None:
-        try:
-            result = await held.handler.function(*handlers.arguments_of(held, self._worker))
-            settlement = handlers.succeeded(held, result)
-        except asyncio.CancelledError as error:
-            settlement = handlers.failed(held, error)
-        except (Exception, SystemExit) as error:
-            settlement = handlers.failed(held, error)
-        self._finish(held, settlement)
+    def _launch(self) -> None:
+        """Start one more hand; when its first step is over, see whether another is needed."""
+        self._is_launching = True
+        hand = _Hand()
+        # The crew's own context: we may be called from within a handler's.
+        hand.task = self._loop.create_task(self._work_off(hand), context=self._context.copy())
+        self._loop.call_soon(self._after_first_step, hand)
+
+    def _after_first_step(self, hand: "_Hand") -> None:
+        self._is_launching = False
+        hand.has_suspended = hand.is_busy
+        self.begin_waiting()
+
+    async def _work_off(self, hand: "_Hand") -> None:
+        """Run async handlers one after the other for as long as none of them waits for anything.
+
+        A handler that suspends has this task to itself from then on, and one that
+        changed the context or was stopped is its last: no handler can see what
+        another left behind.  So a task of the loop is made for each handler that
+        waits, and one for all of those that do not.
+        """
+        clean = contextvars.copy_context()
+        until = time.monotonic() + _STEP_SECONDS
+        while self._waiting_async and self._async_slots > 0 and self._may_begin():
+            held = self._waiting_async.popleft()
+            self._async_slots -= 1
+            held.running = hand.task
+            self._note_begun(held)
+            hand.is_busy = True
+            try:
+                result = await held.handler.function(*handlers.arguments_of(held, self._worker))
+                settlement = handlers.succeeded(held, result)
+            except (Exception, asyncio.CancelledError, SystemExit) as error:
+                settlement = handlers.failed(held, error)
+            hand.is_busy = False
+            self._finish(held, settlement)
+            if hand.has_suspended or held.stop is not None:
+                return
+            if held.began > until or contextvars.copy_context() != clean:
+                return
 
     def _perform_plain(self, held: Held) -> Settlement:
         try:

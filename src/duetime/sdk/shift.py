@@ -171,14 +171,6 @@ class Shift:
             self._trial.has_started = True
             self._beats.beat_now()
 
-    def _run_trial(self) -> None:
-        """Once a beat has named it as started, and a slot is free."""
-        trial = self._trial
-        if trial is None or trial.started_at is not None or not self._is_trial_told:
-            return
-        if self._may_begin() and self._crew.has_slot(trial):
-            self._crew.begin(trial)
-
     def _end_trial(self) -> None:
         self._trial = None
         self._begin_trial()
@@ -190,12 +182,9 @@ class Shift:
             self._first_beat.set_result(None)
         if verdicts.lost or verdicts.cancelled:
             self._drop([held for held, _ in named], verdicts)
-        if self._trial is not None and (self._trial, True) in named:
+        if self._trial is not None and not self._is_trial_told and (self._trial, True) in named:
             self._is_trial_told = True
-        self._begin()
-
-    def _begin(self) -> None:
-        self._run_trial()
+            self._crew.add_first(self._trial)
         self._crew.begin_waiting()
 
     def _on_beat_error(self, error: ApiError) -> None:
@@ -235,7 +224,7 @@ class Shift:
         self._finished_count += 1
         if held is self._trial:
             self._end_trial()
-        self._begin()
+        self._crew.begin_waiting()
         if not self._room_made.is_set() and self._is_worth_asking(self._room()):
             self._room_made.set()
 

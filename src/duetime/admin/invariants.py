@@ -1,0 +1,140 @@
+"""What must hold of the data path, checked on a live database without stopping it.
+
+All of one check is read in one snapshot, under locks that only keep partitions
+from being dropped meanwhile, so what it finds is wrong and not merely in
+motion.  A deep check reads every row; one that is not deep reads some thousand
+tasks by index, whatever the size of the database, and may miss something.
+"""
+
+import uuid
+
+import asyncpg
+import msgspec
+
+from duetime.database.partitions import BOUNDS, parse_bound
+from duetime.database.pool import Database
+from duetime.database.statements import Statement, load
+from duetime.errors import Unavailable
+from duetime.ids import just_after, just_before
+
+SQL = load(__package__, "invariants.sql")
+
+#: Of how many lanes, and how many tasks of them all, a check that is not deep looks.
+_SOME_LANES = 100
+_SOME_TASKS = 5_000
+_SOME_ROWS = 1_000
+_LIMIT_SECONDS = 15.0
+_DEEP_LIMIT_SECONDS = 6 * 3600.0
+_LOCK_SECONDS = 10.0
+
+#: Our sessions leave the planner only index plans, and a deep check reads whole tables.
+_DEEP_PLANS = {
+    "enable_seqscan": "on",
+    "enable_bitmapscan": "on",
+    "enable_hashjoin": "on",
+    "enable_mergejoin": "on",
+    "plan_cache_mode": "force_custom_plan",
+    "work_mem": "64MB",
+}
+
+#: Each rule as the sentence that says that it is broken.
+RULES = {
+    "two_places": "a task is in more than one of due, claim, held and dead",
+    "open_and_over": "a task has a final attempt and is still in due, claim, held or dead",
+    "nowhere": "a task is lost: it is not in due, claim, held or dead, and has no final attempt",
+    "after_final": "a task was tried again after a final attempt",
+    "numbering": "a task's attempts are not numbered 1, 2, 3 …, each once",
+    "next_number": "a task's next attempt does not have the number after its last one",
+    "no_task": "a task is open and its own row is gone",
+    "wrong_lane": "a row is in another lane than its task's id says",
+    "no_holder": "a running task's holder does not exist",
+    "left_behind": "a running task is with a holder that ended long ago",
+    "wrong_key": "an idempotency key stands for a task that is not there or not its own",
+    "key_twice": "two tasks were made under one idempotency key",
+}
+
+
+class Violation(msgspec.Struct, frozen=True):
+    """A rule that does not hold: how often, and one task to look at."""
+
+    rule: str
+    count: int
+    example: str
+
+    @property
+    def sentence(self) -> str:
+        times = "once" if self.count == 1 else f"{self.count:,} times"
+        return f"{RULES[self.rule]} ({times}, for example {self.example})"
+
+
+async def check_invariants(database: Database, *, deep: bool) -> list[Violation]:
+    """Every rule that is broken; an empty list if all is well."""
+    limit = _DEEP_LIMIT_SECONDS if deep else _LIMIT_SECONDS
+    # A transaction of its own connection: the pool gives one to the caller alone.
+    async with database.connection() as connection:
+        try:
+            async with connection.transaction(isolation="repeatable_read", readonly=True):
+                await connection.execute(f"SET LOCAL statement_timeout = {int(limit * 1000)}")
+                await connection.execute(f"SET LOCAL lock_timeout = {int(_LOCK_SECONDS * 1000)}")
+                for name, value in _DEEP_PLANS.items() if deep else ():
+                    await connection.execute(f"SET LOCAL {name} = '{value}'")
+                # Before the first read, which takes the snapshot: a partition that was
+                # replaced after it would hold rows that the snapshot does not see.
+                await connection.execute("LOCK TABLE task, attempt, due, claim, held, dead IN ACCESS SHARE MODE")
+                return await _Check(connection, limit + 5.0).run(deep)
+        except (asyncpg.QueryCanceledError, asyncpg.LockNotAvailableError) as error:
+            raise Unavailable(f"the invariants could not be checked within {limit:g} s: {error}") from error
+
+
+class _Check:
+    def __init__(self, connection: asyncpg.Connection, limit: float) -> None:
+        self._connection = connection
+        self._limit = limit
+
+    async def run(self, deep: bool) -> list[Violation]:
+        kept_from = await self._read_kept_from()
+        if deep:
+            broken = await self._fetch(_judged("rows_of_all"), kept_from=kept_from)
+            broken += await self._fetch(SQL["judge_keys_twice"])
+        else:
+            lanes, tasks = await self._pick()
+            broken = await self._fetch(_judged("rows_of_some"), kept_from=kept_from, lanes=lanes, tasks=tasks)
+        most = None if deep else _SOME_ROWS
+        broken += await self._fetch(SQL["judge_claims"], most=most)
+        broken += await self._fetch(SQL["judge_keys"], most=most, kept_from=kept_from)
+        found = [Violation(row["rule"], row["tasks"], row["example"]) for row in broken]
+        return sorted(found, key=lambda violation: list(RULES).index(violation.rule))
+
+    async def _read_kept_from(self) -> uuid.UUID:
+        """Before this, only what is open still has all of its rows: the oldest partitions hold nothing else."""
+        ends = [0]
+        for table in ("task", "attempt"):
+            spans = [parse_bound(row["bound"]) for row in await self._connection.fetch(BOUNDS, table)]
+            ends += [end for start, end in spans if start == 0]
+        return just_before(max(ends))
+
+    async def _pick(self) -> tuple[list[int], list[uuid.UUID]]:
+        (counted,) = await self._fetch(SQL["count_lanes"], most=_SOME_LANES)
+        now_ms = await self._connection.fetchval(
+            "SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint", timeout=self._limit
+        )
+        rows = await self._fetch(
+            SQL["pick"],
+            lanes=_SOME_LANES,
+            each=_SOME_TASKS // max(1, counted["lanes"]),
+            until=just_after(now_ms),
+            most=_SOME_ROWS,
+        )
+        return [row["lane"] for row in rows], [row["task"] for row in rows]
+
+    async def _fetch(self, statement: Statement, **parameters: object) -> list[asyncpg.Record]:
+        rows: list[asyncpg.Record] = await self._connection.fetch(
+            statement.sql, *statement.arguments(parameters), timeout=self._limit
+        )
+        return rows
+
+
+def _judged(source: str) -> Statement:
+    """The rows of some or all tasks, with the rules behind them."""
+    rows, judge = SQL[source], SQL["judge"]
+    return Statement(source, f"WITH found AS (\n{rows.sql}\n),\n{judge.sql}", rows.parameters)

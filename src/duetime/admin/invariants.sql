@@ -1,0 +1,196 @@
+-- What must hold of the data path, read in one snapshot; nothing here writes.
+-- `rows_of_all` and `rows_of_some` give one row for each place in which a task
+-- is found; `judge` is put behind either of them and groups those rows by task,
+-- so that no rule needs a join.
+-- Places: 0 task, 1 due, 2 claim, 3 held, 4 dead, 5 attempt.
+
+-- name: rows_of_all
+-- Time:  reads every row of the six tables once.
+-- Gives: for a task row, whether its history may be gone; for an attempt, whether it is final.
+SELECT lane, id AS task, 0 AS place, NULL::int AS number, id < @kept_from::uuid AS flag FROM task
+ UNION ALL
+SELECT lane, task, 1, number, NULL FROM due
+ UNION ALL
+SELECT lane, task, 2, number, NULL FROM claim
+ UNION ALL
+SELECT lane, task, 3, number, NULL FROM held
+ UNION ALL
+SELECT lane, task, 4, number, NULL FROM dead
+ UNION ALL
+SELECT lane, task, 5, number, final FROM attempt
+
+-- name: rows_of_some
+-- The same of some tasks, each given once.
+-- Index: the primary key of each table; due_task for later wakes.
+SELECT task.lane, task.id AS task, 0 AS place, NULL::int AS number, task.id < @kept_from::uuid AS flag
+  FROM unnest(@lanes::int[], @tasks::uuid[]) AS picked (lane, task)
+  JOIN task
+    ON task.lane = picked.lane
+   AND task.id = picked.task
+ UNION ALL
+SELECT due.lane, due.task, 1, due.number, NULL
+  FROM unnest(@lanes::int[], @tasks::uuid[]) AS picked (lane, task)
+  JOIN due
+    ON due.lane = picked.lane
+   AND due.wake = picked.task
+   AND due.task = picked.task
+ UNION ALL
+SELECT due.lane, due.task, 1, due.number, NULL
+  FROM unnest(@lanes::int[], @tasks::uuid[]) AS picked (lane, task)
+  JOIN due
+    ON due.lane = picked.lane
+   AND due.task = picked.task
+   AND due.wake <> due.task
+ UNION ALL
+SELECT claim.lane, claim.task, 2, claim.number, NULL
+  FROM unnest(@lanes::int[], @tasks::uuid[]) AS picked (lane, task)
+  JOIN claim
+    ON claim.lane = picked.lane
+   AND claim.task = picked.task
+ UNION ALL
+SELECT held.lane, held.task, 3, held.number, NULL
+  FROM unnest(@lanes::int[], @tasks::uuid[]) AS picked (lane, task)
+  JOIN held
+    ON held.lane = picked.lane
+   AND held.task = picked.task
+ UNION ALL
+SELECT dead.lane, dead.task, 4, dead.number, NULL
+  FROM unnest(@lanes::int[], @tasks::uuid[]) AS picked (lane, task)
+  JOIN dead
+    ON dead.lane = picked.lane
+   AND dead.task = picked.task
+ UNION ALL
+SELECT attempt.lane, attempt.task, 5, attempt.number, attempt.final
+  FROM unnest(@lanes::int[], @tasks::uuid[]) AS picked (lane, task)
+  JOIN attempt
+    ON attempt.lane = picked.lane
+   AND attempt.task = picked.task
+
+-- name: judge
+-- The part behind `WITH found AS (…),`: how many tasks break which rule.
+facts AS (
+    SELECT lane, task,
+           count(*) FILTER (WHERE place = 0) AS asked,
+           bool_or(flag) FILTER (WHERE place = 0) AS may_be_retired,
+           count(*) FILTER (WHERE place BETWEEN 1 AND 4) AS open,
+           max(number) FILTER (WHERE place BETWEEN 1 AND 3) AS next_number,
+           max(number) FILTER (WHERE place = 4) AS dead_number,
+           count(*) FILTER (WHERE place = 5) AS attempts,
+           COALESCE(max(number) FILTER (WHERE place = 5), 0) AS last_number,
+           count(*) FILTER (WHERE place = 5 AND flag) AS finals,
+           min(number) FILTER (WHERE place = 5 AND flag) AS final_number
+      FROM found
+     GROUP BY lane, task
+)
+SELECT rule, count(*) AS tasks, min(task::text) AS example
+  FROM facts
+ CROSS JOIN LATERAL (VALUES
+       ('two_places',    open > 1),
+       ('open_and_over', open > 0 AND finals > 0),
+       ('nowhere',       asked > 0 AND open = 0 AND finals = 0 AND NOT may_be_retired),
+       ('after_final',   last_number > final_number),
+       ('numbering',     attempts <> last_number),
+       ('next_number',   next_number <> last_number + 1 OR dead_number <> last_number),
+       ('no_task',       asked = 0 AND open > 0),
+       ('wrong_lane',    ('x' || right(replace(task::text, '-', ''), 8))::bit(32)::int <> lane)) AS checked (rule, broken)
+ WHERE broken
+ GROUP BY rule
+
+-- name: pick
+-- Tasks to look at: of some lanes the latest due and the first waiting, and some
+-- of what runs, is held or is dead.
+-- Index: the primary keys, which give the order, so LIMIT stops the scans.
+WITH some_lane AS MATERIALIZED (
+    SELECT id
+      FROM lane
+     ORDER BY random()
+     LIMIT @lanes::int
+)
+SELECT latest.lane, latest.id AS task
+  FROM some_lane
+ CROSS JOIN LATERAL (
+       SELECT lane, id
+         FROM task
+        WHERE task.lane = some_lane.id
+          AND task.id < @until::uuid
+        ORDER BY id DESC
+        LIMIT @each::int) AS latest
+ UNION
+SELECT first.lane, first.task
+  FROM some_lane
+ CROSS JOIN LATERAL (
+       SELECT lane, task
+         FROM due
+        WHERE due.lane = some_lane.id
+        ORDER BY wake
+        LIMIT @each::int) AS first
+ UNION
+(SELECT lane, task FROM claim LIMIT @most::int)
+ UNION
+(SELECT lane, task FROM held LIMIT @most::int)
+ UNION
+(SELECT lane, task FROM dead ORDER BY died_at DESC LIMIT @most::int)
+
+-- name: count_lanes
+SELECT count(*) AS lanes
+  FROM (SELECT FROM lane LIMIT @most::int) AS some_lane
+
+-- name: judge_claims
+-- A claim's holder is there; one that ended is not left with it for longer than
+-- every node looks back for such claims.
+SELECT CASE WHEN holder.id IS NULL THEN 'no_holder' ELSE 'left_behind' END AS rule,
+       count(*) AS tasks, min(claimed.task::text) AS example
+  FROM (SELECT task, holder FROM claim LIMIT @most::int) AS claimed
+  LEFT JOIN holder
+    ON holder.id = claimed.holder
+ WHERE holder.id IS NULL
+    OR holder.ended_at < clock_timestamp() - interval '15 minutes'
+ GROUP BY 1
+
+-- name: judge_keys
+-- An idempotency key stands for a task that is there, is its tenant's, and carries this very key.
+SELECT 'wrong_key' AS rule, count(*) AS tasks, min(named.task::text) AS example
+  FROM (SELECT tenant, key, task, ('x' || right(replace(task::text, '-', ''), 8))::bit(32)::int AS lane
+          FROM idempotency_key
+         WHERE expires_at > clock_timestamp()
+         ORDER BY expires_at DESC
+         LIMIT @most::int) AS named
+  LEFT JOIN lane
+    ON lane.id = named.lane
+  LEFT JOIN task
+    ON task.lane = named.lane
+   AND task.id = named.task
+ WHERE named.task >= @kept_from::uuid
+   AND (task.id IS NULL
+        OR lane.tenant IS DISTINCT FROM named.tenant
+        OR convert_from(task.options, 'UTF8')::json ->> 'idempotency_key' <> named.key)
+HAVING count(*) > 0
+
+-- name: judge_keys_twice
+-- One task for each key: none was made beside the one that the key stands for, and
+-- never two within the second that every key is kept at least.
+-- Time:  reads every task that carries a key.
+WITH keyed AS (
+    SELECT lane.tenant, convert_from(task.options, 'UTF8')::json ->> 'idempotency_key' AS key, task.id, task.created_at
+      FROM task
+      JOIN lane
+        ON lane.id = task.lane
+     WHERE position('"idempotency_key"'::bytea IN task.options) > 0
+),
+compared AS (
+    SELECT keyed.id, keyed.created_at, named.task AS named, named.expires_at,
+           lag(keyed.created_at) OVER by_key AS made_before,
+           max(keyed.created_at) FILTER (WHERE keyed.id = named.task) OVER whole_key AS named_at
+      FROM keyed
+      LEFT JOIN idempotency_key AS named
+        ON named.tenant = keyed.tenant
+       AND named.key = keyed.key
+     WHERE keyed.key IS NOT NULL
+    WINDOW by_key AS (PARTITION BY keyed.tenant, keyed.key ORDER BY keyed.created_at, keyed.id),
+           whole_key AS (PARTITION BY keyed.tenant, keyed.key)
+)
+SELECT 'key_twice' AS rule, count(*) AS tasks, min(id::text) AS example
+  FROM compared
+ WHERE created_at < made_before + interval '0.9 seconds'
+    OR (expires_at > clock_timestamp() AND created_at > named_at)
+HAVING count(*) > 0

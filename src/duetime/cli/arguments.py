@@ -1,0 +1,159 @@
+"""Words of the command line that stand for values, and the options that choose tasks.
+
+What is wrong here is said before anything is sent.
+"""
+
+import argparse
+import uuid
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+
+from duetime.errors import UsageError
+from duetime.model.duration import format_duration, parse_duration
+from duetime.model.task import PriorityClass, TaskState
+from duetime.sdk.wire import Filter
+
+PRIORITIES = [each.word for each in PriorityClass]
+STATES = [state.value for state in TaskState]
+_RIGHT_TIME = "is not a time such as 2030-01-31T12:00:00Z or '2030-01-31 12:00' (local)"
+
+
+def duration(text: str) -> float:
+    """Seconds, from "90", "5m" or "1h30m"."""
+    try:
+        seconds = parse_duration(float(text) if _is_number(text) else text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a duration: {error}") from error
+    if seconds < 0:
+        raise argparse.ArgumentTypeError(f"'{text}' is negative")
+    return seconds
+
+
+def spoken(seconds: float) -> str:
+    return format_duration(seconds)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def instant(text: str) -> str:
+    """A time as the API takes it; without a zone it is this machine's local time."""
+    try:
+        return datetime.fromisoformat(text.strip()).astimezone(UTC).isoformat()
+    except (ValueError, OverflowError) as error:
+        raise argparse.ArgumentTypeError(f"'{text}' {_RIGHT_TIME}") from error
+
+
+def after(seconds: float) -> str:
+    """The time that is so far away, as the API takes it."""
+    try:
+        return (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat()
+    except OverflowError as error:
+        raise UsageError("--delay: that is beyond the calendar") from error
+
+
+def task_id(text: str) -> str:
+    try:
+        return str(uuid.UUID(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(
+            f"'{text}' is not a task id; one looks like 0199a3c4-6f00-8123-9abc-def000000101"
+        ) from error
+
+
+def pair(text: str) -> tuple[str, str]:
+    """A label as name=value."""
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a label: write name=value")
+    return name, value
+
+
+def header(text: str) -> tuple[str, str]:
+    name, colon, value = text.partition(":")
+    if not colon or not name.strip():
+        raise argparse.ArgumentTypeError(f"'{text}' is not a header: write 'Name: value'")
+    return name.strip(), value.strip()
+
+
+def count(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 1_000_000_000:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number from 1 on")
+    return int(text)
+
+
+def rate(text: str) -> float:
+    """Tasks a second."""
+    if not _is_number(text) or not 0.01 <= float(text) <= 1_000_000:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a rate: write tasks a second, from 0.01 on")
+    return float(text)
+
+
+def unique(option: str, pairs: Sequence[tuple[str, str]] | None) -> dict[str, str]:
+    """Pairs as a mapping; the same name with two values is a slip."""
+    found: dict[str, str] = {}
+    for name, value in pairs or ():
+        if found.setdefault(name, value) != value:
+            raise UsageError(f"{option}: {name} is given two values")
+    return found
+
+
+def json_text(what: str, text: bytes) -> msgspec.Raw:
+    """JSON, checked and otherwise left as it was written."""
+    try:
+        text.decode("utf-8")
+        msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        hint = "" if text.lstrip()[:1] in (b"{", b"[", b'"') else """; quote it for the shell: '{"name": "Ada"}'"""
+        raise UsageError(f"{what} is not JSON ({error}){hint}") from error
+    return msgspec.Raw(text.strip())
+
+
+def add_filter_options(parser: argparse.ArgumentParser, *, has_state: bool) -> None:
+    group = parser.add_argument_group("choose tasks by")
+    if has_state:
+        group.add_argument("--state", choices=STATES, metavar="STATE", help=", ".join(STATES))
+    group.add_argument("--type", metavar="TYPE", help="what kind of work it is")
+    group.add_argument("--queue", metavar="QUEUE")
+    group.add_argument("--priority", choices=PRIORITIES, metavar="CLASS", help=", ".join(PRIORITIES))
+    group.add_argument(
+        "--label", type=pair, action="append", metavar="NAME=VALUE", help="may be given several times; all must hold"
+    )
+    group.add_argument("--from", dest="from_", type=instant, metavar="TIME", help="due at or after this time")
+    group.add_argument("--to", type=instant, metavar="TIME", help="due before this time")
+
+
+def filter_of(arguments: argparse.Namespace) -> Filter:
+    """The filter that was given; empty if none was."""
+    found: Filter = {}
+    if getattr(arguments, "state", None):
+        found["state"] = arguments.state
+    if arguments.type is not None:
+        found["type"] = arguments.type
+    if arguments.queue is not None:
+        found["queue"] = arguments.queue
+    if arguments.priority is not None:
+        found["priority"] = arguments.priority
+    if arguments.label:
+        found["labels"] = unique("--label", arguments.label)
+    if arguments.from_ is not None:
+        found["from_"] = arguments.from_
+    if arguments.to is not None:
+        found["to"] = arguments.to
+    return found
+
+
+def words_of(wanted: Filter) -> str:
+    """The filter as a person would say it."""
+    said = [f"{name} {wanted[name]}" for name in ("state", "type", "queue", "priority") if name in wanted]
+    said += [f"label {name}={value}" for name, value in (wanted.get("labels") or {}).items()]
+    said += [f"due from {wanted['from_']}"] if "from_" in wanted else []
+    said += [f"due before {wanted['to']}"] if "to" in wanted else []
+    return ", ".join(said)

@@ -1,0 +1,95 @@
+"""Verbs by filter: ask first, then go on step by step until nothing is left."""
+
+import argparse
+import sys
+from collections.abc import Callable
+
+from duetime.cli.arguments import filter_of, words_of
+from duetime.cli.output import Progress, counted, print_note
+from duetime.errors import UsageError
+from duetime.sdk.client import Client
+from duetime.sdk.shapes import BulkResult
+from duetime.sdk.wire import Filter
+
+_COUNT_UP_TO = 200
+_COUNT_PAGES = 10
+
+#: One step from a cursor (None: from the start).
+Step = Callable[[str | None], BulkResult]
+
+
+def add_bulk_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--all", action="store_true", help="all of them, where nothing else chooses")
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+
+
+def chosen(arguments: argparse.Namespace, noun: str) -> Filter | None:
+    """None: by id.  Otherwise the filter, which is empty only if --all was given."""
+    wanted = filter_of(arguments)
+    if arguments.ids:
+        if wanted or arguments.all:
+            raise UsageError("give ids, or options that choose, not both")
+        return None
+    if not wanted and not arguments.all:
+        raise UsageError(f"say which {noun}s: give ids, or choose them (--type, --queue, …), or --all for every one")
+    return wanted
+
+
+def is_confirmed(arguments: argparse.Namespace, what: str, wanted: Filter, noun: str, seen: tuple[int, bool]) -> bool:
+    """Whether to go on; a program that gives --json is not asked."""
+    if arguments.yes or arguments.json:
+        return True
+    number, is_all = seen
+    if number == 0 and is_all:
+        return True
+    if not sys.stdin.isatty():
+        raise UsageError(f"this would {what} {noun}s by filter and there is nobody to ask: add --yes")
+    words = f" ({words_of(wanted)})" if wanted else ", every one there is"
+    amount = counted(number, noun) if is_all else f"{number:,} or more {noun}s"
+    sys.stderr.write(f"This will {what} {amount}{words}. Go on? [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def count_some(pages: Callable[[str | None], tuple[int, str | None]]) -> tuple[int, bool]:
+    """How many there are, as far as a few pages tell, and whether that is all."""
+    number, cursor = 0, None
+    for _ in range(_COUNT_PAGES):
+        found, cursor = pages(cursor)
+        number += found
+        if cursor is None:
+            return number, True
+        if number >= _COUNT_UP_TO:
+            break
+    return number, False
+
+
+def run_steps(step: Step, changed_of: Callable[[BulkResult], int], doing: str) -> tuple[int, int]:
+    """All steps; returns how many tasks fitted and how many were changed."""
+    progress = Progress()
+    matched = changed = 0
+    cursor = None
+    try:
+        while True:
+            result = step(cursor)
+            matched += result.matched
+            changed += changed_of(result)
+            cursor = result.next
+            if cursor is None:
+                return matched, changed
+            progress.say(f"{doing}: {changed:,} of {matched:,} so far")
+    except BaseException:
+        progress.clear()
+        if matched:
+            print_note(f"{doing}: stopped after {changed:,} of the {matched:,} looked at")
+        raise
+    finally:
+        progress.clear()
+
+
+def pages_of(client: Client, wanted: Filter) -> Callable[[str | None], tuple[int, str | None]]:
+    def read(cursor: str | None) -> tuple[int, str | None]:
+        page = client.list_page(limit=_COUNT_UP_TO, cursor=cursor, **wanted)
+        return len(page.items), page.next
+
+    return read

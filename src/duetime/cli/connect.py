@@ -1,0 +1,131 @@
+"""Which server to speak to, with which key, and what to say when it refuses.
+
+The address and the key come from the options, else from the environment, else
+from the data folder of a `duetime up` on this machine.  A key that was found in
+a folder is only ever sent to this machine.
+"""
+
+import argparse
+import ipaddress
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from duetime.errors import DuetimeError, UsageError
+from duetime.sdk.client import Client
+from duetime.sdk.errors import ApiError, ConfigurationError, SdkError, ServerUnreachable
+from duetime.sdk.wire import Call
+
+DEFAULT_URL = "http://127.0.0.1:8080"
+#: A person waits: long enough for a node that restarts, not for one that is not there.
+RETRY_SECONDS = 3.0
+
+
+class Refused(DuetimeError):
+    """The server said no, or nothing: exit code 1."""
+
+    code, title = "refused", "The server refused"
+
+
+def add_connection_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("the server")
+    group.add_argument("--url", metavar="URL", help="its address (DUETIME_URL, else that of the data folder)")
+    group.add_argument("--key", metavar="KEY", help="the API key (DUETIME_KEY, else that of the data folder)")
+    group.add_argument("--data", metavar="DIR", help="data folder of a `duetime up` on this machine (.duetime)")
+
+
+def add_json_option(parser: argparse.ArgumentParser, meaning: str = "the server's JSON, for programs") -> None:
+    parser.add_argument("--json", action="store_true", help=meaning)
+
+
+def find_server(arguments: argparse.Namespace) -> tuple[str, str]:
+    """Address and key; raises a UsageError that says what to give."""
+    folder = Path(arguments.data or os.environ.get("DUETIME_DATA") or ".duetime")
+    # A folder that was named is meant, whatever the environment says.
+    environment = {} if arguments.data else os.environ
+    url = arguments.url or environment.get("DUETIME_URL") or _read(folder / "url") or DEFAULT_URL
+    key = arguments.key or environment.get("DUETIME_KEY")
+    if not key and _is_this_machine(url):
+        key = _read(folder / "key")
+    if not key:
+        raise UsageError(
+            f"there is no API key for {url}: give --key, set DUETIME_KEY, or name the data folder of a `duetime up` "
+            "with --data"
+        )
+    return url, key
+
+
+def _read(file: Path) -> str | None:
+    try:
+        return file.read_text("utf-8").strip() or None
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{file} cannot be read: {getattr(error, 'strerror', None) or 'it is not text'}") from error
+
+
+def _is_this_machine(url: str) -> bool:
+    try:
+        host = urlsplit(url).hostname or ""
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def open_client(arguments: argparse.Namespace, retry_for: float = RETRY_SECONDS) -> Client:
+    url, key = find_server(arguments)
+    try:
+        return Client(url, key, retry_for=retry_for)
+    except ConfigurationError as error:
+        raise UsageError(str(error)) from error
+
+
+def talk(arguments: argparse.Namespace, action: Callable[[Client], int], retry_for: float = RETRY_SECONDS) -> int:
+    """Do something with a client; every way in which the server can refuse becomes one sentence."""
+    url, _ = find_server(arguments)
+    with open_client(arguments, retry_for) as client:
+        try:
+            return action(client)
+        except SdkError as error:
+            raise complaint(error, url) from error
+        except msgspec.DecodeError as error:
+            raise Refused(f"what {url} answers cannot be read: is it a duetime server?") from error
+
+
+def complaint(error: SdkError, url: str = "") -> DuetimeError:
+    """What to tell the user: wrong input is wrong usage, anything else a refusal."""
+    if isinstance(error, ApiError) and error.status == 422:
+        return UsageError(sentence_of(error, url))
+    return Refused(sentence_of(error, url))
+
+
+def sentence_of(error: SdkError, url: str = "") -> str:
+    match error:
+        case ServerUnreachable():
+            return f"no server answers at {url} ({_root_of(error)}): is it running? `duetime up` starts one"
+        case ApiError() if error.code.startswith("http_"):
+            return f"{url} answered with status {error.status} and no word of duetime: is it a duetime server?"
+        case ApiError():
+            named = [f"{each.path}: {each.message}" if each.path else each.message for each in error.errors]
+            return "; ".join([error.detail, *(each for each in named if each not in error.detail)])
+        case _:
+            return str(error)
+
+
+def _root_of(error: BaseException) -> str:
+    """What the machine said, without the names of classes around it."""
+    deepest: BaseException = error
+    while (cause := deepest.__cause__ or deepest.__context__) is not None:
+        deepest = cause
+    if isinstance(deepest, TimeoutError):
+        return "it took too long"
+    return (isinstance(deepest, OSError) and deepest.strerror) or str(deepest) or type(deepest).__name__
+
+
+def fetch(client: Client, call: Call[Any]) -> bytes:
+    """The answer as it was sent."""
+    return client.send(Call(call.method, call.path, bytes, call.body))

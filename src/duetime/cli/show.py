@@ -1,0 +1,138 @@
+"""A task, its attempts and its lists, as people read them."""
+
+from collections.abc import Sequence
+
+from duetime.cli.output import (
+    Column,
+    Table,
+    local_time,
+    paint,
+    paint_state,
+    print_fields,
+    print_json,
+    print_line,
+    printable,
+    span,
+    whole_time,
+)
+from duetime.model.attempt import REASONS
+from duetime.sdk.shapes import Attempt, AttemptError, DeadLetter, Explanation, Task
+
+TASK_COLUMNS = (
+    Column("ID"),
+    Column("STATE", paint=paint_state),
+    Column("DUE"),
+    Column("TRIES", plain="0"),
+    Column("TYPE", shrinks=True),
+    Column("QUEUE", shrinks=True, plain="default"),
+    Column("CLASS", plain="normal"),
+    Column("LABELS", shrinks=True, plain=""),
+)
+DEAD_COLUMNS = (
+    Column("ID"),
+    Column("DIED"),
+    Column("TRIES"),
+    Column("TYPE", shrinks=True),
+    Column("QUEUE", shrinks=True, plain="default"),
+    Column("REASON"),
+    Column("LAST ERROR", shrinks=True),
+)
+_ATTEMPT_COLUMNS = (
+    Column("N"),
+    Column("OUTCOME", paint=paint_state),
+    Column("PICKED UP"),
+    Column("TOOK"),
+    Column("STATUS", plain=""),
+    Column("HOLDER", shrinks=True),
+    Column("ERROR", shrinks=True),
+)
+
+
+def task_row(task: Task) -> Sequence[str]:
+    labels = " ".join(f"{name}={value}" for name, value in (task.labels or {}).items())
+    due = local_time(task.next_run_at or task.run_at)
+    return task.id, task.state, due, str(len(task.attempts)), task.type, task.queue, task.priority, labels
+
+
+def dead_row(letter: DeadLetter) -> Sequence[str]:
+    error = letter.error.message if letter.error is not None else ""
+    died = local_time(letter.died_at)
+    return letter.id, died, str(letter.attempts), letter.type, letter.queue, letter.reason, error
+
+
+def print_task(task: Task) -> None:
+    print_line(f"{paint('Task ' + task.id, 'bold')}  {paint_state(task.state)}")
+    print_fields(_fields(task))
+    if task.attempts:
+        print_line(paint("Attempts", "bold"))
+        Table(_ATTEMPT_COLUMNS, indent="  ").add([_attempt_row(attempt) for attempt in task.attempts])
+    if task.payload is not None:
+        print_json("Payload", task.payload)
+    if task.result is not None:
+        print_json("Result", task.result)
+
+
+def _fields(task: Task) -> list[tuple[str, str]]:
+    fields = [
+        ("type", printable(task.type)),
+        ("queue", f"{printable(task.queue)}, {task.priority}"),
+        ("run at", whole_time(task.run_at)),
+    ]
+    if task.next_run_at is not None and task.next_run_at != task.run_at:
+        fields.append(("next run at", whole_time(task.next_run_at)))
+    fields.append(("created at", whole_time(task.created_at)))
+    if task.expires_at is not None:
+        fields.append(("expires at", whole_time(task.expires_at)))
+    if task.dead_reason is not None:
+        fields.append(("dead", f"{_reason(task.dead_reason)}, {whole_time(task.died_at)}"))
+    if isinstance(task.target, dict):
+        fields.append(("target", printable(f"{task.target.get('method')} {task.target.get('url')}")))
+    if task.requires:
+        fields.append(("requires", printable(", ".join(task.requires))))
+    if task.labels:
+        fields.append(("labels", printable(" ".join(f"{name}={value}" for name, value in task.labels.items()))))
+    if task.idempotency_key is not None:
+        fields.append(("idempotency key", printable(task.idempotency_key)))
+    if task.sla is not None:
+        met = {True: "met", False: "missed", None: "open"}[task.sla_met]
+        fields.append(("sla", f"{span(task.sla)}, {met}"))
+    if task.delivery != "at_least_once":
+        fields.append(("delivery", task.delivery))
+    return fields
+
+
+def _reason(code: str) -> str:
+    """Why it is dead, for people; a code of a newer server is shown as it is."""
+    return REASONS.get(code, printable(code))
+
+
+def _attempt_row(attempt: Attempt) -> Sequence[str]:
+    began = attempt.started_at or attempt.picked_at
+    took = span((attempt.completed_at - began).total_seconds()) if attempt.completed_at and began else ""
+    return (
+        str(attempt.number),
+        attempt.outcome or "running",
+        local_time(attempt.picked_at),
+        took,
+        "" if attempt.status is None else str(attempt.status),
+        attempt.worker or "",
+        _error(attempt.error),
+    )
+
+
+def _error(error: AttemptError | None) -> str:
+    if error is None:
+        return ""
+    return f"{error.message} ({error.kind})" if error.kind == "permanent" else error.message
+
+
+def print_explanation(found: Explanation) -> None:
+    print_line(f"{paint('Task ' + found.id, 'bold')}  {paint_state(found.state)}")
+    fields = [("due at", whole_time(found.due_at))]
+    for reason in found.waiting_for:
+        until = f", until {whole_time(reason.until)}" if reason.until is not None else ""
+        fields.append(("because", printable(f"{reason.detail}{until}")))
+    if found.position is not None:
+        fields.append(("before it", f"{found.position} in its lane"))
+    fields.append(("to free it", printable(found.what_would_free_it)))
+    print_fields(fields)

@@ -1,0 +1,97 @@
+"""Keys and tenants."""
+
+import pytest
+
+from duetime.admin.keys import REMEMBER_SECONDS, Keys, create_key, ensure_default, hash_key, revoke_key
+from duetime.admin.tenants import create_tenant, find_tenant, list_tenants, read_signing_secret, shard_of_tenant
+from duetime.database.pool import Database
+from duetime.errors import Conflict, InvalidInput
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def test_a_key_is_stored_as_its_hash_and_nothing_else(database: Database) -> None:
+    tenant = await create_tenant(database, "a")
+
+    info, key = await create_key(database, tenant.id)
+
+    rows = await database.fetch("SELECT hash, hint FROM api_key")
+    assert [row["hash"] for row in rows] == [hash_key(key)]
+    assert len(key) == len("dt_") + 43
+    assert info.hint == key[:8]
+
+
+async def test_a_key_names_its_tenant_until_it_is_revoked(database: Database) -> None:
+    tenant = await create_tenant(database, "a")
+    info, key = await create_key(database, tenant.id, "worker")
+    keys = Keys(database)
+
+    caller = await keys.resolve(key)
+    assert caller is not None
+    assert (caller.tenant, caller.tenant_name, caller.key, caller.role) == (tenant.id, "a", info.id, "worker")
+    keys.forget(await revoke_key(database, tenant.id, info.id))
+    assert await keys.resolve(key) is None
+
+
+async def test_a_key_that_was_revoked_elsewhere_ends_within_seconds(database: Database) -> None:
+    tenant = await create_tenant(database, "a")
+    info, key = await create_key(database, tenant.id)
+    clock = Clock()
+    keys = Keys(database, clock)
+    await keys.resolve(key)
+
+    await revoke_key(database, tenant.id, info.id)
+
+    assert await keys.resolve(key) is not None
+    clock.now += REMEMBER_SECONDS
+    assert await keys.resolve(key) is None
+
+
+async def test_the_default_tenant_gets_one_first_key(database: Database) -> None:
+    first, key = await ensure_default(database)
+    second, none = await ensure_default(database)
+
+    assert first == second
+    assert first.name == "default"
+    assert key is not None
+    assert none is None
+
+
+async def test_the_default_tenant_gets_a_new_key_when_all_are_revoked(database: Database) -> None:
+    tenant, key = await ensure_default(database)
+    assert key is not None
+    caller = await Keys(database).resolve(key)
+    assert caller is not None
+    await revoke_key(database, tenant.id, caller.key)
+
+    _, another = await ensure_default(database)
+
+    assert another not in (None, key)
+
+
+async def test_a_tenants_name_is_its_own(database: Database) -> None:
+    tenant = await create_tenant(database, "a")
+
+    with pytest.raises(Conflict):
+        await create_tenant(database, "a")
+    assert await find_tenant(database, "a") == tenant
+    assert await find_tenant(database, "b") is None
+    assert await list_tenants(database) == [tenant]
+    assert len(await read_signing_secret(database, tenant.id)) == 32
+
+
+@pytest.mark.parametrize("name", ["", "-a", "a b", "a\n", "a" * 64, "é", "a/b"])
+async def test_a_tenants_name_is_plain(database: Database, name: str) -> None:
+    with pytest.raises(InvalidInput):
+        await create_tenant(database, name)
+
+
+def test_a_tenants_shard_never_changes() -> None:
+    # These are stored in every id; another hash would lose every tenant's lanes.
+    assert [shard_of_tenant(name) for name in ("default", "a", "team-1")] == [162, 47, 12]

@@ -1,0 +1,299 @@
+"""The pull protocol over HTTP: lease, settle, beat, and clients that go away."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from api.client import Api, until
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+async def _claims(api: Api) -> int:
+    rows = await api.serving.database.fetch(
+        "SELECT count(*) AS claims FROM claim JOIN lane ON lane.id = claim.lane WHERE lane.tenant = $1", api.tenant
+    )
+    claims: int = rows[0]["claims"]
+    return claims
+
+
+async def _open_poll(api: Api, **fields: Any) -> asyncio.StreamWriter:
+    """A poll on a connection of its own, which the test can cut."""
+    body = json.dumps({"worker": "cut", "max": 10, "wait": 30, **fields}).encode()
+    _, writer = await asyncio.open_connection("127.0.0.1", api.serving.port)
+    writer.write(
+        b"POST /v1/workers/lease HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        b"Authorization: Bearer %s\r\nContent-Length: %d\r\n\r\n%s" % (api.key.encode(), len(body), body)
+    )
+    await writer.drain()
+    return writer
+
+
+async def _close(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    await writer.wait_closed()
+
+
+def _polls(api: Api) -> int:
+    return len(api.serving.app._workers._polls)
+
+
+async def test_a_lease_carries_all_that_a_worker_needs(api: Api) -> None:
+    task = await api.submit(payload={"n": 1}, labels={"a": "b"}, timeout=7, priority="high", queue="mail")
+
+    answer = await api.post("/v1/workers/lease", {"worker": "w", "queues": ["mail"], "max": 5, "wait": "5s"})
+
+    (leased,) = answer.json["tasks"]
+    assert answer.json["beat_every"] == 3
+    assert leased.pop("run_at")
+    assert leased == {
+        "id": task["id"],
+        "type": "test.task",
+        "queue": "mail",
+        "payload": {"n": 1},
+        "attempt": 1,
+        "timeout": 7,
+        "labels": {"a": "b"},
+        "trace": None,
+        "priority": "high",
+        "delivery": "at_least_once",
+        "recovered": False,
+    }
+
+
+async def test_a_task_of_defaults_has_the_default_timeout_and_no_labels(api: Api) -> None:
+    await api.submit()
+
+    (leased,) = await api.lease()
+
+    assert (leased["timeout"], leased["labels"], leased["payload"]) == (300, {}, None)
+
+
+async def test_the_trace_of_a_request_reaches_the_worker(api: Api) -> None:
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    await api.post("/v1/tasks", {"type": "a"}, headers={"traceparent": trace})
+    await api.post("/v1/tasks", {"type": "a"}, headers={"traceparent": "nonsense"})
+
+    assert sorted(str(each["trace"]) for each in await api.lease()) == [trace, "None"]
+
+
+async def test_a_poll_waits_for_a_task_and_ends_empty_without_one(api: Api) -> None:
+    assert await api.lease(wait=0.05) == []
+    poll = asyncio.create_task(api.lease())
+    await until(lambda: _true(_polls(api) == 1))
+
+    task = await api.submit()
+
+    assert [each["id"] for each in await poll] == [task["id"]]
+
+
+async def test_a_poll_that_does_not_wait_gets_what_is_due(api: Api) -> None:
+    task = await api.submit()
+
+    assert [each["id"] for each in await api.lease(wait=0)] == [task["id"]]
+
+
+async def test_only_tasks_of_the_asked_queues_and_tags_are_leased(api: Api) -> None:
+    mail, gpu = await api.submit(queue="mail"), await api.submit(queue="render", requires=["gpu"])
+
+    assert [each["id"] for each in await api.lease(queues=["mail", "other"])] == [mail["id"]]
+    assert await api.lease(wait=0.05) == []
+    assert [each["id"] for each in await api.lease(tags=["gpu", "eu"])] == [gpu["id"]]
+
+
+async def test_a_worker_gets_no_other_tenants_tasks(api: Api) -> None:
+    other = await api.serving.tenant(f"{api.tenant_name}-neighbour")
+    await other.submit()
+
+    assert await api.lease(wait=0.05) == []
+
+
+async def test_a_client_that_goes_while_it_waits_takes_its_question_back(api: Api) -> None:
+    writer = await _open_poll(api)
+    await until(lambda: _true(_polls(api) == 1))
+
+    await _close(writer)
+
+    await until(lambda: _true(_polls(api) == 0))
+    task = await api.submit()
+    assert [each["id"] for each in await api.lease()] == [task["id"]]
+
+
+async def test_no_task_is_lost_when_a_client_goes_as_its_answer_comes(api: Api) -> None:
+    for number in range(20):
+        writer = await _open_poll(api, queues=[f"q{number}"])
+        await until(lambda: _true(_polls(api) == 1))
+        submitting = asyncio.create_task(api.submit(queue=f"q{number}"))
+        for _ in range(number):
+            await asyncio.sleep(0)
+        await _close(writer)
+        await submitting
+        await until(lambda: _true(_polls(api) == 0))
+    # An answer that left before the connection was seen to close: its attempt is not named by any beat.
+    for _ in range(2):
+        await api.post("/v1/workers/beat", {"worker": "cut"})
+
+    leased: list[Any] = []
+    async with asyncio.timeout(10):
+        while len(leased) < 20:
+            leased += await api.lease()
+
+    assert len({each["id"] for each in leased}) == 20
+
+
+async def test_what_could_not_be_sent_is_given_back_at_once(api: Api) -> None:
+    task = await api.submit()
+    body = json.dumps({"worker": "w", "max": 10, "wait": 5}).encode()
+    messages = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive() -> Any:
+        return messages.pop() if messages else await asyncio.get_running_loop().create_future()
+
+    async def send(message: Any) -> None:
+        raise ConnectionResetError
+
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/v1/workers/lease",
+        "query_string": b"",
+        "headers": [(b"authorization", b"Bearer " + api.key.encode())],
+    }
+
+    with pytest.raises(ConnectionResetError):
+        await api.serving.app(scope, receive, send)
+
+    assert await _claims(api) == 0
+    (again,) = await api.lease()
+    assert (again["id"], again["attempt"]) == (task["id"], 2)
+
+
+async def test_polls_end_when_the_server_stops(api: Api) -> None:
+    poll = asyncio.create_task(api.lease(wait=60))
+    await until(lambda: _true(_polls(api) == 1))
+
+    api.serving.app.end_polls()
+
+    assert await poll == []
+
+
+async def test_a_settlement_ends_the_task_with_its_result(api: Api) -> None:
+    task = await api.submit()
+    (leased,) = await api.lease()
+
+    answer = await api.settle(leased, result={"sent": True}, started_at="2026-01-01T00:00:00Z")
+
+    assert answer == {"settled": 1, "lost": [], "cancelled": []}
+    stored = (await api.get(f"/v1/tasks/{task['id']}")).json
+    assert (stored["state"], stored["result"]) == ("succeeded", {"sent": True})
+    assert stored["attempts"][0]["worker"] == "w"
+    # The same report again gets the same answer.
+    assert await api.settle(leased, result={"sent": True}) == answer
+
+
+async def test_failures_are_tried_again_unless_they_are_permanent(api: Api) -> None:
+    transient, permanent = await api.submit(queue="a"), await api.submit(queue="b")
+    (first,), (second,) = await api.lease(queues=["a"]), await api.lease(queues=["b"])
+
+    await api.settle(first, "failed", error={"message": "busy", "detail": {"code": 7}}, retry_after="1h")
+    await api.settle(second, "failed", error={"message": "no", "kind": "permanent"})
+
+    assert (await api.state(transient), await api.state(permanent)) == ("retrying", "dead")
+    error = (await api.get(f"/v1/tasks/{transient['id']}")).json["attempts"][0]["error"]
+    assert error == {"message": "busy", "kind": "transient", "detail": {"code": 7}}
+
+
+async def test_a_snoozed_task_waits_and_a_released_one_is_due_at_once(api: Api) -> None:
+    snoozed, released = await api.submit(queue="a"), await api.submit(queue="b")
+    (first,), (second,) = await api.lease(queues=["a"]), await api.lease(queues=["b"])
+
+    await api.settle(first, "snoozed", retry_after=3600)
+    await api.settle(second, "released")
+
+    assert await api.state(snoozed) == "scheduled"
+    (again,) = await api.lease()
+    assert (again["id"], again["attempt"]) == (released["id"], 2)
+
+
+async def test_a_worker_that_settles_what_it_does_not_hold_is_told_so(api: Api) -> None:
+    task = await api.submit()
+    (leased,) = await api.lease()
+    other = await api.serving.tenant(f"{api.tenant_name}-thief")
+
+    assert (await api.settle(leased, worker="somebody-else"))["lost"] == [task["id"]]
+    assert (await other.settle(leased))["lost"] == [task["id"]]
+    assert (await api.settle({**leased, "attempt": 2}))["lost"] == [task["id"]]
+    nobody = {"id": "ffffffff-ffff-8fff-bfff-ffffffffffff", "attempt": 1}
+    assert (await api.settle(nobody))["lost"] == [nobody["id"]]
+    assert await api.state(task) == "running"
+
+
+async def test_a_cancelled_task_is_named_by_settle_and_beat(api: Api) -> None:
+    task = await api.submit()
+    (leased,) = await api.lease()
+    await api.post(f"/v1/tasks/{task['id']}/cancel")
+
+    beat = await api.post("/v1/workers/beat", {"worker": "w", "attempts": [{"id": task["id"], "attempt": 1}]})
+    settled = await api.settle(leased)
+
+    assert beat.json == {"lost": [], "cancelled": [task["id"]]}
+    assert settled == {"settled": 0, "lost": [], "cancelled": [task["id"]]}
+
+
+async def test_a_beat_keeps_what_it_names(api: Api) -> None:
+    task = await api.submit()
+    await api.lease()
+    held = [{"id": task["id"], "attempt": 1, "started": False}]
+
+    for _ in range(3):
+        answer = await api.post("/v1/workers/beat", {"worker": "w", "attempts": held})
+        assert answer.json == {"lost": [], "cancelled": []}
+
+    assert await _claims(api) == 1
+
+
+BAD: list[tuple[str, str, dict[str, Any]]] = [
+    ("lease", "worker", {"worker": ""}),
+    ("lease", "worker", {"worker": "a\n"}),
+    ("lease", "worker", {"worker": "a" * 201}),
+    ("lease", "worker", {}),
+    ("lease", "max", {"worker": "w", "max": 0}),
+    ("lease", "max", {"worker": "w", "max": 1001}),
+    ("lease", "wait", {"worker": "w", "wait": 61}),
+    ("lease", "wait", {"worker": "w", "wait": -1}),
+    ("lease", "queues[1]", {"worker": "w", "queues": ["a", ""]}),
+    ("lease", "tags[0]", {"worker": "w", "tags": [" "]}),
+    ("lease", "rooms", {"worker": "w", "rooms": 1}),
+    ("settle", "settlements", {"worker": "w"}),
+    ("settle", "settlements[0].id", {"worker": "w", "settlements": [{"id": "x"}]}),
+    ("beat", "attempts[0].attempt", {"worker": "w", "attempts": [{"id": "0" * 32, "attempt": 0}]}),
+    ("beat", "attempts[0].attempt", {"worker": "w", "attempts": [{"id": "0" * 32, "attempt": 2**31}]}),
+]
+BAD_SETTLEMENTS: list[tuple[int, str, dict[str, Any]]] = [
+    (422, "outcome", {"outcome": "lapsed"}),
+    (422, "error.kind", {"outcome": "failed", "error": {"message": "m", "kind": "fatal"}}),
+    (422, "error.message", {"outcome": "failed", "error": {}}),
+    (422, "retry_after", {"outcome": "failed", "retry_after": -1}),
+    (422, "started_at", {"outcome": "succeeded", "started_at": "0001-01-01T00:00:00+14:00"}),
+    (422, "completed_at", {"outcome": "succeeded", "completed_at": "9999-12-31T23:59:59-14:00"}),
+    (413, "result", {"outcome": "succeeded", "result": "x" * 70_000}),
+    (413, "error.detail", {"outcome": "failed", "error": {"message": "m", "detail": "x" * 70_000}}),
+]
+
+
+async def test_wrong_requests_are_a_422_with_the_path(api: Api) -> None:
+    for call, path, body in BAD:
+        answer = await api.post(f"/v1/workers/{call}", body)
+
+        assert (answer.status, answer.paths) == (422, [path]), (body, answer.body)
+    fine = {"id": "0199f6b8-2f40-8a3c-9d11-3b5f00000100", "attempt": 1}
+    for status, path, fields in BAD_SETTLEMENTS:
+        answer = await api.post("/v1/workers/settle", {"worker": "w", "settlements": [{**fine, **fields}]})
+
+        assert (answer.status, answer.paths) == (status, [f"settlements[0].{path}"]), (fields, answer.body)
+
+
+async def _true(value: bool) -> bool:
+    return value

@@ -1,0 +1,3 @@
+from nodes import node
+
+__all__ = ["node"]

@@ -1,0 +1,134 @@
+"""Beats: who is alive, what it holds, and what never reached it."""
+
+import uuid
+
+from duetime.database.pool import Database
+from duetime.lifecycle.holders import Named
+from duetime.model.task import Outcome, TaskState
+from engine import Engine
+from proxy import proxied
+
+
+async def test_an_attempt_that_two_beats_do_not_name_is_released(engine: Engine) -> None:
+    [task] = await engine.submit()
+    await engine.claim()
+
+    await engine.holders.beat(engine.tenant, "w", [])
+    assert await engine.state(task) is TaskState.RUNNING
+    await engine.holders.beat(engine.tenant, "w", [])
+
+    assert await engine.state(task) is TaskState.READY
+    [second] = await engine.claim()
+    assert (second.number, second.failures, second.crashes, second.releases) == (2, 0, 0, 1)
+    assert second.is_recovered
+
+
+async def test_an_attempt_that_is_named_stays(engine: Engine) -> None:
+    [task] = await engine.submit()
+    await engine.claim()
+
+    for _ in range(4):
+        answer = await engine.holders.beat(engine.tenant, "w", [Named(task, 1)])
+
+    assert (answer.lost, answer.cancelled) == ([], [])
+    assert await engine.state(task) is TaskState.RUNNING
+
+
+async def test_a_beat_tells_what_is_lost_and_what_is_cancelled(engine: Engine) -> None:
+    lost, cancelled, kept = await engine.submit(3)
+    leased = {task.id: task for task in await engine.claim()}
+    await engine.settle([leased[lost]], Outcome.RELEASED)
+    await engine.steering.cancel([cancelled])
+    stranger = uuid.uuid4()
+
+    answer = await engine.holders.beat(
+        engine.tenant, "w", [Named(lost, 1), Named(cancelled, 1), Named(kept, 1), Named(stranger, 1)]
+    )
+
+    assert answer.lost == [lost, stranger]
+    assert answer.cancelled == [cancelled]
+
+
+async def test_what_the_holder_settled_itself_is_not_lost(engine: Engine) -> None:
+    [task] = await engine.submit()
+    leased = await engine.claim()
+    await engine.settle(leased)
+
+    answer = await engine.holders.beat(engine.tenant, "w", [Named(task, 1)])
+
+    assert answer.lost == []
+
+
+async def test_two_workers_under_one_name_run_nothing_twice(engine: Engine) -> None:
+    """Each beat names only its own half; what the other holds is released and runs under the next number."""
+    tasks = await engine.submit(2)
+    first = await engine.claim("same", room=1)
+    second = await engine.claim("same", room=1)
+    for _ in range(2):
+        await engine.holders.beat(engine.tenant, "same", [Named(first[0].id, 1)])
+        await engine.holders.beat(engine.tenant, "same", [Named(second[0].id, 1)])
+
+    again = await engine.claim("third")
+
+    assert {task.number for task in again} <= {2}
+    assert len({(task.id, task.number) for task in [*first, *second, *again]}) == 2 + len(again)
+    settled = await engine.settle([*first, *second], worker="same")
+    assert set(settled.lost) == {task.id for task in again}
+    await engine.settle(again, worker="third")
+    for task in tasks:
+        assert await engine.state(task) is TaskState.SUCCEEDED
+
+
+async def test_a_holder_that_was_ended_begins_anew_and_has_lost_what_it_held(engine: Engine) -> None:
+    [task] = await engine.submit()
+    leased = await engine.claim()
+    await engine.lapse()
+
+    answer = await engine.holders.beat(engine.tenant, "w", [Named(task, 1)])
+
+    assert answer.lost == [task]
+    assert (await engine.settle(leased)).lost == [task]
+    [second] = await engine.claim()
+    assert second.holder != leased[0].holder
+
+
+async def test_a_claim_for_a_holder_that_has_just_ended_is_swept(engine: Engine) -> None:
+    holder = await engine.holders.register(engine.tenant, "w")
+    rows = await engine.database.fetch("SELECT beats FROM holder WHERE id = $1", holder)
+    await engine.database.execute("UPDATE holder SET ended_at = clock_timestamp() WHERE id = $1", holder)
+    [task] = await engine.submit()
+    assert len(await engine.claim()) == 1
+
+    await engine.end_silent([(holder, rows[0]["beats"])])
+
+    assert await engine.state(task) is TaskState.READY
+
+
+async def test_a_settlement_whose_answer_was_lost_is_settled_once(database_url: str) -> None:
+    async with proxied(database_url) as (proxy, through):
+        database = await Database.open(through)
+        engine = await Engine.open(database)
+        await engine.submit(2)
+        one, two = await engine.claim()
+        await engine.settle([one])
+
+        proxy.swallow = 1
+        answer = await engine.settle([two])
+
+        assert answer.settled == [two.id]
+        assert await engine.outcomes(two.id) == ["succeeded"]
+        await database.close()
+
+
+async def test_a_cancel_whose_answer_was_lost_is_done_once(database_url: str) -> None:
+    async with proxied(database_url) as (proxy, through):
+        database = await Database.open(through)
+        engine = await Engine.open(database)
+        one, two = await engine.submit(2)
+        await engine.steering.cancel([one])
+
+        proxy.swallow = 1
+        await engine.steering.cancel([two])
+
+        assert await engine.outcomes(two) == ["cancelled"]
+        await database.close()
