@@ -1,5 +1,6 @@
 """The data path on a real database, without any loop: tests move tasks by hand."""
 
+import itertools
 import random
 import uuid
 from collections.abc import Iterable, Sequence
@@ -31,7 +32,8 @@ class Engine:
         self.partitions = Partitions(database)
         self.lanes = Lanes(database)
         self.onward = Onward(database, self.partitions, self._wake, random.Random(1))
-        self.holders = Holders(database, self.onward)
+        # Beats of a test come three seconds apart.
+        self.holders = Holders(database, self.onward, monotonic=itertools.count(0.0, 3.0).__next__)
         self.settler = Settler(database, self.holders, self.onward)
         self.submitter = Submitter(database, self.lanes, self.partitions, self._wake)
         self.steering = Steering(database, self.partitions, self._wake)

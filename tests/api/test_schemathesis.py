@@ -22,7 +22,7 @@ async def test_the_api_keeps_what_its_document_promises(api: Api, tmp_path: Path
     fuzzer = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "schemathesis.cli", "run", f"{api.serving.url}/openapi.json"),
         *("--header", f"Authorization: Bearer {api.key}", "--seed", "1", "--generation-deterministic"),
-        *("--max-examples", str(EXAMPLES), "--phases", "examples,coverage,fuzzing", "--no-color"),
+        *("--max-examples", str(EXAMPLES), "--phases", "examples,coverage,fuzzing,stateful", "--no-color"),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
         env=environment,

@@ -3,7 +3,7 @@
 import uuid
 
 from duetime.database.pool import Database
-from duetime.lifecycle.holders import Named
+from duetime.lifecycle.holders import Holders, Named
 from duetime.model.task import Outcome, TaskState
 from engine import Engine
 from proxy import proxied
@@ -132,3 +132,15 @@ async def test_a_cancel_whose_answer_was_lost_is_done_once(database_url: str) ->
 
         assert await engine.outcomes(two) == ["cancelled"]
         await database.close()
+
+
+async def test_two_beats_in_quick_succession_release_nothing(engine: Engine) -> None:
+    """A holder beats out of turn before it starts a recovered task; a lease may be on its way to it."""
+    [task] = await engine.submit()
+    await engine.claim()
+    holders = Holders(engine.database, engine.onward, monotonic=lambda: 1.0)
+
+    for _ in range(3):
+        await holders.beat(engine.tenant, "w", [])
+
+    assert await engine.state(task) is TaskState.RUNNING

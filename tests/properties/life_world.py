@@ -48,22 +48,23 @@ MOVES = {
 }
 #: Which moves were tried on a task in which state, and whether it changed.
 Walked = Counter[tuple[Move, TaskState, bool]]
-_PLACES = """
-SELECT 'due' AS place, task, number, failures, crashes, releases, wake, NULL::bigint AS holder, NULL::text AS reason,
-       NULL::timestamptz AS picked_at
+_ROWS = """
+SELECT 'due' AS place, task, number, failures, crashes, releases, wake, NULL::bigint AS holder, NULL::text AS word,
+       NULL::timestamptz AS picked_at, NULL::smallint AS outcome, NULL::boolean AS final
   FROM due WHERE lane = ANY ($1)
  UNION ALL
-SELECT 'claim', task, number, failures, crashes, releases, NULL, holder, NULL, picked_at FROM claim WHERE lane = ANY ($1)
+SELECT 'claim', task, number, failures, crashes, releases, NULL, holder, NULL, picked_at, NULL, NULL
+  FROM claim WHERE lane = ANY ($1)
  UNION ALL
-SELECT 'held', task, number, failures, crashes, releases, wake, NULL, reason::text, NULL FROM held WHERE lane = ANY ($1)
+SELECT 'held', task, number, failures, crashes, releases, wake, NULL, reason::text, NULL, NULL, NULL
+  FROM held WHERE lane = ANY ($1)
  UNION ALL
-SELECT 'dead', task, number, NULL, NULL, NULL, NULL, NULL, reason, NULL FROM dead WHERE lane = ANY ($1)
-"""
-_ATTEMPTS = """
-SELECT attempt.task, attempt.number, attempt.outcome, attempt.final, holder.name
-  FROM attempt
-  LEFT JOIN holder ON holder.id = attempt.holder
- WHERE attempt.lane = ANY ($1)
+SELECT 'dead', task, number, NULL, NULL, NULL, NULL, NULL, reason, NULL, NULL, NULL
+  FROM dead WHERE lane = ANY ($1)
+ UNION ALL
+SELECT 'attempt', task, number, NULL, NULL, NULL, NULL, holder, (SELECT name FROM holder WHERE id = attempt.holder), NULL,
+       outcome, final
+  FROM attempt WHERE lane = ANY ($1)
 """
 
 
@@ -365,16 +366,20 @@ class Life:
         self.model.block(task)
 
     async def let_pass(self, seconds: float) -> None:
-        self.clock.set_ms += round(seconds * 1000)
+        self.tick(round(seconds * 1000))
+        await self.engine.partitions.ensure([self.clock.set_ms, self.clock.set_ms + 3_600_000])
+
+    def tick(self, ms: int = 1) -> None:
+        self.clock.set_ms += ms
         self.model.now_ms = self.clock.set_ms
-        await self.engine.partitions.ensure([self.clock.set_ms])
 
     # Comparing
 
     async def compare(self) -> None:
         """Each task lies where the model says, once, with all that belongs to it."""
-        places = await self.database.fetch(_PLACES, self.lanes)
-        attempts = await self.database.fetch(_ATTEMPTS, self.lanes)
+        found = await self.database.fetch(_ROWS, self.lanes)
+        places = [row for row in found if row["place"] != "attempt"]
+        attempts = [row for row in found if row["place"] == "attempt"]
         states = await read_states(self.database, list(self.model.tasks))
         assert states == {task: self.model.state(task) for task in self.model.tasks}
 
@@ -384,7 +389,9 @@ class Life:
         assert set(rows) == waiting
         for task, row in rows.items():
             self._compare_row(task, row)
-        assert {(row["task"], row["number"], Outcome(row["outcome"]), row["final"], row["name"]) for row in attempts} == {
+        assert {
+            (row["task"], row["number"], Outcome(row["outcome"]), row["final"], row["word"]) for row in attempts
+        } == {
             (task, number, attempt.outcome, attempt.is_final, attempt.worker)
             for task, known in self.model.tasks.items()
             for number, attempt in known.attempts.items()
@@ -394,7 +401,7 @@ class Life:
         known = self.model.tasks[task]
         assert (row["place"], row["number"]) == (known.place, known.number)
         if known.place is Place.DEAD:
-            assert row["reason"] == known.reason
+            assert row["word"] == known.reason
             return
         counts = (row["failures"], row["crashes"], row["releases"])
         assert counts == (known.failures, known.crashes, known.releases)
@@ -407,7 +414,7 @@ class Life:
         assert known.wake in (None, row["wake"])
         known.wake = row["wake"]
         if known.place is Place.HELD:
-            assert row["reason"] == ("2" if known.is_blocked else "1")
+            assert row["word"] == ("2" if known.is_blocked else "1")
 
     def _states(self, ids: Iterable[uuid.UUID]) -> dict[uuid.UUID, TaskState]:
         return {task: known.state(self.clock.set_ms) for task in ids if (known := self.model.tasks.get(task))}
@@ -436,5 +443,3 @@ class Life:
                 assert self.model.state(task) in targets, f"{move} left a task {self.model.state(task)}"
             if task in changed or not only_changed:
                 self.walked[move, state, task in changed] += 1
-
-

@@ -120,7 +120,9 @@ class Holder:
 
 @dataclass(eq=False, slots=True)
 class Transaction:
-    xid: int = 0
+    xid: int
+    #: The database's clock, read after the number was assigned.
+    at_ms: int
     locked: list[Key] = field(default_factory=list)
     staged: list[tuple[str, object, object]] = field(default_factory=list)
     deleted: list[Key] = field(default_factory=list)
@@ -187,7 +189,7 @@ class Store:
 
     def begin(self) -> Transaction:
         """A transaction gets its number; its clock is read after that."""
-        transaction = Transaction(self._next_xid)
+        transaction = Transaction(self._next_xid, self.now_ms())
         self._next_xid += 1
         self.open[transaction.xid] = transaction
         return transaction
@@ -230,6 +232,15 @@ class Store:
     def rollback(self, transaction: Transaction) -> None:
         self._end(transaction)
 
+    def let_go(self, transaction: Transaction) -> None:
+        """A statement that has to wait looks again from its beginning, in the same transaction."""
+        for key in transaction.locked:
+            del self.locks[key]
+        for table, key, _ in transaction.staged:
+            del self._staged[table, key]
+        for steps in (transaction.locked, transaction.staged, transaction.deleted, transaction.effects):
+            steps.clear()
+
     def _end(self, transaction: Transaction) -> None:
         for key in transaction.locked:
             if self.locks.get(key) is transaction:
@@ -244,7 +255,9 @@ class Store:
 
     def check_place(self, task: uuid.UUID) -> None:
         """A task is in exactly one of due, claim, held, dead, or it is over."""
-        places = [name for name, table in (("claim", self.claim), ("held", self.held), ("dead", self.dead)) if task in table]
+        places = [
+            name for name, table in (("claim", self.claim), ("held", self.held), ("dead", self.dead)) if task in table
+        ]
         if task in self.due_of:
             places.append("due")
         if task in self.over:
@@ -273,7 +286,7 @@ class Store:
         owner = self._staged.get((table, key))
         if owner is not None and owner is not transaction:
             raise Blocked(owner)
-        if owner is transaction or key in self.tables[table]:
+        if owner is transaction or (key in self.tables[table] and (table, key) not in transaction.deleted):
             return False
         self._staged[table, key] = transaction
         transaction.staged.append((table, key, row))
@@ -286,9 +299,7 @@ class Store:
         self._put(transaction, "due", wake, Waits(task, wake, waiting))
         return wake
 
-    def _put_end(
-        self, transaction: Transaction, task: uuid.UUID, waiting: Waiting, end: End, is_final: bool
-    ) -> None:
+    def _put_end(self, transaction: Transaction, task: uuid.UUID, waiting: Waiting, end: End, is_final: bool) -> None:
         attempt = (task, waiting.number)
         if not self._put(transaction, "attempt", attempt, end):
             raise Broken(f"attempt {attempt} ended twice")
@@ -306,7 +317,7 @@ class Store:
         self, transaction: Transaction, tasks: Sequence[Task], minted_ms: int, keep_conflicts: bool
     ) -> tuple[bool, set[uuid.UUID]]:
         """Whether the ids were fresh, and which were stored."""
-        if self.now_ms() > minted_ms + MINT_TOLERANCE_MS and not self.faults.stores_old_ids:
+        if transaction.at_ms > minted_ms + MINT_TOLERANCE_MS and not self.faults.stores_old_ids:
             return False, set()
         stored = set()
         for task in sorted(tasks, key=lambda task: task.key or ""):
@@ -368,7 +379,7 @@ class Store:
         snapshot_end = self._last_completed + 1
         oldest_open = min((xid for xid in self.open if xid < snapshot_end), default=snapshot_end)
         next_new = snapshot_end if self.faults.trusts_snapshot_end else transaction.xid + 1
-        return Look(first, self.now_ms(), oldest_open, next_new)
+        return Look(first, transaction.at_ms, oldest_open, next_new)
 
     def read_hints(self, transaction: Transaction) -> dict[int, uuid.UUID]:
         return dict(self.lane_hint)
@@ -381,6 +392,7 @@ class Store:
 
     def register(self, transaction: Transaction, name: str) -> int:
         if (found := self.living.get(name)) is not None:
+            self._lock(transaction, "holder", found)
             return found
         self._lock(transaction, "name", name)
         self._holders += 1
@@ -415,12 +427,12 @@ class Store:
 
     def read_claims(self, transaction: Transaction, attempts: Iterable[Attempt]) -> list[Claim]:
         return [
-            claim
-            for task, number in attempts
-            if (claim := self.claim.get(task)) is not None and claim.number == number
+            claim for task, number in attempts if (claim := self.claim.get(task)) is not None and claim.number == number
         ]
 
-    def read_ends(self, transaction: Transaction, attempts: Iterable[Attempt]) -> dict[Attempt, tuple[Outcome, str | None]]:
+    def read_ends(
+        self, transaction: Transaction, attempts: Iterable[Attempt]
+    ) -> dict[Attempt, tuple[Outcome, str | None]]:
         ends = {}
         for attempt in attempts:
             end = self.attempt.get(attempt)
@@ -445,7 +457,7 @@ class Store:
         return self._end_holders(transaction, {holder} if self.holder[holder].ended_ms is None else set())
 
     def _end_holders(self, transaction: Transaction, holders: set[int]) -> set[int]:
-        now_ms = self.now_ms()
+        now_ms = transaction.at_ms
 
         def effect() -> None:
             for holder in holders:
@@ -457,7 +469,7 @@ class Store:
 
     def read_left_behind(self, transaction: Transaction, lookback_ms: int | None) -> list[tuple[Claim, bool]]:
         """Claims of ended holders, and whether they had been started as far as their holder said."""
-        since_ms = None if lookback_ms is None else self.now_ms() - lookback_ms
+        since_ms = None if lookback_ms is None else transaction.at_ms - lookback_ms
         left = []
         for claim in self.claim.values():
             holder = self.holder[claim.holder]
@@ -471,14 +483,16 @@ class Store:
 
     def move_onward(self, transaction: Transaction, moves: Sequence[Move]) -> dict[Attempt, uuid.UUID | None]:
         """Settle, lapse, release: what was still there, with the wake that follows."""
-        now_ms = self.now_ms()
+        now_ms = transaction.at_ms
         moved: dict[Attempt, uuid.UUID | None] = {}
         for move in sorted(moves, key=lambda move: move.claim.task):
             wanted = move.claim
             if wanted.task in self.claim:
                 self._lock(transaction, "claim", wanted.task)
             claim = self.claim.get(wanted.task)
-            if claim is None or (claim.number, claim.holder) != (wanted.number, wanted.holder):
+            if claim is None or claim.number != wanted.number:
+                continue
+            if claim.holder != wanted.holder and not self.faults.settles_for_anybody:
                 continue
             self._take(transaction, "claim", claim.task)
             wake = None
@@ -532,12 +546,12 @@ class Store:
         row = self._take_waiting(transaction, "held", task)
         if row is None:
             return None
-        now_ms = self.now_ms()
+        now_ms = transaction.at_ms
         wake = row.wake if due_ms_of(row.wake) > now_ms else self._mint(now_ms, lane_of(task))
         return self._put_due(transaction, task, wake, row.waiting)
 
     def reschedule(self, transaction: Transaction, task: uuid.UUID, run_at_ms: int) -> uuid.UUID | None:
-        wake = self._mint(max(self.now_ms(), run_at_ms), lane_of(task))
+        wake = self._mint(max(transaction.at_ms, run_at_ms), lane_of(task))
         if (row := self._take_waiting(transaction, "due", task)) is not None:
             return self._put_due(transaction, task, wake, row.waiting)
         if (row := self._take_waiting(transaction, "held", task)) is not None:
@@ -548,4 +562,6 @@ class Store:
         if task not in self.dead:
             return None
         self._take(transaction, "dead", task)
-        return self._put_due(transaction, task, self._mint(self.now_ms(), lane_of(task)), Waiting(self.dead[task] + 1))
+        return self._put_due(
+            transaction, task, self._mint(transaction.at_ms, lane_of(task)), Waiting(self.dead[task] + 1)
+        )

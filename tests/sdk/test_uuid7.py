@@ -53,7 +53,7 @@ def test_a_large_step_back_of_the_clock_is_followed() -> None:
 def test_a_forked_child_does_not_repeat_its_parent() -> None:
     program = (
         "import os\nfrom duetime.sdk.uuid7 import make_uuid7\nmake_uuid7(10**13)\n"
-        "child = os.fork()\nprint(make_uuid7(10**13), flush=True)\nchild and os.waitpid(child, 0)\n"
+        "child = os.fork()\nos.write(1, f'{make_uuid7(10**13)}\\n'.encode())\nchild and os.waitpid(child, 0)\n"
     )
 
     answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -472,24 +472,60 @@ async def test_a_worker_that_cannot_work_says_why(
         stranger.task("a")(handle)
 
 
-async def test_each_handler_has_a_context_of_its_own(node: NodeProcess, client: AsyncClient, queue: str) -> None:
-    worker = make_worker(node, queue, threads=1)
+@pytest.mark.parametrize("concurrency", [1, 100])
+async def test_each_handler_has_a_context_of_its_own(
+    node: NodeProcess, client: AsyncClient, queue: str, concurrency: int
+) -> None:
+    worker = make_worker(node, queue, threads=1, concurrency=concurrency)
     variable = contextvars.ContextVar("variable", default="clean")
 
-    async def coroutine(payload: object) -> str:
+    @worker.task("at-once")
+    async def at_once(payload: object) -> str:
         found = variable.get()
         variable.set("dirty")
         return found
 
+    @worker.task("waiting")
+    async def waiting(payload: object) -> str:
+        found = variable.get()
+        variable.set("dirty")
+        await asyncio.sleep(0)
+        return found
+
+    @worker.task("plain")
     def plain(payload: object) -> str:
         found = variable.get()
         variable.set("dirty")
         return found
 
-    worker.task("async")(coroutine)
-    worker.task("plain")(plain)
+    batch = await client.submit_many(
+        {"type": kind, "queue": queue} for kind in ("at-once", "waiting", "at-once", "plain") * 5
+    )
     async with running(worker):
-        batch = await client.submit_many({"type": kind, "queue": queue} for kind in ("async", "plain") * 5)
         results = [(await client.wait(task)).result for task in batch.ids]
 
-    assert results == ["clean"] * 10
+    assert results == ["clean"] * 20
+
+
+async def test_handlers_that_wait_have_a_task_of_the_loop_to_themselves(
+    node: NodeProcess, client: AsyncClient, queue: str
+) -> None:
+    worker = make_worker(node, queue, concurrency=10)
+    tasks: list[object] = []
+
+    @worker.task("timed")
+    async def timed(payload: int) -> str:
+        tasks.append(asyncio.current_task())
+        try:
+            async with asyncio.timeout(0.01 if payload % 2 else 30):
+                await asyncio.sleep(0.05)
+        except TimeoutError:
+            return "late"
+        return "in time"
+
+    batch = await client.submit_many({"type": "timed", "payload": n, "queue": queue} for n in range(30))
+    async with running(worker):
+        results = [(await client.wait(task)).result for task in batch.ids]
+
+    assert results == ["in time", "late"] * 15
+    assert len(set(tasks)) == 30

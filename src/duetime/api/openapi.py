@@ -69,6 +69,10 @@ _ONE_CHOICE = {
         {"required": ["all"], "properties": {"all": {"const": True}}},
     ]
 }
+_NEXT = {
+    ("submit_task", 202): ["get_task", "explain_task", *(verb.name for verb in task_operations.VERBS.values())],
+    ("make_key", 201): ["revoke_key"],
+}
 #: What two fields of one object must be to each other, which no type can say.
 _RULES: dict[str, dict[str, Any]] = {
     "TaskRequest": {"not": _BOTH_TIMES},
@@ -169,7 +173,8 @@ def _operation(operation: Operation, schemas: _Schemas) -> dict[str, Any]:
         content |= {kind: {"schema": dict(schema)} for kind, schema in operation.other_bodies.items()}
         answer["requestBody"] = {"required": True, "content": content}
     answer["responses"] = {
-        str(status): _response(reply, schemas) for status, reply in sorted(operation.replies.items())
+        str(status): _response(reply, schemas) | _links(operation, status)
+        for status, reply in sorted(operation.replies.items())
     } | {str(status): {"$ref": f"#/components/responses/{_RESPONSE_NAMES[status]}"} for status in _problems(operation)}
     if operation is task_operations.SUBMIT_BATCH:
         answer["responses"]["422"] = {
@@ -179,6 +184,13 @@ def _operation(operation: Operation, schemas: _Schemas) -> dict[str, Any]:
             },
         }
     return answer
+
+
+def _links(operation: Operation, status: int) -> dict[str, Any]:
+    """What can be done next with the id that this answer gives."""
+    following = _NEXT.get((operation.name, status), [])
+    links = {each: {"operationId": each, "parameters": {"id": "$response.body#/id"}} for each in following}
+    return {"links": links} if links else {}
 
 
 def _path_parameter(operation: Operation) -> dict[str, Any]:

@@ -154,7 +154,9 @@ class DeadFilterRequest(Struct, forbid_unknown_fields=True, rename={"from_": "fr
             Annotated[
                 str,
                 _said(
-                    "A label as `name=value`.", pattern=f"^[A-Za-z0-9][A-Za-z0-9._:/-]{{0,62}}={PRINTABLE}{{0,255}}$"
+                    "A label as `name=value`.",
+                    format="label",
+                    pattern=f"^[A-Za-z0-9][A-Za-z0-9._:/-]{{0,62}}={PRINTABLE}{{0,255}}$",
                 ),
             ]
         ],

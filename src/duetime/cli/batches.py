@@ -9,8 +9,9 @@ import argparse
 import itertools
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
@@ -49,8 +50,8 @@ class Item:
 
 def submit_file(arguments: argparse.Namespace, defaults: dict[str, object]) -> int:
     """Send everything; exit code 1 if something was refused."""
-    with ExitStack() as stack:
-        parts, noun = _read_parts(arguments.file, stack)
+    with _open(arguments.file) as file:
+        parts, noun = _read_parts(arguments.file, file)
         items = _items(parts, defaults)
         work = _Import(arguments, noun)
         try:
@@ -138,11 +139,23 @@ class _Import:
             print_line(words + ".")
 
 
-def _read_parts(name: str, stack: ExitStack) -> tuple[Iterator[tuple[int, bytes]], str]:
-    """The file's numbered parts, and what they are called: lines, or the items of an array."""
+@contextmanager
+def _open(name: str) -> Iterator[BinaryIO]:
+    if name == "-":
+        yield sys.stdin.buffer
+        return
     try:
-        file: BinaryIO = sys.stdin.buffer if name == "-" else stack.enter_context(open(name, "rb"))
-        first: list[bytes] = []
+        file = Path(name).open("rb")  # noqa: SIM115 - closed below; only its opening may fail here
+    except OSError as error:
+        raise UsageError(f"--file: {name} cannot be read: {error.strerror}") from error
+    with file:
+        yield file
+
+
+def _read_parts(name: str, file: BinaryIO) -> tuple[Iterator[tuple[int, bytes]], str]:
+    """The file's numbered parts, and what they are called: lines, or the items of an array."""
+    first: list[bytes] = []
+    try:
         while not b"".join(first).strip() and (line := file.readline()):
             first.append(line)
     except OSError as error:
@@ -154,7 +167,9 @@ def _read_parts(name: str, stack: ExitStack) -> tuple[Iterator[tuple[int, bytes]
     try:
         found = msgspec.json.decode(body, type=list[msgspec.Raw] | dict[str, msgspec.Raw])
     except (msgspec.DecodeError, RecursionError) as error:
-        raise UsageError(f"--file: {name} is not a JSON array of tasks ({error}); one task a line is .ndjson") from error
+        raise UsageError(
+            f"--file: {name} is not a JSON array of tasks ({error}); one task a line is .ndjson"
+        ) from error
     return enumerate([bytes(item) for item in found] if isinstance(found, list) else [body], 1), "item"
 
 

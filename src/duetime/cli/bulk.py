@@ -7,7 +7,6 @@ from collections.abc import Callable
 from duetime.cli.arguments import filter_of, words_of
 from duetime.cli.output import Progress, counted, print_note
 from duetime.errors import UsageError
-from duetime.sdk.client import Client
 from duetime.sdk.shapes import BulkResult
 from duetime.sdk.wire import Filter
 
@@ -16,6 +15,8 @@ _COUNT_PAGES = 10
 
 #: One step from a cursor (None: from the start).
 Step = Callable[[str | None], BulkResult]
+#: How many tasks there are, and whether that is all.
+Count = Callable[[], tuple[int, bool]]
 
 
 def add_bulk_options(parser: argparse.ArgumentParser) -> None:
@@ -35,15 +36,15 @@ def chosen(arguments: argparse.Namespace, noun: str) -> Filter | None:
     return wanted
 
 
-def is_confirmed(arguments: argparse.Namespace, what: str, wanted: Filter, noun: str, seen: tuple[int, bool]) -> bool:
+def is_confirmed(arguments: argparse.Namespace, what: str, wanted: Filter, noun: str, count: Count) -> bool:
     """Whether to go on; a program that gives --json is not asked."""
     if arguments.yes or arguments.json:
         return True
-    number, is_all = seen
-    if number == 0 and is_all:
-        return True
     if not sys.stdin.isatty():
         raise UsageError(f"this would {what} {noun}s by filter and there is nobody to ask: add --yes")
+    number, is_all = count()
+    if number == 0 and is_all:
+        return True
     words = f" ({words_of(wanted)})" if wanted else ", every one there is"
     amount = counted(number, noun) if is_all else f"{number:,} or more {noun}s"
     sys.stderr.write(f"This will {what} {amount}{words}. Go on? [y/N] ")
@@ -85,11 +86,3 @@ def run_steps(step: Step, changed_of: Callable[[BulkResult], int], doing: str) -
         raise
     finally:
         progress.clear()
-
-
-def pages_of(client: Client, wanted: Filter) -> Callable[[str | None], tuple[int, str | None]]:
-    def read(cursor: str | None) -> tuple[int, str | None]:
-        page = client.list_page(limit=_COUNT_UP_TO, cursor=cursor, **wanted)
-        return len(page.items), page.next
-
-    return read

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from duetime.errors import DuetimeError, UsageError
+from duetime.sdk import wire
 from duetime.sdk.client import Client
 from duetime.sdk.errors import ApiError, ConfigurationError, SdkError, ServerUnreachable
 from duetime.sdk.wire import Call
@@ -51,12 +52,21 @@ def find_server(arguments: argparse.Namespace) -> tuple[str, str]:
     key = arguments.key or environment.get("DUETIME_KEY")
     if not key and _is_this_machine(url):
         key = _read(folder / "key")
+    _check_address(url)
     if not key:
         raise UsageError(
             f"there is no API key for {url}: give --key, set DUETIME_KEY, or name the data folder of a `duetime up` "
             "with --data"
         )
     return url, key
+
+
+def _check_address(url: str) -> None:
+    """A wrong address is said before a missing key."""
+    try:
+        wire.resolve(url, "any")
+    except (ConfigurationError, ValueError) as error:
+        raise UsageError(f"--url: {error}") from error
 
 
 def _read(file: Path) -> str | None:

@@ -6,11 +6,12 @@ by the server with exit code 1.  There is never a traceback.
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from duetime.errors import UsageError
+from duetime.errors import DuetimeError, UsageError
 
 #: Command → (module, what `duetime --help` says of it).
 COMMANDS = {
@@ -30,7 +31,7 @@ class Parser(argparse.ArgumentParser):
     """Says what is wrong in one sentence."""
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}; see {self.prog} --help")
+        raise UsageError(f"{message.removeprefix('argument ')}; see {self.prog} --help")
 
 
 def make_parser(command: str | None) -> argparse.ArgumentParser:
@@ -60,8 +61,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UsageError as error:
         print(f"duetime: {error.detail}", file=sys.stderr)
         return 2
+    except DuetimeError as error:
+        print(f"duetime: {error.detail}", file=sys.stderr)
+        return 1
     except BrokenPipeError:
-        sys.stderr.close()
+        # Whoever read our output has had enough; nothing must be flushed to it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:
         return 130

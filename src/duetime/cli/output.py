@@ -68,9 +68,7 @@ def printable(text: str) -> str:
 def width_of(text: str) -> int:
     if text.isascii():
         return len(text)
-    return sum(
-        0 if unicodedata.combining(each) else 1 + (unicodedata.east_asian_width(each) in "WF") for each in text
-    )
+    return sum(0 if unicodedata.combining(each) else 1 + (unicodedata.east_asian_width(each) in "WF") for each in text)
 
 
 def shorten(text: str, width: int) -> str:

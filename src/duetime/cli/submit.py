@@ -18,6 +18,8 @@ from duetime.sdk.shapes import Task
 from duetime.sdk.wire import Call
 
 _METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"]
+_WHEN_OPTIONS = ("delay", "run_at", "expires_at")
+_HOW_OPTIONS = ("queue", "priority", "requires", "timeout", "delivery", "sla", "idempotency_key", "idempotency_ttl")
 _TARGET_OPTIONS = ("method", "header", "target_timeout", "retry_on")
 _RETRY_OPTIONS = ("max_attempts", "min_backoff", "max_backoff", "max_doublings", "max_retry_duration")
 _EXAMPLES = """\
@@ -68,8 +70,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     how.add_argument("--max-backoff", type=words.duration, metavar="TIME", help="longest wait between attempts")
     how.add_argument("--max-doublings", type=int, metavar="N", help="how often the wait doubles")
     how.add_argument("--max-retry-duration", type=words.duration, metavar="TIME", help="for all attempts together")
-    how.add_argument("--delivery", choices=["at_least_once", "at_most_once"], metavar="PROMISE",
-                     help="at_least_once, at_most_once")
+    how.add_argument(
+        "--delivery", choices=["at_least_once", "at_most_once"], metavar="PROMISE", help="at_least_once, at_most_once"
+    )
     how.add_argument("--sla", type=words.duration, metavar="TIME", help="to succeed within, counted from its time")
     how.add_argument("--idempotency-key", metavar="KEY", help="the same key gives the first task back")
     how.add_argument("--idempotency-ttl", type=words.duration, metavar="TIME", help="how long the key is kept (1d)")
@@ -111,10 +114,8 @@ def _check(arguments: argparse.Namespace) -> None:
 
 def _fields(arguments: argparse.Namespace) -> dict[str, object]:
     """The task as the API takes it, with only what was given."""
-    names = ("delay", "run_at", "expires_at", "queue", "priority", "requires", "timeout", "delivery", "sla")
-    names += ("idempotency_key", "idempotency_ttl")
     fields: dict[str, object] = {"type": arguments.task_type}
-    fields |= {name: getattr(arguments, name) for name in names}
+    fields |= {name: getattr(arguments, name) for name in (*_WHEN_OPTIONS, *_HOW_OPTIONS)}
     if arguments.label:
         fields["labels"] = words.unique("--label", arguments.label)
     if arguments.target is not None:

@@ -1,23 +1,24 @@
 """`duetime tasks`: look at tasks and steer them, one by one or by filter."""
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Callable
+from typing import Any, cast
 
 import msgspec
 
 from duetime.cli import arguments as words
 from duetime.cli import bulk
 from duetime.cli.connect import add_connection_options, add_json_option, fetch, sentence_of, talk
-from duetime.cli.output import Table, counted, paint_state, print_line, print_note, print_raw
+from duetime.cli.output import Table, counted, paint_state, print_line, print_note, print_raw, whole_time
+from duetime.cli.paging import PAGE, Paged, add_page_options, print_list
 from duetime.cli.show import TASK_COLUMNS, print_explanation, print_task, task_row
 from duetime.errors import UsageError
 from duetime.sdk import wire
 from duetime.sdk.client import Client
 from duetime.sdk.errors import Conflict, NotFound
-from duetime.sdk.shapes import BulkResult, Explanation, Page, Task
+from duetime.sdk.shapes import BulkResult, Explanation, Task
 from duetime.sdk.wire import Call, Filter, Verb
 
-PAGE = 200
 _STEP = 1_000
 
 #: Verb → (help, "this will …", what was done).
@@ -29,13 +30,6 @@ _VERBS: dict[Verb, tuple[str, str, str]] = {
     "retry": ("give dead letters new attempts; try again now what waits for its next one", "retry", "Retried"),
     "reschedule": ("give waiting or paused tasks another time", "reschedule", "Rescheduled"),
 }
-
-
-class RawPage(msgspec.Struct):
-    """A page whose items are kept as they were sent."""
-
-    items: list[msgspec.Raw]
-    next: str | None = None
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -91,47 +85,97 @@ def _finish(parser: argparse.ArgumentParser, json_meaning: str) -> None:
     add_connection_options(parser)
 
 
-def add_page_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--limit", type=words.count, metavar="N", help="show at most so many (50)")
-    parser.add_argument("--cursor", metavar="CURSOR", help="go on from here: what the page before named")
-    parser.add_argument("--all", action="store_true", help="all that fit, page by page")
-    _finish(parser, "the server's page; with --all one line for each")
-
-
-def check_page_options(arguments: argparse.Namespace) -> None:
-    if arguments.all and arguments.limit is not None:
-        raise UsageError("--all and --limit contradict each other: give one of them")
-
-
 def _list(client: Client, arguments: argparse.Namespace) -> int:
-    check_page_options(arguments)
     wanted = words.filter_of(arguments)
 
-    def call(limit: int | None, cursor: str | None) -> Call[Page]:
-        return wire.list_tasks(wanted, limit=limit, cursor=cursor)
+    def page(limit: int | None, cursor: str | None) -> Call[Paged[Task]]:
+        return cast(Call[Paged[Task]], wire.list_tasks(wanted, limit=limit, cursor=cursor))
 
+    return print_list(client, arguments, page, Table(TASK_COLUMNS), task_row, "task")
+
+
+def _get(client: Client, arguments: argparse.Namespace) -> int:
+    return _each(client, arguments, wire.get, lambda body: print_task(msgspec.json.decode(body, type=Task)))
+
+
+def _explain(client: Client, arguments: argparse.Namespace) -> int:
+    return _each(
+        client, arguments, wire.explain, lambda body: print_explanation(msgspec.json.decode(body, type=Explanation))
+    )
+
+
+def _each(
+    client: Client,
+    arguments: argparse.Namespace,
+    make_call: Callable[[str], Call[Any]],
+    show: Callable[[bytes], None],
+) -> int:
+    """One call for each id; what is refused for one does not keep the others from it."""
+    failures = 0
+    for place, task in enumerate(arguments.ids):
+        try:
+            body = fetch(client, make_call(task))
+        except (NotFound, Conflict) as error:
+            failures += 1
+            text = sentence_of(error)
+            print_note(f"duetime: {text if task in text else f'{task}: {text}'}")
+            continue
+        if arguments.json:
+            print_raw(body)
+            continue
+        if place and show is not _say_state:
+            print_line()
+        show(body)
+    return 1 if failures else 0
+
+
+def _say_state(body: bytes) -> None:
+    task = msgspec.json.decode(body, type=Task)
+    due = f", due {whole_time(task.next_run_at)}" if task.next_run_at is not None else ""
+    print_line(f"{task.id}  {paint_state(task.state)}{due}")
+
+
+def _steer(arguments: argparse.Namespace, verb: Verb) -> int:
+    wanted = bulk.chosen(arguments, "task")
+    run_at = delay = None
+    if verb == "reschedule":
+        run_at, delay = arguments.run_at, arguments.delay
+        if (run_at is None) == (delay is None):
+            raise UsageError("reschedule to when? give --run-at or --delay, one of the two")
+    if wanted is None:
+        return talk(
+            arguments,
+            lambda client: _each(
+                client, arguments, lambda task: wire.act(verb, task, run_at=run_at, delay=delay), _say_state
+            ),
+        )
+    # One time for all steps: a task that was moved to it is then not met again.
+    moment = words.after(delay) if delay is not None else run_at
+    return talk(arguments, lambda client: _steer_many(client, arguments, verb, wanted, moment))
+
+
+def _steer_many(client: Client, arguments: argparse.Namespace, verb: Verb, wanted: Filter, run_at: str | None) -> int:
+    _, what, done = _VERBS[verb]
+    if not bulk.is_confirmed(arguments, what, wanted, "task", lambda: bulk.count_some(_counter(client, wanted))):
+        print_note("Nothing was done.")
+        return 1
+
+    def step(cursor: str | None) -> BulkResult:
+        return client.send(wire.act_on_many(verb, wanted, limit=_STEP, cursor=cursor, run_at=run_at))
+
+    matched, changed = bulk.run_steps(step, lambda result: result.changed, done)
     if arguments.json:
-        if not arguments.all:
-            print_raw(fetch(client, call(arguments.limit, arguments.cursor)))
-            return 0
-        print_all(client, call, arguments.cursor)
-        return 0
-    table = Table(TASK_COLUMNS)
-    number = 0
-    cursor = arguments.cursor
-    for page in _pages(client, call, arguments):
-        if page.items:
-            table.add([task_row(task) for task in page.items])
-        number += len(page.items)
-        cursor = page.next
-    say_rest(number, cursor, "task", bool(wanted or arguments.cursor))
+        print_line(msgspec.json.encode({"matched": matched, "changed": changed, "next": None}).decode())
+    elif matched == 0:
+        print_line("No task fits.")
+    else:
+        print_line(f"{done} {changed:,} of the {counted(matched, 'task')} that fit.")
     return 0
 
 
-def print_all(client: Client, call: "wire.Callable[[int | None, str | None], Call[Any]]", cursor: str | None) -> None:
-    while True:
-        page = msgspec.json.decode(fetch(client, call(PAGE, cursor)), type=RawPage)
-        for item in page.items:
-            print_raw(bytes(item))
-        if (cursor := page.next) is None:
-            return
+def _counter(client: Client, wanted: Filter) -> Callable[[str | None], tuple[int, str | None]]:
+    def read(cursor: str | None) -> tuple[int, str | None]:
+        page = client.list_page(limit=PAGE, cursor=cursor, **wanted)
+        return len(page.items), page.next
+
+    return read

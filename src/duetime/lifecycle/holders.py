@@ -7,12 +7,14 @@ its counter is the one that was seen.
 """
 
 import asyncio
+import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
 
+from duetime.clock import Monotonic
 from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.errors import Unknown
@@ -23,6 +25,9 @@ from duetime.model.task import Outcome
 
 SQL = load(__package__, "holders.sql")
 BEAT_EVERY_SECONDS = 3.0
+#: Two beats that do not name an attempt are this far apart: a holder may also beat out of turn, while a
+#: lease is on its way to it.
+UNNAMED_SECONDS = 0.8 * BEAT_EVERY_SECONDS
 #: A handler's own reports; an attempt that ended so was not lost by its holder.
 _OWN_ENDS = {Outcome.SUCCEEDED, Outcome.FAILED, Outcome.SNOOZED}
 
@@ -48,11 +53,12 @@ class _Beat:
 
 
 class Holders:
-    def __init__(self, database: Database, onward: Onward) -> None:
+    def __init__(self, database: Database, onward: Onward, monotonic: Monotonic = time.monotonic) -> None:
         self._database = database
         self._onward = onward
+        self._monotonic = monotonic
         self._ids: dict[tuple[int, str], int] = {}
-        self._unnamed: dict[int, set[Attempt]] = {}
+        self._unnamed: dict[int, dict[Attempt, float]] = {}
         self._gather: Gather[_Beat, BeatAnswer] = Gather(
             self._fly, weigh=lambda beat: len(beat.attempts) + 1, limit=5_000
         )
@@ -135,10 +141,12 @@ class Holders:
 
     async def _release_unnamed(self, beats: list[_Beat], ids: list[int], held: dict[int, set[Attempt]]) -> None:
         suspects: list[Attempt] = []
+        now = self._monotonic()
         for beat, holder in zip(beats, ids, strict=True):
+            before = self._unnamed.get(holder, {})
             unnamed = held[holder] - {(named.id, named.number) for named in beat.attempts}
-            suspects += unnamed & self._unnamed.get(holder, set())
-            self._unnamed[holder] = unnamed
+            self._unnamed[holder] = {attempt: before.get(attempt, now) for attempt in unnamed}
+            suspects += [attempt for attempt, since in self._unnamed[holder].items() if now - since >= UNNAMED_SECONDS]
         if suspects:
             claimed = await self._onward.read(suspects)
             await self._onward.move(

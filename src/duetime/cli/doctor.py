@@ -1,0 +1,243 @@
+"""`duetime doctor`: check a database directly, whether or not a node runs on it.
+
+Exit code 0: all is well; 1: something is wrong, each thing in one sentence; 2:
+it could not be checked.  It reads only.
+"""
+
+import argparse
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from urllib.parse import quote
+
+import asyncpg
+import msgspec
+
+from duetime.admin.invariants import check_invariants
+from duetime.cli.output import counted, paint, paint_state, print_line
+from duetime.database.embedded import DATABASE, USER, EmbeddedServer
+from duetime.database.migrate import OLDEST_SERVER, migrate
+from duetime.database.partitions import BOUNDS, DATA_PATH, parse_bound
+from duetime.database.pool import Database
+from duetime.database.settings import PLANNER_SETTINGS
+from duetime.errors import DuetimeError, UsageError
+
+#: The database's clock decides what is due; beyond this, what people read off theirs is misleading.
+CLOCK_SECONDS = 5.0
+_DAY_MS, _HOUR_MS = 86_400_000, 3_600_000
+#: What a promise that survives a crash rests on.
+_DURABLE = {"fsync": ("on",), "full_page_writes": ("on",)}
+_NOT_DURABLE_COMMIT = ("off",)
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One check: what was found, or each thing that is wrong."""
+
+    check: str
+    ok: bool
+    detail: str
+    problems: list[str] = []
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = subparsers.add_parser(
+        "doctor",
+        help="check a database: settings, schema, invariants",
+        description="Check a database directly: the server, its settings, the schema, clocks, partitions, and what "
+        "must hold of every task. Reads only. Exit code: 0 all is well, 1 something is wrong, 2 it cannot be checked.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--database-url", metavar="URL", help="the PostgreSQL database (DUETIME_DATABASE_URL)")
+    parser.add_argument("--data", metavar="DIR", help="data folder of `duetime up`, running or not (.duetime)")
+    parser.add_argument("--deep", action="store_true", help="read every row; without it some thousand tasks")
+    parser.add_argument("--json", action="store_true", help="one JSON object: ok, checks")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if arguments.database_url and arguments.data:
+        raise UsageError("--database-url and --data are two databases: give one of them")
+    url = arguments.database_url or (None if arguments.data else os.environ.get("DUETIME_DATABASE_URL"))
+    folder = Path(arguments.data or os.environ.get("DUETIME_DATA") or ".duetime")
+    try:
+        findings = asyncio.run(_examine(url, folder, arguments.deep))
+    except UsageError:
+        raise
+    except DuetimeError as error:
+        raise UsageError(error.detail) from error
+    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        raise UsageError(f"the database cannot be checked: {str(error) or type(error).__name__}") from error
+    _show(findings, arguments.json)
+    return 0 if all(finding.ok for finding in findings) else 1
+
+
+async def _examine(url: str | None, folder: Path, deep: bool) -> list[Finding]:
+    async with _server(url, folder) as dsn:
+        connection = await _connect(dsn)
+        try:
+            findings = [_check_version(connection)]
+            if not findings[0].ok:
+                return findings
+            findings += [
+                await _check_settings(connection),
+                await _check_durability(connection),
+                await _check_clock(connection),
+                schema := await _check_schema(connection),
+            ]
+            if not schema.ok:
+                return findings
+            findings.append(await _check_partitions(connection))
+        finally:
+            await connection.close(timeout=5.0)
+        findings.append(await _check_tasks(dsn, deep))
+        return findings
+
+
+@asynccontextmanager
+async def _server(url: str | None, folder: Path) -> AsyncIterator[str]:
+    """The database's address; a folder's server is started if it does not run."""
+    if url is not None:
+        yield url
+        return
+    if not (folder / "postgres").is_dir():
+        raise UsageError(f"{folder} is no data folder of `duetime up`: give --database-url, or the folder with --data")
+    running = await _find_running(folder)
+    if running is not None:
+        yield running
+        return
+    server = EmbeddedServer(folder, is_supervised=False)
+    await server.start()
+    try:
+        yield server.dsn
+    finally:
+        await server.stop()
+
+
+async def _find_running(folder: Path) -> str | None:
+    """The address of the folder's own server, if it answers with the folder's own password."""
+    try:
+        port = int((folder / "port").read_text())
+        password = (folder / "password").read_text().strip()
+    except PermissionError as error:
+        raise UsageError(f"{folder} belongs to another user: run doctor as the one who runs `duetime up`") from error
+    except (OSError, ValueError):
+        return None
+    dsn = f"postgresql://{USER}:{quote(password)}@127.0.0.1:{port}/{DATABASE}?sslmode=disable"
+    try:
+        connection = await asyncpg.connect(dsn, timeout=5.0)
+    except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        return None
+    await connection.close(timeout=5.0)
+    return dsn
+
+
+async def _connect(dsn: str) -> asyncpg.Connection:
+    try:
+        return await asyncpg.connect(dsn, timeout=10.0, command_timeout=30.0)
+    except (OSError, TimeoutError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        raise UsageError(f"the database does not answer: {str(error) or type(error).__name__}") from error
+
+
+def _check_version(connection: asyncpg.Connection) -> Finding:
+    version = connection.get_server_version()
+    name = f"PostgreSQL {version.major}.{version.minor}"
+    if version.major < OLDEST_SERVER:
+        return _wrong("server", f"this is {name}, and duetime needs {OLDEST_SERVER} or newer")
+    return Finding("server", True, name)
+
+
+async def _check_settings(connection: asyncpg.Connection) -> Finding:
+    """What a session of this role really has: a pooler or `ALTER SYSTEM` cannot hide from that."""
+    rows = await connection.fetch(
+        "SELECT name, current_setting(name, true) AS value FROM unnest($1::text[]) AS asked (name)",
+        list(PLANNER_SETTINGS),
+    )
+    problems = [
+        f"{row['name']} is {row['value'] or 'not set'} and has to be {PLANNER_SETTINGS[row['name']]}: "
+        "run duetime migrate as the role that nodes use"
+        for row in rows
+        if row["value"] != PLANNER_SETTINGS[row["name"]]
+    ]
+    return Finding("settings", not problems, f"{len(PLANNER_SETTINGS)} planner settings in force", problems)
+
+
+async def _check_durability(connection: asyncpg.Connection) -> Finding:
+    problems = []
+    for name, wrong in (("fsync", "off"), ("full_page_writes", "off"), ("synchronous_commit", "off")):
+        if await connection.fetchval("SELECT current_setting($1)", name) == wrong:
+            problems.append(f"{name} is off: a task that was accepted may be lost when the server dies")
+    return Finding("durability", not problems, "what is committed survives a crash", problems)
+
+
+async def _check_clock(connection: asyncpg.Connection) -> Finding:
+    before = time.time()
+    answered = float(await connection.fetchval("SELECT extract(epoch FROM clock_timestamp())"))
+    after = time.time()
+    # Somewhere in between the database read its clock; only what lies outside is a difference.
+    difference = max(before - answered, answered - after, 0.0)
+    words = f"the database's and this machine's differ by {difference:.3f} s"
+    if difference > CLOCK_SECONDS:
+        return _wrong("clock", f"{words}: set the clock that is wrong")
+    return Finding("clock", True, words if difference >= 0.001 else "the database's and this machine's agree")
+
+
+async def _check_schema(connection: asyncpg.Connection) -> Finding:
+    try:
+        steps = await migrate(connection, dry_run=True)
+    except UsageError as error:
+        return _wrong("schema", error.detail)
+    if steps:
+        names = ", ".join(f"{step.migration.number:04} {step.migration.name}" for step in steps)
+        return _wrong("schema", f"{counted(len(steps), 'migration')} to apply ({names}): run duetime migrate")
+    number = await connection.fetchval("SELECT max(number) FROM duetime.migration")
+    return Finding("schema", True, f"at migration {number}, which is the latest")
+
+
+async def _check_partitions(connection: asyncpg.Connection) -> Finding:
+    now_ms = int(await connection.fetchval("SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint"))
+    wanted = [
+        (table, "today" if ahead == 0 else "tomorrow", now_ms + ahead) for table in DATA_PATH for ahead in (0, _DAY_MS)
+    ]
+    wanted += [
+        ("request_key", "this hour" if ahead == 0 else "the next hour", now_ms + ahead) for ahead in (0, _HOUR_MS)
+    ]
+    spans: dict[str, list[tuple[int, int]]] = {}
+    for table in (*DATA_PATH, "request_key"):
+        rows = await connection.fetch(BOUNDS, f"duetime.{table}")
+        spans[table] = [parse_bound(row["bound"]) for row in rows]
+    problems = [
+        f"{table} has no partition for {day}: a running node makes it within half a minute"
+        for table, day, moment in wanted
+        if not any(start <= moment < end for start, end in spans[table])
+    ]
+    total = sum(len(found) for found in spans.values())
+    return Finding("partitions", not problems, f"{total} in all, those of today and tomorrow are there", problems)
+
+
+async def _check_tasks(dsn: str, deep: bool) -> Finding:
+    database = await Database.open(dsn, size=1)
+    try:
+        problems = [violation.sentence for violation in await check_invariants(database, deep=deep)]
+    finally:
+        await database.close()
+    scope = "of every task" if deep else "of the tasks looked at; --deep reads all"
+    return Finding("tasks", not problems, f"all invariants hold {scope}", problems)
+
+
+def _wrong(check: str, problem: str) -> Finding:
+    return Finding(check, False, problem, [problem])
+
+
+def _show(findings: list[Finding], as_json: bool) -> None:
+    ok = all(finding.ok for finding in findings)
+    if as_json:
+        print_line(msgspec.json.encode({"ok": ok, "checks": findings}).decode())
+        return
+    for finding in findings:
+        for sentence in finding.problems or [finding.detail]:
+            print_line(f"{paint_state('ok   ' if finding.ok else 'wrong')}  {finding.check:<10}  {sentence}")
+    wrong = sum(len(finding.problems) for finding in findings)
+    print_line(paint("All is well." if ok else f"{counted(wrong, 'thing')} wrong.", "bold"))

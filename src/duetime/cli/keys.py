@@ -1,0 +1,124 @@
+"""`duetime keys`: the tenant's API keys, and the secret that signs calls to its HTTP targets."""
+
+import argparse
+from datetime import datetime
+
+import msgspec
+
+from duetime.cli.arguments import count
+from duetime.cli.connect import add_connection_options, add_json_option, sentence_of, talk
+from duetime.cli.output import Column, Table, local_time, print_line, print_note, print_raw
+from duetime.sdk.client import Client
+from duetime.sdk.errors import NotFound
+from duetime.sdk.wire import Call
+
+_ROLES = ["producer", "worker", "operator", "viewer", "admin"]
+
+
+class _Key(msgspec.Struct):
+    id: int
+    hint: str
+    role: str
+    created_at: datetime
+    revoked_at: datetime | None = None
+
+
+class _KeyPage(msgspec.Struct):
+    items: list[_Key]
+
+
+class _KeyMade(msgspec.Struct):
+    id: int
+    key: str
+    role: str
+
+
+class _Secret(msgspec.Struct):
+    secret: str
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    keys = subparsers.add_parser(
+        "keys",
+        help="API keys and the signing secret",
+        description="API keys and the signing secret.",
+        allow_abbrev=False,
+    )
+    keys.set_defaults(run=lambda _: _show_help(keys))
+    actions = keys.add_subparsers(metavar="ACTION", parser_class=type(keys))
+
+    listing = actions.add_parser("list", help="list the keys, never themselves", allow_abbrev=False)
+    listing.set_defaults(run=lambda given: talk(given, lambda client: _list(client, given)))
+
+    create = actions.add_parser("create", help="make a key and print it, this once", allow_abbrev=False)
+    create.add_argument("--role", choices=_ROLES, default="admin", metavar="ROLE", help=", ".join(_ROLES) + " (admin)")
+    create.set_defaults(run=lambda given: talk(given, lambda client: _create(client, given)))
+
+    revoke = actions.add_parser("revoke", help="end keys", allow_abbrev=False)
+    revoke.add_argument("ids", nargs="+", type=count, metavar="ID", help="its number in `duetime keys list`")
+    revoke.set_defaults(run=lambda given: talk(given, lambda client: _revoke(client, given)))
+
+    secret = actions.add_parser(
+        "signing-secret", help="print the secret that signs calls to HTTP targets", allow_abbrev=False
+    )
+    secret.set_defaults(run=lambda given: talk(given, lambda client: _print_secret(client, given)))
+
+    for parser in (listing, create, revoke, secret):
+        add_json_option(parser)
+        add_connection_options(parser)
+
+
+def _show_help(parser: argparse.ArgumentParser) -> int:
+    parser.print_help()
+    return 2
+
+
+def _list(client: Client, arguments: argparse.Namespace) -> int:
+    body = client.send(Call("GET", "/v1/keys", bytes))
+    if arguments.json:
+        print_raw(body)
+        return 0
+    columns = (Column("ID"), Column("BEGINS"), Column("ROLE"), Column("CREATED"), Column("REVOKED"))
+    Table(columns).add(
+        [
+            (str(key.id), key.hint + "…", key.role, local_time(key.created_at), local_time(key.revoked_at))
+            for key in msgspec.json.decode(body, type=_KeyPage).items
+        ]
+    )
+    return 0
+
+
+def _create(client: Client, arguments: argparse.Namespace) -> int:
+    body = client.send(Call("POST", "/v1/keys", bytes, msgspec.json.encode({"role": arguments.role})))
+    if arguments.json:
+        print_raw(body)
+        return 0
+    made = msgspec.json.decode(body, type=_KeyMade)
+    print_line(made.key)
+    print_note(f"Key {made.id} ({made.role}); it is shown only this once.")
+    return 0
+
+
+def _revoke(client: Client, arguments: argparse.Namespace) -> int:
+    revoked = []
+    for key in dict.fromkeys(arguments.ids):
+        try:
+            client.send(Call("DELETE", f"/v1/keys/{key}", bytes))
+        except NotFound as error:
+            print_note(f"duetime: {sentence_of(error)}")
+            continue
+        revoked.append(key)
+        if not arguments.json:
+            print_line(f"Revoked key {key}.")
+    if arguments.json:
+        print_line(msgspec.json.encode({"revoked": revoked}).decode())
+    return 0 if len(revoked) == len(set(arguments.ids)) else 1
+
+
+def _print_secret(client: Client, arguments: argparse.Namespace) -> int:
+    body = client.send(Call("GET", "/v1/signing-secret", bytes))
+    if arguments.json:
+        print_raw(body)
+    else:
+        print_line(msgspec.json.decode(body, type=_Secret).secret)
+    return 0

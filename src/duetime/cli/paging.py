@@ -1,0 +1,94 @@
+"""Lists: as many pages as were asked for, as a table or as JSON."""
+
+import argparse
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from duetime.cli.arguments import count
+from duetime.cli.connect import add_connection_options, add_json_option, fetch
+from duetime.cli.output import Progress, Table, counted, print_note, print_raw
+from duetime.errors import UsageError
+from duetime.sdk.client import Client
+from duetime.sdk.wire import Call
+
+PAGE = 200
+_DEFAULT = 50
+
+Item = TypeVar("Item")
+ItemCo = TypeVar("ItemCo", covariant=True)
+
+
+class Paged(Protocol[ItemCo]):
+    @property
+    def items(self) -> Sequence[ItemCo]: ...
+    @property
+    def next(self) -> str | None: ...
+
+
+class _RawPage(msgspec.Struct):
+    """A page whose items are kept as they were sent."""
+
+    items: list[msgspec.Raw]
+    next: str | None = None
+
+
+#: Makes the call for a page of so many items from a cursor.
+MakeCall = Callable[[int | None, str | None], Call[Paged[Item]]]
+
+
+def add_page_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--limit", type=count, metavar="N", help=f"at most so many ({_DEFAULT})")
+    parser.add_argument("--cursor", metavar="CURSOR", help="go on from here, with the same filters")
+    parser.add_argument("--all", action="store_true", help="all that fit, page by page")
+    add_json_option(parser, "one page of the server's JSON ({items, next}); with --all one line for each item")
+    add_connection_options(parser)
+
+
+def print_list(
+    client: Client,
+    arguments: argparse.Namespace,
+    make_call: MakeCall[Item],
+    table: Table,
+    row_of: Callable[[Item], Sequence[str]],
+    noun: str,
+) -> int:
+    if arguments.all and arguments.limit is not None:
+        raise UsageError("--all and --limit contradict each other: give one of them")
+    if arguments.json:
+        _print_json(client, arguments, make_call)
+        return 0
+    left = None if arguments.all else arguments.limit or _DEFAULT
+    cursor, number = arguments.cursor, 0
+    progress = Progress()
+    while True:
+        page = client.send(make_call(PAGE if left is None else min(PAGE, left), cursor))
+        progress.clear()
+        if page.items:
+            table.add([row_of(item) for item in page.items])
+        number += len(page.items)
+        left = None if left is None else left - len(page.items)
+        cursor = page.next
+        if cursor is None or left == 0:
+            break
+        if not page.items:
+            progress.say(f"{counted(number, noun)} so far, looking on")
+    if number == 0:
+        print_note(f"No {noun} fits.")
+    elif cursor is not None:
+        print_note(f"There are more: add --all, or --cursor {cursor}")
+    return 0
+
+
+def _print_json(client: Client, arguments: argparse.Namespace, make_call: MakeCall[Item]) -> None:
+    if not arguments.all:
+        print_raw(fetch(client, make_call(arguments.limit, arguments.cursor)))
+        return
+    cursor = arguments.cursor
+    while True:
+        page = msgspec.json.decode(fetch(client, make_call(PAGE, cursor)), type=_RawPage)
+        for item in page.items:
+            print_raw(bytes(item))
+        if (cursor := page.next) is None:
+            return
