@@ -1,91 +1,11 @@
-"""Real nodes for tests: `duetime up` as a child process, killed and restarted by the tests that are about failure."""
+"""Real nodes for tests, killed and restarted by those that are about failure."""
 
-import json
-import os
-import selectors
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+from bench.node import NodeProcess
 
 import services
-
-START_SECONDS = 60.0
-
-
-class NodeProcess:
-    """One `duetime up` with its data folder; `url` and `key` once it is ready."""
-
-    def __init__(self, data: Path, *, port: int = 0, arguments: tuple[str, ...] = ()) -> None:
-        self.data = data
-        self.port = port
-        self.arguments = arguments
-        self.url = ""
-        self.key = ""
-        self.log = data.parent / f"{data.name}.log"
-        self._process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
-
-    def start(self) -> "NodeProcess":
-        command = [sys.executable, "-m", "duetime.cli.main", "up", "--json", "--port", str(self.port)]
-        command += ["--data", str(self.data), *self.arguments]
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=log, env={**os.environ, "DUETIME_LOG_LEVEL": "info"}
-            )
-        line = self._read_line()
-        if not line:
-            raise RuntimeError(f"the node did not start:\n{self.log.read_text()[-3000:]}")
-        ready = json.loads(line)
-        self.url, self.key = ready["url"], ready["key"]
-        # A restart must be found at the same place.
-        self.port = int(self.url.rsplit(":", 1)[1])
-        return self
-
-    def _read_line(self) -> bytes:
-        assert self._process is not None
-        assert self._process.stdout is not None
-        deadline = time.monotonic() + START_SECONDS
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._process.stdout, selectors.EVENT_READ)
-            while time.monotonic() < deadline:
-                if selector.select(0.2):
-                    return self._process.stdout.readline()
-        return b""
-
-    def stop(self, number: int = signal.SIGTERM, seconds: float = 40.0) -> int:
-        """Ask it to stop; returns its exit code."""
-        assert self._process is not None
-        if self._process.poll() is None:
-            self._process.send_signal(number)
-        code = self._process.wait(seconds)
-        assert self._process.stdout is not None
-        self._process.stdout.close()
-        return code
-
-    def kill(self) -> None:
-        """kill -9: no goodbye."""
-        assert self._process is not None
-        self._process.kill()
-        self._process.wait(10)
-        assert self._process.stdout is not None
-        self._process.stdout.close()
-
-    @property
-    def is_running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
-    def postgres_pid(self) -> int:
-        """The embedded server's postmaster."""
-        return int((self.data / "postgres" / "postmaster.pid").read_text().splitlines()[0])
 
 
 @pytest.fixture(scope="module")

@@ -75,18 +75,7 @@ class Node:
             dead_retention=timedelta(days=config.dead_retention_days),
         )
         self._client = HttpClient(Guard(read_networks(config.egress_allow)), ca_file=config.egress_ca_file)
-        self.executor = Executor(
-            self.feeder,
-            self.holders,
-            self.settler,
-            self._client,
-            clock=database.clock,
-            secret_of=self._secret_of,
-            key_of=self.lanes.key_of,
-            node=self.name,
-            max_calls=config.executor_calls,
-            max_calls_per_host=config.executor_calls_per_host,
-        )
+        self.executor = self._make_executor()
         self.app = App(
             database=database,
             lanes=self.lanes,
@@ -141,7 +130,7 @@ class Node:
         self.liveness.loop.start()
         for loop in self.upkeep.loops:
             loop.start()
-        self._executing = asyncio.create_task(self.executor.run(), name="executor")
+        self._executing = asyncio.create_task(self._execute(), name="executor")
         self._serving = asyncio.create_task(self._server.serve(sockets=[self._listener]), name="api")
         while not self._server.started:
             if self._serving.done():
@@ -180,6 +169,31 @@ class Node:
         if silent_for > _DATABASE_SILENCE_SECONDS:
             return f"the database has not answered for {silent_for:.0f} s"
         return None
+
+    def _make_executor(self) -> Executor:
+        return Executor(
+            self.feeder,
+            self.holders,
+            self.settler,
+            self._client,
+            clock=self.database.clock,
+            secret_of=self._secret_of,
+            key_of=self.lanes.key_of,
+            node=self.name,
+            max_calls=self.config.executor_calls,
+            max_calls_per_host=self.config.executor_calls_per_host,
+        )
+
+    async def _execute(self) -> None:
+        """Run the executor; one that breaks is followed by a new one, and what it held lapses."""
+        while not self._is_stopping:
+            try:
+                await self.executor.run()
+                return
+            except Exception:
+                log.exception("the executor broke; a new one is started")
+                await asyncio.sleep(1.0)
+                self.executor = self._make_executor()
 
     def _wake(self, wakes: Iterable[uuid.UUID]) -> None:
         self.feeder.wake(wakes)

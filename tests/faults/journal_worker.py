@@ -5,6 +5,7 @@ Run by `duetime worker journal_worker` in this folder, with the addresses in the
 
 import asyncio
 import os
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ INSERT_ASYNCPG = "INSERT INTO effect (task, worker) VALUES ($1, $2)"
 INSERT_PSYCOPG = "INSERT INTO effect (task, worker) VALUES (%s, %s)"
 pool: list[asyncpg.Pool] = []
 opening = asyncio.Lock()
+of_thread = threading.local()
 
 
 async def effects() -> asyncpg.Pool:
@@ -59,9 +61,11 @@ def run_plain(payload: dict[str, Any], context: Context) -> int:
     journal.note(context.task_id, context.attempt, context.worker)
     fail(payload, context, "early")
     if effects_url:
-        with psycopg.connect(effects_url) as connection:
-            if context.once(connection):
-                connection.execute(INSERT_PSYCOPG, (context.task_id, context.worker))
+        if not hasattr(of_thread, "connection"):
+            of_thread.connection = psycopg.connect(effects_url)
+        with of_thread.connection.transaction():
+            if context.once(of_thread.connection):
+                of_thread.connection.execute(INSERT_PSYCOPG, (context.task_id, context.worker))
     time.sleep(payload.get("seconds", 0))
     fail(payload, context, "late")
     return context.attempt

@@ -111,6 +111,9 @@ class Node:
         self.incarnation = 0
         self.is_up = False
         self.paused_until = 0.0
+        self.has_looked = False
+        #: Callers that wait for an answer.
+        self.requests: set[Any] = set()
 
     def boot(self) -> None:
         world = self.world
@@ -127,6 +130,7 @@ class Node:
         self.unnamed: dict[int, set[Attempt]] = {}
         self.polls: dict[int, Answer] = {}
         self.asks: dict[int, Ask] = {}
+        self.asked_at: dict[int, float] = {}
         self.reported: set[uuid.UUID] = set()
         self._numbers = itertools.count(1)
         self._free_flights = 2
@@ -139,9 +143,25 @@ class Node:
         self.has_looked = False
         world.spawn(self, self._start())
 
+    def __str__(self) -> str:
+        return self.name
+
     def crash(self) -> None:
-        self.is_up = False
+        self.is_up = self.has_looked = False
         self.incarnation += 1
+
+    def neglects(self, lane: int) -> bool:
+        """Somebody has waited here for this lane, and nothing is on its way."""
+        return (
+            self.is_up
+            and self._free_flights > 0
+            and lane not in self._in_air
+            and any(
+                ask.fits(self.world.lanes[lane]) and self.world.now - self.asked_at[number] > 3.0
+                for number, ask in self.asks.items()
+                if not self.core.is_flying(number)
+            )
+        )
 
     # Running
 
@@ -276,6 +296,7 @@ class Node:
         unwanted: list[Claim] = []
         now_ms = self.clock.now_ms()
         for number, claims in answers.items():
+            self.asks.pop(number, None)
             live = []
             for claim in claims:
                 expires_ms = self.world.store.task[claim.task].expires_ms
@@ -306,6 +327,7 @@ class Node:
         poll = Answer(wait_seconds)
         self.polls[number] = poll
         self.asks[number] = make_ask(holder)
+        self.asked_at[number] = self.world.now
         self.core.ask(number, self.asks[number])
         self.feed()
         try:
@@ -319,6 +341,7 @@ class Node:
             if incarnation == self.incarnation:
                 self.polls.pop(number, None)
                 self.asks.pop(number, None)
+                self.asked_at.pop(number, None)
                 self.core.withdraw(number)
 
     # Looking

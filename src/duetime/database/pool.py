@@ -27,6 +27,12 @@ _AWAY = (
     OSError,
     EOFError,
 )
+#: The server refused the statement for reasons of its own; it was rolled back.
+_REFUSED = (
+    asyncpg.InsufficientResourcesError,
+    asyncpg.TransactionRollbackError,
+    asyncpg.ReadOnlySQLTransactionError,
+)
 DEFAULT_TIMEOUT_SECONDS = 10.0
 
 
@@ -93,18 +99,22 @@ class Database:
             yield connection
             is_usable = True
         except (TimeoutError, *_AWAY) as error:
-            if isinstance(error, asyncpg.DataError):
-                # A value that its type cannot hold is found before anything is sent.
-                is_usable = True
-                raise
             raise Unknown(f"the connection to the database broke: {error or type(error).__name__}") from error
+        except _REFUSED as error:
+            is_usable = True
+            raise Unavailable(f"the database refused: {error}") from error
         except asyncpg.PostgresError:
             is_usable = True
             raise
         finally:
             if not is_usable:
                 _abandon(connection)
-            await asyncio.shield(self._pool.release(connection, timeout=5.0))
+            try:
+                await asyncio.shield(self._pool.release(connection, timeout=5.0))
+            except (TimeoutError, *_AWAY):
+                # The line broke just now, and the pool took its place back by itself.  What
+                # was answered before that stands.
+                pass
 
     async def read_clock(self, timeout: float = 5.0) -> int:
         """Ask the database for its time; returns by how many µs its clock jumped."""

@@ -168,7 +168,13 @@ class Feeder:
     async def _feed(self) -> None:
         while not self._is_stopping:
             self._changed.clear()
-            plan = self._core.plan(self._database.clock.now_ms()) if self._free_flights else None
+            try:
+                plan = self._core.plan(self._database.clock.now_ms()) if self._free_flights else None
+            except Exception:
+                # Whatever it is, a feeder that ends would leave everything waiting.
+                log.exception("planning failed")
+                await asyncio.sleep(1.0)
+                continue
             if plan is not None:
                 self._free_flights -= 1
                 self._later(self._fly(plan))
@@ -201,6 +207,11 @@ class Feeder:
                 log.warning("claim failed", error=str(error))
                 self._core.put_back(plan)
                 await asyncio.sleep(0.2)
+                return
+            except Exception:
+                log.exception("claim failed")
+                self._core.put_back(plan)
+                await asyncio.sleep(1.0)
                 return
             answers = self._core.claimed(
                 plan,

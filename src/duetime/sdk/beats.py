@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Collection
 
+import msgspec
 import urllib3
 
 from duetime.sdk.context import Held
@@ -108,7 +109,10 @@ class Beats(threading.Thread):
         except urllib3.exceptions.HTTPError as error:
             raise ServerUnreachable(f"no answer to a beat: {error}") from error
         Answer(answer.status, answer.headers, answer.data).raise_for_status()
-        return read_verdicts(answer.data)
+        try:
+            return read_verdicts(answer.data)
+        except msgspec.DecodeError as error:
+            raise ServerUnreachable(f"the answer to a beat cannot be read: {error}") from error
 
     def _acknowledge(self, sent_at: float, named: Named, verdicts: Verdicts) -> None:
         """On the event loop: nothing may be begun between being fresh and hearing what is lost."""
