@@ -57,8 +57,11 @@ async def effects_url(postgres_server: Server) -> AsyncIterator[str]:
 @pytest.fixture
 async def storm(folder: Path, effects_url: str) -> AsyncIterator[Storm]:
     seed = int(os.environ.get("DUETIME_FAULT_SEED", random.randrange(1 << 32)))
-    node = NodeProcess(folder / "node", arguments=("--node-name", "first")).start()
-    second = ServeProcess(folder, "second", embedded_url(node))
+    settings = folder / "settings.toml"
+    # All pushed tasks go to one host: no more calls at a time than it may have.
+    settings.write_text("executor_calls = 64\n")
+    node = NodeProcess(folder / "node", arguments=("--node-name", "first", "--config", str(settings))).start()
+    second = ServeProcess(folder, "second", embedded_url(node), "--config", str(settings))
     second.start()
     async with AsyncClient(node.url, node.key) as client:
         target = TargetProcess(folder, await client.signing_secret(), effects_url)

@@ -8,9 +8,10 @@ import asyncpg
 import pytest
 
 from duetime.database.pool import Database
-from duetime.errors import IdempotencyConflict, InvalidInput, Unavailable, Unknown
+from duetime.errors import Conflict, IdempotencyConflict, InvalidInput, Unavailable, Unknown
 from duetime.ids import due_ms_of, make_id
 from duetime.lifecycle.submit import SQL, Submitted
+from duetime.lifecycle.winners import Call
 from duetime.model.task import TaskState
 from engine import Engine, submitted
 from proxy import proxied
@@ -277,3 +278,47 @@ async def test_an_insert_in_doubt_that_is_still_running_is_waited_for(
 
     assert [row["id"] for row in await repeating] == [None]
     assert await count(engine.database, "due") == 1
+
+
+async def test_an_atomic_batch_with_a_conflicting_key_stores_nothing(engine: Engine) -> None:
+    await engine.submitter.submit([engine.new_task(idempotency_key="taken", fingerprint=b"one")])
+    tasks = [
+        engine.new_task(),
+        engine.new_task(idempotency_key="free"),
+        engine.new_task(idempotency_key="taken", fingerprint=b"two"),
+    ]
+
+    answers = await engine.submitter.submit(tasks, is_atomic=True)
+
+    assert [type(answer) for answer in answers] == [Conflict, Conflict, IdempotencyConflict]
+    assert await count(engine.database, "task") == 1
+    assert await count(engine.database, "idempotency_key") == 1
+
+
+async def test_an_atomic_batch_stores_all_and_gives_known_tasks_back(engine: Engine) -> None:
+    [known] = await engine.submitter.submit([engine.new_task(idempotency_key="known")])
+    tasks = [engine.new_task(idempotency_key=key) for key in ("known", "new", "new")]
+
+    answers = await engine.submitter.submit(tasks, is_atomic=True)
+
+    ids = [submitted(answer) for answer in answers]
+    assert ids[0] == submitted(known)
+    assert ids[1] == ids[2]
+    assert await count(engine.database, "due") == 2
+
+
+async def test_what_is_too_old_to_be_repeated_is_looked_for(engine: Engine) -> None:
+    """The answer was lost, and by the time the database is back the ids are too old to be stored again."""
+    task = engine.new_task()
+    lanes = [await engine.lanes.ensure(task.lane)]
+    call = Call([task], lanes, engine.tenant, None, b"")
+    await engine.submitter._prepare([call])
+    await engine.submitter._store([call], call.minted_ms)
+    old_ms = call.minted_ms - 6_000
+
+    answers = await engine.submitter._store_keyed([call], old_ms, is_repeat=True)
+
+    assert answers == [[call.new(call.ids[0])]]
+    call.ids = [make_id(old_ms, 3, lanes[0])]
+    assert await engine.submitter._store_keyed([call], old_ms, is_repeat=True) is None
+    assert await count(engine.database, "task") == 1

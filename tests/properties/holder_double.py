@@ -36,7 +36,7 @@ class Holder:
         self.incarnation = 0
         self.is_up = False
         self.paused_until = 0.0
-        self.capacity = 8
+        self.capacity = 40
 
     def boot(self) -> None:
         self.is_up = True
@@ -138,7 +138,7 @@ class Holder:
         if not self._declare(attempt):
             return
         self.world.log_run(attempt, self)
-        yield Sleep(chance.choice((0.001, 0.01, 0.05, 0.3, 5.0)) * chance.random())
+        yield Sleep(chance.choice((0.001, 0.01, 0.05, 0.3, 3.0, 8.0)) * chance.random())
         if attempt not in self.held and self.is_careful:
             return
         yield from self._settle(attempt, self._end(chance.random()))

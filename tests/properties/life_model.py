@@ -22,6 +22,7 @@ OVER_WORDS = {
 }
 CRASH_BUDGET = 3
 RELEASE_LIMIT = 20
+UNNAMED_MS = 2_400
 Verdict = tuple[bool, TaskState | None]
 
 
@@ -117,7 +118,8 @@ class Model:
         self.holders: dict[str, int] = {}
         self.names: dict[int, str] = {}
         self.running: dict[int, set[tuple[uuid.UUID, int]]] = {}
-        self.unnamed: dict[int, set[tuple[uuid.UUID, int]]] = {}
+        #: Since when the beats of a holder have not named what it has.
+        self.unnamed: dict[int, dict[tuple[uuid.UUID, int], int]] = {}
 
     def state(self, task: uuid.UUID) -> TaskState | None:
         return self.tasks[task].state(self.now_ms) if task in self.tasks else None
@@ -184,14 +186,16 @@ class Model:
         return answers
 
     def beat(self, name: str, namings: Sequence[Naming]) -> dict[uuid.UUID, str]:
-        """What the worker must stop, and why; what two beats did not name is released."""
+        """What the worker must stop, and why; what beats have not named for a while is released."""
         holder = self.holders[name]
         held = self.held_by(holder)
         self.running[holder] = {(naming.task, naming.number) for naming in namings if naming.is_started}
         unnamed = held - {(naming.task, naming.number) for naming in namings}
-        for task, _ in unnamed & self.unnamed.get(holder, set()):
-            self._end(self.tasks[task], Outcome.RELEASED)
-        self.unnamed[holder] = unnamed
+        before = self.unnamed.get(holder, {})
+        self.unnamed[holder] = {attempt: before.get(attempt, self.now_ms) for attempt in unnamed}
+        for (task, _), since_ms in self.unnamed[holder].items():
+            if self.now_ms - since_ms >= UNNAMED_MS:
+                self._end(self.tasks[task], Outcome.RELEASED)
         answers = {}
         for naming in namings:
             if (naming.task, naming.number) not in held:
@@ -264,7 +268,7 @@ class Model:
 
     def run_now(self, ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, Verdict]:
         def run_now(task: Task) -> bool:
-            if not (task.is_paused or task.place is Place.DUE and task.wake_ms > self.now_ms):
+            if not (task.is_paused or (task.place is Place.DUE and task.wake_ms > self.now_ms)):
                 return False
             self._wait(task, self.now_ms)
             return True

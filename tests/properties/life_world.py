@@ -62,8 +62,8 @@ SELECT 'held', task, number, failures, crashes, releases, wake, NULL, reason::te
 SELECT 'dead', task, number, NULL, NULL, NULL, NULL, NULL, reason, NULL, NULL, NULL
   FROM dead WHERE lane = ANY ($1)
  UNION ALL
-SELECT 'attempt', task, number, NULL, NULL, NULL, NULL, holder, (SELECT name FROM holder WHERE id = attempt.holder), NULL,
-       outcome, final
+SELECT 'attempt', task, number, NULL, NULL, NULL, NULL, NULL, (SELECT name FROM holder WHERE id = attempt.holder),
+       NULL, outcome, final
   FROM attempt WHERE lane = ANY ($1)
 """
 
@@ -117,7 +117,7 @@ class Life:
         self.leased: list[LeasedTask] = []
         # The same parts as a node has, without chance.
         engine.onward = Onward(self.database, engine.partitions, engine.woken.extend, NoChance())
-        engine.holders = Holders(self.database, engine.onward)
+        engine.holders = Holders(self.database, engine.onward, lambda: clock.set_ms / 1000)
         engine.settler = Settler(self.database, engine.holders, engine.onward)
         self.feeder = Feeder(self.database, engine.lanes, engine.onward)
 
@@ -381,7 +381,7 @@ class Life:
         places = [row for row in found if row["place"] != "attempt"]
         attempts = [row for row in found if row["place"] == "attempt"]
         states = await read_states(self.database, list(self.model.tasks))
-        assert states == {task: self.model.state(task) for task in self.model.tasks}
+        assert states == {task: self.model.state(task) for task in self.model.tasks}, self._difference(states)
 
         rows = {row["task"]: row for row in places}
         assert len(rows) == len(places), "a task is in two places"
@@ -396,6 +396,13 @@ class Life:
             for task, known in self.model.tasks.items()
             for number, attempt in known.attempts.items()
         }
+
+    def _difference(self, states: dict[uuid.UUID, TaskState]) -> str:
+        return "; ".join(
+            f"{states.get(task)} in the database, but {known}"
+            for task, known in self.model.tasks.items()
+            if states.get(task) is not self.model.state(task)
+        )
 
     def _compare_row(self, task: uuid.UUID, row: asyncpg.Record) -> None:
         known = self.model.tasks[task]

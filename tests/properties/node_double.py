@@ -43,6 +43,8 @@ class Call:
 
     name: str
     arguments: tuple[object, ...]
+    #: When the node last heard the database's time, as it decided to call.
+    read_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +115,7 @@ class Node:
         self.paused_until = 0.0
         self.has_looked = False
         #: Callers that wait for an answer.
-        self.requests: set[Any] = set()
+        self.requests: dict[Any, None] = {}
 
     def boot(self) -> None:
         world = self.world
@@ -194,8 +196,9 @@ class Node:
             yield Sleep(delay)
 
     def _read_clock(self) -> Process[int]:
+        sent_at = self.world.now
         answered_us = yield Call("read_clock", ())
-        self.read_at = self.world.now
+        self.read_at = sent_at
         return self.clock.observe(answered_us)
 
     def _clock_step(self) -> Process[None]:
@@ -225,6 +228,7 @@ class Node:
                 break
             self._check_plan(plan)
             self._free_flights -= 1
+            self._in_air |= {order.lane for order in plan.orders}
             self.world.spawn(self, self._fly(plan))
         next_ms = self.core.next_ms()
         if next_ms is not None and self._free_flights:
@@ -234,7 +238,9 @@ class Node:
                 self.world.after(at - self.world.now, self._feed_again, at, self.incarnation)
 
     def _feed_again(self, at: float, incarnation: int) -> None:
-        if incarnation == self.incarnation and at == self._feed_at:
+        if self.paused_until > self.world.now:
+            self.world.after(self.paused_until - self.world.now, self._feed_again, at, incarnation)
+        elif incarnation == self.incarnation and at == self._feed_at:
             self._feed_at = None
             self.feed()
 
@@ -264,7 +270,7 @@ class Node:
                     raise Broken(f"{self.name} was told of {wake}, has somebody for it, and does not claim it")
 
     def _fly(self, plan: Plan) -> Process[None]:
-        self._in_air |= {order.lane for order in plan.orders}
+        lanes = {order.lane for order in plan.orders}
         incarnation = self.incarnation
         try:
             ahead_ms = 2_000 if self.world.faults.claims_early else 0
@@ -274,11 +280,13 @@ class Node:
                 for order in sorted(plan.orders, key=lambda order: order.lane)
             ]
             try:
-                taken, later = yield Call("claim_due", (orders, until))
+                taken, later = yield Call("claim_due", (orders, until), self.read_at)
             except Unavailable:
+                self._in_air -= lanes
                 self.core.put_back(plan)
                 yield Sleep(0.2)
                 return
+            self._in_air -= lanes
             answers = self.core.claimed(
                 plan, {lane: [(claim.wake, 100) for claim in claims] for lane, claims in taken.items()}, later
             )
@@ -287,7 +295,6 @@ class Node:
             )
         finally:
             if incarnation == self.incarnation:
-                self._in_air -= {order.lane for order in plan.orders}
                 self._free_flights += 1
                 self.feed()
 

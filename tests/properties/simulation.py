@@ -149,11 +149,11 @@ class _Request:
             return
         if node.paused_until > world.now:
             world.after(4.0, once.give, None, Unknown("the node does not answer"))
-        node.requests.add(once)
+        node.requests[once] = None
         incarnation = node.incarnation
 
         def on_end(value: Any, error: BaseException | None) -> None:
-            node.requests.discard(once)
+            node.requests.pop(once, None)
             if world.is_unlucky(0.006):
                 world.note("an answer of %s was lost: %s", node.name, value)
                 world.after(1.0, once.give, None, Unknown("the answer was lost"))
@@ -256,8 +256,8 @@ class World:
             for trouble, mean in (
                 (self._crash_node, 90.0),
                 (self._pause_node, 120.0),
-                (self._crash_holder, 12.0),
-                (self._pause_holder, 20.0),
+                (self._crash_holder, 8.0),
+                (self._pause_holder, 12.0),
                 (self._take_database_away, 240.0),
                 (self._jump_clock, 100.0),
             ):
@@ -265,7 +265,9 @@ class World:
             self._run_until(lambda: self.steps >= steps)
             self._calm_down()
             calm_at = self.now
-            self._run_until(lambda: self.now > calm_at + 700.0)
+            while not self._has_drained() and self.now < calm_at + 1_000.0:
+                checked_at = self.now
+                self._run_until(lambda: self.now > checked_at + 5.0)
             self._check_end()
         except AssertionError as broken:
             raise SimulationFailure(self._tell(broken, steps)) from broken
@@ -331,7 +333,7 @@ class World:
             self.after(_CALL_LIMIT, once.give, None, Unknown("it takes too long"))
             return
         if call.name == "claim_due":
-            self._check_claims(once.running.owner, value[0])
+            self._check_claims(call.read_at, value[0])
         delay = self._delay(call.name)
         if delay == 0.0:
             self._commit(call, once, transaction, value)
@@ -377,9 +379,13 @@ class World:
             for once in doubtful.values():
                 self.after(0.1, once.give, None, Unknown("the connection broke"))
         yield Sleep(self.chance.choice((3.0, 10.0, 65.0)))
-        self.is_away = False
-        self.back_at = self.healthy_since = self.now
-        self.note("the database is back")
+        self._bring_database_back()
+
+    def _bring_database_back(self) -> None:
+        if self.is_away:
+            self.is_away = False
+            self.back_at = self.healthy_since = self.now
+            self.note("the database is back")
 
     def _jump_clock(self) -> Process[None]:
         jump_ms = self.chance.choice((400, 3_000, 60_000, 900_000)) * (1 if self.chance.random() < 0.6 else -1)
@@ -409,7 +415,8 @@ class World:
         for once in list(node.requests):
             self.after(0.05, once.give, None, Unknown("the connection broke"))
         yield Sleep(self.chance.choice((0.1, 3.0, 20.0)))
-        node.boot()
+        if not node.is_up:
+            node.boot()
         self.healthy_since = self.now
         self.note("%s is up again", node.name)
 
@@ -430,8 +437,9 @@ class World:
             yield Sleep(3.0)
         holder.crash()
         yield Sleep(self.chance.choice((0.1, 2.0, 15.0)))
-        holder.paused_until = 0.0
-        holder.boot()
+        if not holder.is_up:
+            holder.paused_until = 0.0
+            holder.boot()
 
     def _pause_holder(self) -> Process[None]:
         holder = self.chance.choice(self.holders)
@@ -448,7 +456,7 @@ class World:
         while not self.is_calm:
             if chance.random() < 0.02:
                 lanes = chance.sample(list(self.lanes), chance.randint(1, len(self.lanes)))
-                rate = chance.choice((0.3, 3.0, 20.0, 40.0))
+                rate = chance.choice((1.0, 5.0, 30.0, 60.0))
             yield Sleep(chance.expovariate(rate))
             tasks = [self._new_task(chance.choice(lanes)) for _ in range(chance.choice((1, 1, 1, 5)))]
             self.spawn(self, self._submit(tasks))
@@ -560,10 +568,10 @@ class World:
             if node.is_up:
                 node.reported.discard(wake)
 
-    def _check_claims(self, node: Node, taken: dict[int, list[Claim]]) -> None:
-        """Nothing is early by the database's clock, unless it has just gone back and the node cannot know."""
+    def _check_claims(self, read_at: float, taken: dict[int, list[Claim]]) -> None:
+        """Nothing is early by the database's clock, unless it went back since the node last heard of it."""
         now_ms = self.store.now_ms()
-        if self.jumped_back_at > min(self.now - 15.0, node.read_at - 1.0):
+        if self.jumped_back_at >= read_at:
             return
         for claims in taken.values():
             for claim in claims:
@@ -604,7 +612,7 @@ class World:
         """No more trouble; the clock stands where it was furthest, and what is paused goes on."""
         self.note("the world calms down")
         self.is_calm = True
-        self.is_away = False
+        self._bring_database_back()
         if self.has_jumps:
             furthest_ms = max((due_ms_of(wake) for wake in self.store.due), default=0)
             self.store.offset_ms += max(0, furthest_ms - self.store.now_ms())
@@ -620,6 +628,16 @@ class World:
             yield Sleep(20.0)
             for task in list(self.store.held):
                 yield from self._steer(self.nodes[0], "resume", (task,))
+
+    def _has_drained(self) -> bool:
+        store = self.store
+        return not (
+            store.open
+            or store.due
+            or store.claim
+            or store.held
+            or any(node.core.known_lanes() for node in self.nodes if node.has_looked)
+        )
 
     def _check_end(self) -> None:
         store = self.store

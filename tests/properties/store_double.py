@@ -219,7 +219,7 @@ class Store:
                 touched.add(row.task)
         for effect in transaction.effects:
             effect()
-        self._end(transaction)
+        waiters = self._end(transaction)
         for task in touched:
             self.check_place(task)
         for table, key, row in transaction.staged:
@@ -228,9 +228,12 @@ class Store:
                 self.on_visible(row.wake)
             elif table == "claim" and key in self.over:
                 raise Broken(f"task {key} was claimed after its end")
+        for waiter in waiters:
+            waiter()
 
     def rollback(self, transaction: Transaction) -> None:
-        self._end(transaction)
+        for waiter in self._end(transaction):
+            waiter()
 
     def let_go(self, transaction: Transaction) -> None:
         """A statement that has to wait looks again from its beginning, in the same transaction."""
@@ -241,7 +244,7 @@ class Store:
         for steps in (transaction.locked, transaction.staged, transaction.deleted, transaction.effects):
             steps.clear()
 
-    def _end(self, transaction: Transaction) -> None:
+    def _end(self, transaction: Transaction) -> list[Callable[[], None]]:
         for key in transaction.locked:
             if self.locks.get(key) is transaction:
                 del self.locks[key]
@@ -250,8 +253,7 @@ class Store:
         self.open.pop(transaction.xid, None)
         self._last_completed = max(self._last_completed, transaction.xid)
         waiters, transaction.waiters = transaction.waiters, []
-        for waiter in waiters:
-            waiter()
+        return waiters
 
     def check_place(self, task: uuid.UUID) -> None:
         """A task is in exactly one of due, claim, held, dead, or it is over."""

@@ -97,8 +97,8 @@ SELECT rule, count(*) AS tasks, min(task::text) AS example
  GROUP BY rule
 
 -- name: pick
--- Tasks to look at: of some lanes the latest due and the first waiting, and some
--- of what runs, is held or is dead.
+-- Tasks to look at: of some lanes those around now and the first that wait, and
+-- some of what runs, is held or is dead.
 -- Index: the primary keys, which give the order, so LIMIT stops the scans.
 WITH some_lane AS MATERIALIZED (
     SELECT id
@@ -115,6 +115,16 @@ SELECT latest.lane, latest.id AS task
           AND task.id < @until::uuid
         ORDER BY id DESC
         LIMIT @each::int) AS latest
+ UNION
+SELECT coming.lane, coming.id
+  FROM some_lane
+ CROSS JOIN LATERAL (
+       SELECT lane, id
+         FROM task
+        WHERE task.lane = some_lane.id
+          AND task.id >= @until::uuid
+        ORDER BY id
+        LIMIT @each::int) AS coming
  UNION
 SELECT first.lane, first.task
   FROM some_lane

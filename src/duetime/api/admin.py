@@ -5,11 +5,12 @@ from dataclasses import dataclass
 
 from duetime.admin.keys import Keys, create_key, list_keys, revoke_key
 from duetime.admin.tenants import read_signing_secret
+from duetime.api.answers import KeyMade, SecretAnswer
 from duetime.api.auth import need_admin
 from duetime.api.http import Answer, Request, Route, json_answer, make_decoder
 from duetime.api.operations import Operation, Reply
 from duetime.api.pages import KeyPage
-from duetime.api.schemas import KeyMade, KeyRequest, SecretAnswer
+from duetime.api.schemas import KeyRequest
 from duetime.database.pool import Database
 from duetime.errors import NotFound
 

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from msgspec import UNSET
 
 from duetime.api import dead_operations as operations
+from duetime.api.answers import DropAnswer, RedriveAnswer
 from duetime.api.filters import filter_of, read_filter, read_page
 from duetime.api.http import Answer, Request, Route, json_answer, make_decoder
-from duetime.api.schemas import DropAnswer, DropRequest, RedriveAnswer, RedriveRequest
+from duetime.api.schemas import DropRequest, RedriveRequest
 from duetime.database.pool import Database
 from duetime.errors import InvalidInput
 from duetime.lifecycle.lanes import Lanes

@@ -1,8 +1,9 @@
 """What the API offers for dead letters, as data."""
 
+from duetime.api.answers import DropAnswer, RedriveAnswer
 from duetime.api.operations import Operation, Parameter, Reply
 from duetime.api.pages import DeadPage
-from duetime.api.schemas import DropAnswer, DropRequest, RedriveAnswer, RedriveRequest
+from duetime.api.schemas import DropRequest, RedriveRequest
 from duetime.api.task_operations import FILTERS, PAGES
 
 LIST = Operation(

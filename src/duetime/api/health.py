@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from duetime.api.answers import HealthAnswer
 from duetime.api.http import Answer, Request, Route, json_answer
 from duetime.api.operations import Operation, Reply
-from duetime.api.schemas import HealthAnswer
 from duetime.errors import Unavailable
 
 HEALTH = Operation(

@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 
 from duetime.api import admin, dead_operations, health, reference_operations, task_operations, worker_operations
+from duetime.api.answers import Accepted, BatchProblem, Rejected
 from duetime.api.operations import Operation, Parameter, Reply
 from duetime.api.problems import Problem
-from duetime.api.schemas import Accepted, BatchProblem, Rejected
 from duetime.api.seconds import schema_hook
 
 OPERATIONS: list[Operation] = [

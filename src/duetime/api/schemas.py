@@ -1,4 +1,4 @@
-"""What travels: the body of every request and of every answer.
+"""What comes in: the body of every request.
 
 Unknown fields are refused, because a misspelt option that is silently ignored
 shows itself days later.  A payload or result is carried through as the bytes
@@ -12,9 +12,7 @@ from typing import Annotated, Any, Literal, cast
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
-from duetime.api.problems import Problem
 from duetime.api.seconds import Backoff, Delay, KeyRetention, RetryAfter, RetrySpan, Sla, Timeout, Wait
-from duetime.errors import FieldError
 from duetime.model.retry import DEFAULT_RETRY
 from duetime.model.task import Delivery, TaskState
 
@@ -283,123 +281,3 @@ class KeyRequest(Struct, forbid_unknown_fields=True):
     """A key to be made, for the tenant that asks."""
 
     role: Literal["producer", "worker", "operator", "viewer", "admin"] = "admin"
-
-
-# Answers
-
-
-class Accepted(Struct, omit_defaults=True, gc=False):
-    """An item of a batch that is a task now."""
-
-    id: uuid.UUID
-    state: TaskState
-    #: The key or the request was known: this is the task it stood for.
-    repeated: Annotated[bool, Meta(description="The task was there already, under the same idempotency key.")] = False
-
-
-class Rejected(Struct):
-    """An item of a batch that was refused."""
-
-    error: Problem
-
-
-class BatchAnswer(Struct):
-    """A result for each item, in order."""
-
-    results: list[Any]
-    accepted: int
-    rejected: int
-
-
-class BatchProblem(Struct):
-    """An atomic batch with wrong items: nothing of it was stored."""
-
-    type: str
-    title: str
-    status: int
-    code: str
-    detail: str
-    errors: list[FieldError]
-    results: list[Rejected | None]
-
-
-class LeasedAnswer(Struct, gc=False):
-    """One attempt for the worker to run."""
-
-    id: uuid.UUID
-    type: str
-    queue: str
-    payload: Raw
-    attempt: int
-    run_at: datetime
-    timeout: float
-    labels: Annotated[Raw, _said("The task's labels.", type=["object", "null"])]
-    trace: str | None
-    priority: Priority
-    delivery: Delivery
-    recovered: Annotated[
-        bool,
-        Meta(description="A former holder died or forgot it: send a beat that names it as started before running it."),
-    ]
-
-
-class LeaseAnswer(Struct):
-    """Tasks to run, and how often to send a beat."""
-
-    tasks: list[LeasedAnswer]
-    beat_every: Annotated[float, Meta(description="Seconds between two beats.")]
-
-
-class SettleAnswer(Struct):
-    """What became of the reports."""
-
-    settled: Annotated[int, Meta(description="How many reports were taken.")]
-    lost: Annotated[list[uuid.UUID], Meta(description="Not held by this worker (any more): discard the work.")]
-    cancelled: Annotated[list[uuid.UUID], Meta(description="Cancelled while they ran.")]
-
-
-class BeatAnswer(Struct):
-    """Attempts to stop."""
-
-    lost: list[uuid.UUID]
-    cancelled: list[uuid.UUID]
-
-
-class BulkAnswer(Struct):
-    """How many tasks the filter found, how many the verb changed, and where to go on."""
-
-    matched: int
-    changed: int
-    next: str | None
-
-
-class RedriveAnswer(Struct):
-    matched: int
-    redriven: int
-    next: str | None
-
-
-class DropAnswer(Struct):
-    matched: int
-    dropped: int
-    next: str | None
-
-
-class KeyMade(Struct):
-    """A new key, shown this once."""
-
-    id: int
-    key: str
-    role: str
-
-
-class SecretAnswer(Struct):
-    """The secret that signs calls to the tenant's HTTP targets (Standard Webhooks)."""
-
-    secret: Annotated[str, _said("`whsec_` and base64.", pattern="^whsec_[A-Za-z0-9+/]+=*$")]
-
-
-class HealthAnswer(Struct):
-    """The process is alive, or ready."""
-
-    status: Literal["ok"] = "ok"

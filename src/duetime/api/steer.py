@@ -12,9 +12,10 @@ from datetime import datetime, timedelta
 from msgspec import UNSET
 
 from duetime.api import task_operations as operations
+from duetime.api.answers import BulkAnswer
 from duetime.api.filters import filter_of
 from duetime.api.http import Answer, Handler, Request, Route, json_answer, make_decoder
-from duetime.api.schemas import BulkAnswer, BulkRequest, BulkRescheduleRequest, RescheduleRequest
+from duetime.api.schemas import BulkRequest, BulkRescheduleRequest, RescheduleRequest
 from duetime.api.validation import check_run_at, invalid
 from duetime.clock import to_ms_rounded_up
 from duetime.database.pool import Database

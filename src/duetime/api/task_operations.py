@@ -1,5 +1,6 @@
 """What the API offers for tasks, as data."""
 
+from duetime.api.answers import BatchAnswer, BulkAnswer
 from duetime.api.http import NDJSON
 from duetime.api.operations import Operation, Parameter, Reply
 from duetime.api.pages import TaskPage
@@ -7,8 +8,6 @@ from duetime.api.schemas import (
     LABEL_KEY_PATTERN,
     NAME_PATTERN,
     PRINTABLE,
-    BatchAnswer,
-    BulkAnswer,
     BulkRequest,
     BulkRescheduleRequest,
     RescheduleRequest,

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Raw
 
 from duetime.api import task_operations as operations
+from duetime.api.answers import Accepted, BatchAnswer, BatchProblem, Rejected
 from duetime.api.batch import read_items
 from duetime.api.filters import read_filter, read_page
 from duetime.api.http import (
@@ -29,7 +30,7 @@ from duetime.api.http import (
     read_uuid,
 )
 from duetime.api.problems import problem_of
-from duetime.api.schemas import Accepted, BatchAnswer, BatchProblem, Rejected, TaskRequest
+from duetime.api.schemas import TaskRequest
 from duetime.api.validation import TaskReader, index_path
 from duetime.clock import from_ms
 from duetime.database.pool import Database
@@ -108,7 +109,9 @@ class Tasks:
         tasks = [each for each in results if isinstance(each, NewTask)]
         if is_atomic and len(tasks) < len(results):
             return _refuse_all(results)
-        submissions = await self.submitter.submit(tasks, key, _digest(body) if key else b"") if tasks else []
+        submissions = await self.submitter.submit(tasks, key, _digest(body) if key else b"", is_atomic=is_atomic)
+        if is_atomic and any(isinstance(each, DuetimeError) for each in submissions):
+            return _refuse_all(submissions)
         return json_answer(200, await self._batch_answer(results, submissions))
 
     async def _ensure_lanes(self, results: list[NewTask | DuetimeError]) -> None:
@@ -209,7 +212,7 @@ def _read_flag(query: dict[str, list[str]], name: str) -> bool:
             raise InvalidInput.at(name, "must be true or false")
 
 
-def _refuse_all(results: list[NewTask | DuetimeError]) -> Answer:
+def _refuse_all(results: Sequence[NewTask | Submitted | DuetimeError]) -> Answer:
     errors: list[FieldError] = []
     places: list[Rejected | None] = []
     for place, each in enumerate(results):

@@ -1,7 +1,8 @@
 """What the API offers to workers, as data."""
 
+from duetime.api.answers import BeatAnswer, LeaseAnswer, SettleAnswer
 from duetime.api.operations import Operation, Reply
-from duetime.api.schemas import BeatAnswer, BeatRequest, LeaseAnswer, LeaseRequest, SettleAnswer, SettleRequest
+from duetime.api.schemas import BeatRequest, LeaseRequest, SettleRequest
 from duetime.model.task import MAX_REQUEST_BYTES
 
 LEASE = Operation(

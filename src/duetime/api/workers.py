@@ -13,19 +13,9 @@ import msgspec
 from msgspec import Raw
 
 from duetime.api import worker_operations as operations
+from duetime.api.answers import BeatAnswer, LeaseAnswer, LeasedAnswer, SettleAnswer
 from duetime.api.http import Answer, ClientGoneError, Request, Route, encode, json_answer, make_decoder
-from duetime.api.schemas import (
-    BeatAnswer,
-    BeatRequest,
-    FailureBody,
-    LeaseAnswer,
-    LeasedAnswer,
-    LeaseRequest,
-    Priority,
-    SettleAnswer,
-    Settlement,
-    SettleRequest,
-)
+from duetime.api.schemas import BeatRequest, FailureBody, LeaseRequest, Priority, Settlement, SettleRequest
 from duetime.api.validation import check_names, check_worker_name, read_payload
 from duetime.errors import DuetimeError, FieldError, InvalidInput
 from duetime.lifecycle.holders import BEAT_EVERY_SECONDS, Holders, Named

@@ -117,6 +117,8 @@ def sentence_of(error: SdkError, url: str = "") -> str:
     match error:
         case ServerUnreachable():
             return f"no server answers at {url} ({_root_of(error)}): is it running? `duetime up` starts one"
+        case ApiError() if error.code == "unreadable":
+            return f"what {url} answers cannot be read: is it a duetime server?"
         case ApiError() if error.code.startswith("http_"):
             return f"{url} answered with status {error.status} and no word of duetime: is it a duetime server?"
         case ApiError():

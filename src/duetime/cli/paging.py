@@ -82,13 +82,20 @@ def print_list(
 
 
 def _print_json(client: Client, arguments: argparse.Namespace, make_call: MakeCall[Item]) -> None:
-    if not arguments.all:
-        print_raw(fetch(client, make_call(arguments.limit, arguments.cursor)))
-        return
+    """Pages of the server, which may be short, put together to the one that was asked for."""
+    gathered: list[msgspec.Raw] = []
+    left = arguments.limit or _DEFAULT
     cursor = arguments.cursor
     while True:
-        page = msgspec.json.decode(fetch(client, make_call(PAGE, cursor)), type=_RawPage)
-        for item in page.items:
-            print_raw(bytes(item))
-        if (cursor := page.next) is None:
-            return
+        size = PAGE if arguments.all else min(PAGE, left - len(gathered))
+        page = msgspec.json.decode(fetch(client, make_call(size, cursor)), type=_RawPage)
+        cursor = page.next
+        if arguments.all:
+            for item in page.items:
+                print_raw(bytes(item))
+        else:
+            gathered += page.items
+        if cursor is None or len(gathered) >= left:
+            break
+    if not arguments.all:
+        print_raw(msgspec.json.encode(_RawPage(gathered, cursor)))

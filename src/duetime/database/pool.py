@@ -92,7 +92,7 @@ class Database:
         """A connection of the pool; one that broke or stalled is thrown away."""
         try:
             connection = await self._pool.acquire(timeout=timeout)
-        except (TimeoutError, *_AWAY) as error:
+        except (TimeoutError, asyncpg.PostgresError, *_AWAY) as error:
             raise Unavailable(f"the database does not answer: {error or type(error).__name__}") from error
         is_usable = False
         try:

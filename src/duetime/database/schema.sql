@@ -111,6 +111,7 @@ CREATE TABLE duetime.holder (
     name text NOT NULL,
     beats bigint DEFAULT 0 NOT NULL,
     running uuid[] DEFAULT '{}'::uuid[] NOT NULL,
+    running_numbers integer[] DEFAULT '{}'::integer[] NOT NULL,
     started_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
     beaten_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
     ended_at timestamp with time zone

@@ -51,11 +51,12 @@ SELECT wanted.lane, later.wake, NULL, 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NUL
 
 -- name: peek
 -- The first waiting row of each lane behind its hint, due or not; takes nothing.
--- Also what is needed to know when a hint is firm: the transactions that are open.
+-- Also what is needed to know when a hint is firm: the transactions that are open,
+-- and a time that lies before their snapshot (now() is the transaction's start).
 SELECT asked.lane, first.wake,
        pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS oldest_open,
        pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS next_new,
-       (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now_us
+       (extract(epoch FROM now()) * 1000000)::bigint AS now_us
   FROM unnest(@lanes::int[], @hints::uuid[]) AS asked (lane, hint)
   LEFT JOIN LATERAL (
        SELECT due.wake

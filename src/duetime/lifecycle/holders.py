@@ -126,7 +126,7 @@ class Holders:
 
     async def _raise_counters(self, beats: list[_Beat], ids: list[int]) -> set[int]:
         started = [
-            (holder, named.id)
+            (holder, named.id, named.number)
             for beat, holder in zip(beats, ids, strict=True)
             for named in beat.attempts
             if named.started
@@ -134,8 +134,9 @@ class Holders:
         rows = await self._database.run(
             SQL["beat"],
             holders=sorted(set(ids)),
-            started_holders=[holder for holder, _ in started],
-            started_tasks=[task for _, task in started],
+            started_holders=[holder for holder, _, _ in started],
+            started_tasks=[task for _, task, _ in started],
+            started_numbers=[number for _, _, number in started],
         )
         return {row["id"] for row in rows}
 

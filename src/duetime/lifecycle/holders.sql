@@ -13,9 +13,11 @@ RETURNING id;
 UPDATE holder
    SET beats = beats + 1,
        beaten_at = clock_timestamp(),
-       running = COALESCE((SELECT array_agg(said.task)
-                             FROM unnest(@started_holders::bigint[], @started_tasks::uuid[]) AS said (holder, task)
-                            WHERE said.holder = holder.id), '{}')
+       (running, running_numbers) = (
+           SELECT COALESCE(array_agg(said.task), '{}'), COALESCE(array_agg(said.number), '{}')
+             FROM unnest(@started_holders::bigint[], @started_tasks::uuid[], @started_numbers::int[])
+                      AS said (holder, task, number)
+            WHERE said.holder = holder.id)
  WHERE id = ANY (@holders::bigint[])
    AND ended_at IS NULL
 RETURNING id;
@@ -55,7 +57,8 @@ RETURNING id;
 -- Claims of holders that have ended, with what is needed to decide what follows.
 -- A claim may be committed shortly after its holder's end: so look back a while.
 SELECT claim.lane, claim.task, claim.number, claim.holder, claim.failures, claim.crashes, claim.releases,
-       claim.task = ANY (holder.running) AS was_started,
+       (claim.task, claim.number) IN (
+           SELECT * FROM unnest(holder.running, holder.running_numbers)) AS was_started,
        task.options, claim.picked_at AS first_picked_at
   FROM holder
   JOIN claim

@@ -25,6 +25,7 @@ from duetime.model.transitions import Move, sources_of
 
 SQL = load(__package__, "steer.sql")
 _TRIES = 8
+_DAY_MS = 86_400_000
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -74,7 +75,8 @@ class Steering:
         """Give dead letters new budgets; with a rate, that many a second from now on."""
         step_ms = 0.0 if rate is None else 1000.0 / rate
         now_ms = self._database.clock.now_ms()
-        await self._partitions.ensure([now_ms, now_ms + int(step_ms * len(ids)) + 3_600_000])
+        last_ms = now_ms + int(step_ms * len(ids)) + 3_600_000
+        await self._partitions.ensure([*range(now_ms, last_ms, _DAY_MS), last_ms])
         return await self._move(Move.REDRIVE, ids, now=self._now, step_ms=step_ms)
 
     async def drop(self, ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, Verdict]:

@@ -91,7 +91,8 @@ SELECT weighed.place, weighed.lane, weighed.id, weighed.is_cut, moment.at AS now
        CASE WHEN NOT weighed.is_cut THEN weighed.result END AS result,
        weighed.wake, weighed.number, weighed.failures, weighed.crashes, weighed.completed_at, weighed.dead_reason,
        weighed.died_at, weighed.held_at, weighed.claim_number, weighed.picked_at, holder.name AS worker,
-       weighed.id = ANY (holder.running) AS is_started,
+       (weighed.id, weighed.claim_number) IN (
+           SELECT * FROM unnest(holder.running, holder.running_numbers)) AS is_started,
        CASE WHEN NOT weighed.is_cut THEN ARRAY(
            SELECT ROW (attempt.number, attempt.outcome, former.name, attempt.picked_at, attempt.started_at,
                        attempt.completed_at, attempt.detail)

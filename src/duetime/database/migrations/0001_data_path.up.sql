@@ -125,13 +125,15 @@ CREATE TABLE dead (
 CREATE INDEX dead_died_at ON dead (died_at);
 
 -- One process that runs attempts, from its start to its end.  `beats` rises with
--- each beat; `running` are the tasks it said it had started, at its last beat.
+-- each beat; `running` are the tasks it said it had started, at its last beat, and
+-- `running_numbers` which attempts of them: a later one of the same task may wait.
 CREATE TABLE holder (
     id         bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     tenant     int         NOT NULL,  -- 0: an executor of ours
     name       text        NOT NULL,
     beats      bigint      NOT NULL DEFAULT 0,
     running    uuid[]      NOT NULL DEFAULT '{}',
+    running_numbers int[]  NOT NULL DEFAULT '{}',
     started_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     beaten_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
     ended_at   timestamptz

@@ -1,0 +1,135 @@
+"""Who was first: answers for submissions whose key or request was there before.
+
+The submit statement stores a task only if its key and its request were new.
+Those who lost read the winner by a second statement: in the first one they
+could not see what another transaction was about to commit.
+"""
+
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+import asyncpg
+import msgspec
+
+from duetime.database.statements import Statement, load
+from duetime.errors import DuetimeError, IdempotencyConflict
+from duetime.ids import due_ms_of
+from duetime.model.task import NewTask
+
+SQL = load(__package__, "submit.sql")
+Run = Callable[[Statement, dict[str, object]], Awaitable[list[asyncpg.Record]]]
+
+
+class Submitted(msgspec.Struct, frozen=True):
+    id: uuid.UUID
+    is_new: bool
+    run_at_ms: int
+    #: When a new task was made; 0 for one that was there before.
+    created_at_ms: int = 0
+
+
+Submission = Submitted | DuetimeError
+
+
+@dataclass
+class Call:
+    """What one caller wants stored, with the ids that were minted for it."""
+
+    tasks: Sequence[NewTask]
+    lanes: list[int]
+    tenant: int
+    request: uuid.UUID | None
+    fingerprint: bytes
+    ids: list[uuid.UUID] = field(default_factory=list)
+    minted_ms: int = 0
+
+    def new(self, identifier: uuid.UUID) -> Submitted:
+        return Submitted(identifier, True, due_ms_of(identifier), self.minted_ms)
+
+
+async def sort_out(
+    run: Run, calls: list[Call], firsts: list[Call], stored: set[uuid.UUID], happened: bool
+) -> list[list[Submission | None]]:
+    """Answers for each call: its own tasks, or the winners'.
+
+    `happened`: nothing was stored now, because an earlier try had stored it.
+    None stands for a task that must be tried once more: its id is a stranger's, or
+    its key expired between the statements.
+    """
+    lost_keys = [
+        (call.tenant, task.idempotency_key)
+        for call in calls
+        for identifier, task in zip(call.ids, call.tasks, strict=True)
+        if task.idempotency_key is not None and identifier not in stored
+    ]
+    lost_requests = [
+        (call.request, call.tenant)
+        for call in calls
+        if call.request is not None and (call not in firsts or not stored.issuperset(call.ids))
+    ]
+    winners = await _read_keys(run, lost_keys) if lost_keys else {}
+    answered = await _read_requests(run, lost_requests) if lost_requests else {}
+    return [
+        _answer(call, stored, happened, winners, answered.get(call.request) if call.request else None) for call in calls
+    ]
+
+
+def _answer(
+    call: Call,
+    stored: set[uuid.UUID],
+    happened: bool,
+    winners: dict[tuple[int, str], tuple[uuid.UUID, bytes]],
+    known: tuple[bytes, list[uuid.UUID]] | None,
+) -> list[Submission | None]:
+    ids = call.ids
+    if known is not None:
+        fingerprint, ids = known
+        if fingerprint != call.fingerprint:
+            return [
+                IdempotencyConflict("this Idempotency-Key was used for another request; make a new one")
+                for _ in call.ids
+            ]
+    is_replay = ids != call.ids
+    answer: list[Submission | None] = []
+    for mine, identifier, task in zip(call.ids, ids, call.tasks, strict=True):
+        winner = winners.get((call.tenant, task.idempotency_key)) if task.idempotency_key is not None else None
+        if mine in stored:
+            answer.append(call.new(mine))
+        elif winner is not None:
+            answer.append(_of_winner(winner, task, identifier, is_replay))
+        elif task.idempotency_key is None and is_replay:
+            answer.append(Submitted(identifier, False, due_ms_of(identifier)))
+        elif task.idempotency_key is None and happened:
+            answer.append(call.new(mine))
+        else:
+            answer.append(None)
+    return answer
+
+
+def _of_winner(winner: tuple[uuid.UUID, bytes], task: NewTask, mine: uuid.UUID, is_replay: bool) -> Submission:
+    identifier, fingerprint = winner
+    if fingerprint != task.fingerprint:
+        return IdempotencyConflict(
+            f"idempotency_key {task.idempotency_key!r} already stands for another task ({identifier})"
+        )
+    return Submitted(identifier, identifier == mine and not is_replay, due_ms_of(identifier))
+
+
+async def _read_keys(run: Run, keys: list[tuple[int, str]]) -> dict[tuple[int, str], tuple[uuid.UUID, bytes]]:
+    rows = await run(SQL["read_keys"], {"tenants": [tenant for tenant, _ in keys], "keys": [key for _, key in keys]})
+    return {(row["tenant"], row["key"]): (row["task"], row["fingerprint"]) for row in rows}
+
+
+async def _read_requests(
+    run: Run, requests: list[tuple[uuid.UUID, int]]
+) -> dict[uuid.UUID, tuple[bytes, list[uuid.UUID]]]:
+    rows = await run(
+        SQL["read_requests"],
+        {"ids": [request for request, _ in requests], "tenants": [tenant for _, tenant in requests]},
+    )
+    return {row["id"]: (row["fingerprint"], _cut_ids(row["tasks"])) for row in rows}
+
+
+def _cut_ids(joined: bytes) -> list[uuid.UUID]:
+    return [uuid.UUID(bytes=joined[place : place + 16]) for place in range(0, len(joined), 16)]

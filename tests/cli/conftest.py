@@ -1,0 +1,56 @@
+"""The command line as a user has it: words in; exit code, output and complaints out."""
+
+import io
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from duetime.cli.main import main
+from nodes import NodeProcess
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command said."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    @property
+    def lines(self) -> list[Any]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+Run = Callable[..., Said]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run a command in this process, with an environment that names no server."""
+    for name in ("DUETIME_URL", "DUETIME_KEY", "DUETIME_DATA", "DUETIME_DATABASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+
+    def call(*words: str, stdin: str = "") -> Said:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
+        code = main(list(words))
+        said = capsys.readouterr()
+        return Said(code, said.out, said.err)
+
+    return call
+
+
+@pytest.fixture
+def duetime(run: Run, node: NodeProcess, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """The same, on the node of this module."""
+    monkeypatch.setenv("DUETIME_URL", node.url)
+    monkeypatch.setenv("DUETIME_KEY", node.key)
+    return run

@@ -1,0 +1,413 @@
+"""Submit, look and steer from the command line, on a real node."""
+
+import http.server
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cli.conftest import Run
+from nodes import NodeProcess
+from services import wait_until
+
+CLOSED = "http://127.0.0.1:9/"
+
+
+@pytest.fixture
+def name() -> str:
+    """A type, queue or label that no other test uses."""
+    return f"test.{uuid.uuid4().hex[:12]}"
+
+
+def bury(duetime: Run, name: str, count: int = 1) -> list[str]:
+    """Dead letters of a type."""
+    options = ("--target", CLOSED, "--max-attempts", "1", "--wait", "20", "--json")
+    return [duetime("submit", name, *options).json["id"] for _ in range(count)]
+
+
+def test_one_task_is_submitted_shown_and_cancelled(duetime: Run, name: str) -> None:
+    said = duetime("submit", name, '{"to": "Ada", "big": 12345678901234567890123}', "--delay", "1h", "--label", "a=b")
+    assert said.code == 0
+    task = said.out.split()[0]
+    assert f"{name}  scheduled, due " in said.out
+
+    shown = duetime("tasks", "get", task)
+    assert shown.code == 0
+    assert f"Task {task}  scheduled" in shown.out
+    assert '"to": "Ada"' in shown.out
+    assert "a=b" in shown.out
+
+    raw = duetime("tasks", "get", task, "--json")
+    assert '"big": 12345678901234567890123' in raw.out
+    assert raw.json["labels"] == {"a": "b"}
+
+    explained = duetime("tasks", "explain", task)
+    assert "is due at" in explained.out
+    assert duetime("tasks", "explain", task, "--json").json["waiting_for"][0]["reason"] == "time"
+
+    cancelled = duetime("tasks", "cancel", task)
+    assert (cancelled.code, cancelled.out) == (0, f"{task}  cancelled\n")
+    assert "cancelled" in duetime("tasks", "get", task).out
+
+
+def test_every_option_reaches_the_task(duetime: Run, name: str) -> None:
+    options = ["--run-at", "2031-05-01T12:00:00+02:00", "--expires-at", "2031-05-02", "--queue", "cli.q"]
+    options += ["--priority", "high", "--target", "https://example.com/x", "--method", "PUT", "--header", "X-A: b: c"]
+    options += ["--target-timeout", "5s", "--retry-on", "404", "--timeout", "1m", "--max-attempts", "7"]
+    options += ["--min-backoff", "2", "--max-backoff", "1h30m", "--max-doublings", "3", "--max-retry-duration", "1d"]
+    options += ["--idempotency-key", name, "--idempotency-ttl", "1h", "--sla", "30s", "--delivery", "at_most_once"]
+
+    task = duetime("submit", name, "null", *options, "--json").json
+
+    assert task["run_at"].startswith("2031-05-01T10:00:00")
+    assert (task["queue"], task["priority"], task["timeout"], task["sla"]) == ("cli.q", "high", 60.0, 30.0)
+    assert task["target"] == {
+        "url": "https://example.com/x",
+        "method": "PUT",
+        "headers": {"X-A": "b: c"},
+        "timeout": 5.0,
+        "retry_on": [404],
+    }
+    assert task["retry"] == {
+        "max_attempts": 7,
+        "min_backoff": 2.0,
+        "max_backoff": 5400.0,
+        "max_doublings": 3,
+        "max_retry_duration": 86400.0,
+    }
+    assert (task["idempotency_key"], task["delivery"]) == (name, "at_most_once")
+    assert duetime("submit", name, "null", *options, "--json").json["id"] == task["id"]
+
+    conflict = duetime("submit", name, "1", *options)
+    assert (conflict.code, conflict.out) == (1, "")
+    assert "already stands for another task" in conflict.err
+
+
+def test_a_worker_s_tags_are_required(duetime: Run, name: str) -> None:
+    task = duetime("submit", name, "--requires", "gpu", "--requires", "eu", "--json").json
+
+    assert sorted(task["requires"]) == ["eu", "gpu"]
+
+
+def test_the_payload_comes_from_standard_input(duetime: Run, name: str) -> None:
+    assert duetime("submit", name, "-", "--json", stdin='{"n": [1, 2]}\n').json["payload"] == {"n": [1, 2]}
+    assert duetime("submit", name, "-", stdin="not json").code == 2
+
+
+def test_waiting_ends_with_the_task(duetime: Run, node: NodeProcess, name: str) -> None:
+    done = duetime("submit", name, "--target", f"{node.url}/healthz", "--method", "GET", "--wait", "20")
+    assert done.code == 0
+    assert "succeeded" in done.out
+    assert '"status": "ok"' in done.out
+
+    given_up = duetime("submit", name, "--target", CLOSED, "--max-attempts", "1", "--wait", "20", "--json")
+    assert given_up.code == 1
+    assert given_up.json["state"] == "dead"
+
+    too_long = duetime("submit", name, "--wait", "0.1")
+    assert too_long.code == 1
+    assert "is still ready after 0.1s" in too_long.err
+
+
+def test_a_refusal_of_wrong_fields_is_wrong_usage(duetime: Run, name: str) -> None:
+    bad_type = duetime("submit", "no spaces")
+    assert (bad_type.code, bad_type.out) == (2, "")
+    assert bad_type.err.startswith("duetime: type: ")
+
+    several = duetime("submit", name, "--queue", "a b", "--run-at", "2999-01-01")
+    assert several.code == 2
+    assert "queue: " in several.err
+    assert "run_at: " in several.err
+    assert several.err.count("\n") == 1
+
+
+def test_a_wrong_key_is_refused(duetime: Run) -> None:
+    said = duetime("tasks", "list", "--key", "dt_wrong")
+
+    assert (said.code, said.out) == (1, "")
+    assert "the API key is not valid" in said.err
+
+
+def test_a_file_of_tasks_goes_in_with_a_word_for_each_that_is_refused(duetime: Run, name: str, tmp_path: Path) -> None:
+    lines = [json.dumps({"type": name, "payload": place}) for place in range(5_100)]
+    lines[1] = '{"type": '
+    lines[2] = "[1]"
+    lines[3] = ""
+    lines[4] = '{"payload": 1, "type": "a b"}'
+    lines[5_050] = '{"type": "x", "delay": "soon"}'
+    file = tmp_path / "many.ndjson"
+    file.write_text("\n".join(lines))
+
+    said = duetime("submit", "--file", str(file), "--delay", "1h")
+
+    assert said.code == 1
+    assert said.out == "Accepted 5,095 of 5,099 tasks; refused 4.\n"
+    assert [line.split(":")[0] for line in said.err.splitlines()] == ["line 2", "line 3", "line 5", "line 5,051"]
+    assert len(duetime("tasks", "list", "--type", name, "--all", "--json").lines) == 5_095
+
+    moved = duetime("tasks", "reschedule", "--type", name, "--delay", "2h", "--yes")
+    assert (moved.code, moved.out) == (0, "Rescheduled 5,095 of the 5,095 tasks that fit.\n")
+    over = duetime("tasks", "cancel", "--type", name, "--state", "scheduled", "--json")
+    assert over.json == {"matched": 5_095, "changed": 5_095, "next": None}
+
+
+def test_what_a_line_leaves_out_comes_from_the_options(duetime: Run, name: str) -> None:
+    tasks = [{"payload": 1}, {"type": "other", "run_at": "2030-01-31T12:00:00Z", "queue": "mine"}]
+
+    said = duetime("submit", name, "--file", "-", "--queue", name, "--delay", "1h", "--json", stdin=json.dumps(tasks))
+
+    assert said.code == 0
+    assert [line["line"] for line in said.lines] == [1, 2]
+    first, second = (duetime("tasks", "get", line["id"], "--json").json for line in said.lines)
+    assert (first["type"], first["queue"], first["state"]) == (name, name, "scheduled")
+    assert (second["type"], second["queue"]) == ("other", "mine")
+    assert second["run_at"].startswith("2030-01-31T12:00:00")
+
+
+def test_a_file_with_keys_can_be_sent_again(duetime: Run, name: str, tmp_path: Path) -> None:
+    file = tmp_path / "tasks.json"
+    file.write_text(json.dumps([{"type": name, "idempotency_key": f"{name}{place}"} for place in range(3)], indent=2))
+
+    assert duetime("submit", "--file", str(file)).out == "Accepted 3 of 3 tasks.\n"
+    assert duetime("submit", "--file", str(file)).out == "Accepted 3 of 3 tasks, 3 of them known already.\n"
+
+
+def test_a_list_is_a_table_or_the_server_s_pages(duetime: Run, name: str) -> None:
+    duetime("submit", "--file", "-", stdin="\n".join([json.dumps({"type": name, "labels": {"n": name}})] * 5))
+
+    table = duetime("tasks", "list", "--label", f"n={name}", "--limit", "3")
+    assert table.code == 0
+    titles, *rows = table.out.splitlines()
+    assert titles.split() == ["ID", "STATE", "DUE", "TRIES", "TYPE", "QUEUE", "CLASS", "LABELS"]
+    assert len(rows) == 3
+    assert "There are more: add --all, or --cursor " in table.err
+
+    cursor = table.err.split("--cursor ")[1].strip()
+    rest = duetime("tasks", "list", "--label", f"n={name}", "--cursor", cursor)
+    assert len(rest.out.splitlines()) == 1 + 2
+    assert rest.err == ""
+
+    page = duetime("tasks", "list", "--type", name, "--limit", "3", "--json").json
+    assert (len(page["items"]), page["next"] is None) == (3, False)
+    assert len(duetime("tasks", "list", "--type", name, "--all", "--json").lines) == 5
+
+    none = duetime("tasks", "list", "--type", name, "--state", "dead")
+    assert (none.code, none.out, none.err) == (0, "", "No task fits.\n")
+    assert duetime("tasks", "list", "--cursor", "elsewhere").code == 2
+
+
+def test_each_verb_steers_by_id(duetime: Run, name: str) -> None:
+    task = duetime("submit", name, "--delay", "1h", "--json").json["id"]
+    stranger = "0199a3c4-6f00-8123-9abc-def000000101"
+
+    assert duetime("tasks", "pause", task).out.startswith(f"{task}  paused")
+    assert duetime("tasks", "resume", task).out.startswith(f"{task}  scheduled, due ")
+    moved = duetime("tasks", "reschedule", task, "--run-at", "2030-01-31T12:00:00Z", "--json").json
+    assert moved["next_run_at"].startswith("2030-01-31T12:00:00")
+    assert duetime("tasks", "run-now", task).out.startswith(f"{task}  ready")
+
+    both = duetime("tasks", "cancel", stranger, task)
+    assert both.code == 1
+    assert both.out == f"{task}  cancelled\n"
+    assert both.err == f"duetime: there is no task {stranger}\n"
+
+    again = duetime("tasks", "pause", task)
+    assert (again.code, again.out) == (1, "")
+    assert again.err == f"duetime: {task}: a task that is cancelled cannot be paused\n"
+
+
+def test_dead_letters_are_listed_redriven_and_dropped(duetime: Run, name: str) -> None:
+    first, second, third = bury(duetime, name, 3)
+    listed = duetime("dead", "list", "--type", name)
+    assert listed.code == 0
+    assert all(task in listed.out for task in (first, second, third))
+    assert "REASON" in listed.out
+    assert len(duetime("dead", "list", "--type", name, "--json").json["items"]) == 3
+
+    assert duetime("dead", "redrive", first).out == "Redrove 1 of 1 dead letter.\n"
+    wait_until(lambda: len(duetime("dead", "list", "--type", name, "--all", "--json").lines) == 3)
+    assert duetime("tasks", "retry", second).code == 0
+    wait_until(lambda: len(duetime("dead", "list", "--type", name, "--all", "--json").lines) == 3)
+
+    spread = duetime("dead", "redrive", "--type", name, "--rate", "0.01", "--json").json
+    assert spread == {"matched": 3, "redriven": 3, "next": None}
+    waiting = duetime("tasks", "list", "--type", name, "--state", "scheduled", "--json").json["items"]
+    assert len(waiting) == 2
+
+    again = duetime("dead", "drop", *(task["id"] for task in waiting))
+    assert again.code == 1
+    assert again.out == "Dropped 0 of 2 dead letters.\n"
+    assert again.err == "2 ids named no dead letter.\n"
+
+
+def test_dead_letters_are_dropped_by_filter(duetime: Run, name: str) -> None:
+    bury(duetime, name, 2)
+
+    assert duetime("dead", "drop", "--type", name, "--yes").out == "Dropped 2 of 2 dead letters.\n"
+    assert duetime("dead", "drop", "--type", name, "--yes").out == "No dead letter fits.\n"
+
+
+def test_keys_are_made_listed_and_revoked(duetime: Run) -> None:
+    made = duetime("keys", "create")
+    key = made.out.strip()
+    assert made.code == 0
+    assert "shown only this once" in made.err
+    assert duetime("tasks", "list", "--limit", "1", "--key", key).code == 0
+
+    number = made.err.split()[1]
+    assert number in duetime("keys", "list").out
+    assert key not in duetime("keys", "list").out
+    assert any(str(each["id"]) == number for each in duetime("keys", "list", "--json").json["items"])
+
+    assert duetime("keys", "revoke", number).out == f"Revoked key {number}.\n"
+    assert duetime("tasks", "list", "--key", key).code == 1
+    unknown = duetime("keys", "revoke", "123456")
+    assert (unknown.code, unknown.err) == (1, "duetime: there is no key 123456\n")
+
+
+def test_the_signing_secret_is_printed(duetime: Run) -> None:
+    secret = duetime("keys", "signing-secret").out.strip()
+
+    assert secret.startswith("whsec_")
+    assert duetime("keys", "signing-secret", "--json").json == {"secret": secret}
+
+
+def test_the_folder_of_a_node_is_enough(run: Run, node: NodeProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run("tasks", "list", "--data", str(node.data)).code == 0
+
+    monkeypatch.setenv("DUETIME_DATA", str(node.data))
+    assert run("keys", "list").code == 0
+
+
+def test_another_kind_of_server_is_told_apart(run: Run, other_server: str) -> None:
+    said = run("tasks", "list", "--url", other_server, "--key", "k")
+
+    assert (said.code, said.out) == (1, "")
+    assert "is it a duetime server?" in said.err
+
+
+class _Page(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "13")
+        self.end_headers()
+        self.wfile.write(b"<html></html>")
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def other_server() -> Iterator[str]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Page) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+def command(*words: str) -> list[str]:
+    return [sys.executable, "-m", "duetime.cli.main", *words]
+
+
+def environment(node: NodeProcess) -> dict[str, str]:
+    return {**os.environ, "DUETIME_URL": node.url, "DUETIME_KEY": node.key}
+
+
+@pytest.mark.parametrize(("answer", "code", "state"), [("y", 0, "paused"), ("n", 1, "scheduled"), ("", 1, "scheduled")])
+def test_a_person_is_asked_before_many_tasks_change(
+    duetime: Run, node: NodeProcess, name: str, answer: str, code: int, state: str
+) -> None:
+    task = duetime("submit", name, "--delay", "1h", "--json").json["id"]
+    ours, theirs = pty.openpty()
+    try:
+        os.write(ours, f"{answer}\n".encode())
+        asked = subprocess.run(
+            command("tasks", "pause", "--type", name),
+            env=environment(node),
+            stdin=theirs,
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+    finally:
+        os.close(theirs)
+        os.close(ours)
+
+    assert asked.returncode == code
+    assert f"This will pause 1 task (type {name}). Go on? [y/N] " in asked.stderr
+    assert duetime("tasks", "get", task, "--json").json["state"] == state
+
+
+def test_ctrl_c_ends_a_wait_without_a_traceback(duetime: Run, node: NodeProcess, name: str) -> None:
+    waiting = subprocess.Popen(
+        command("submit", name, "--wait", "60"), env=environment(node), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    wait_until(lambda: bool(duetime("tasks", "list", "--type", name, "--json").json["items"]))
+
+    waiting.send_signal(signal.SIGINT)
+    out, err = waiting.communicate(timeout=20)
+
+    assert (waiting.returncode, out, err) == (130, b"", b"")
+
+
+def test_a_reader_that_has_had_enough_is_no_error_message(duetime: Run, node: NodeProcess, name: str) -> None:
+    duetime("submit", "--file", "-", stdin="\n".join([json.dumps({"type": name, "payload": "x" * 500})] * 1_000))
+    listing = subprocess.Popen(
+        command("tasks", "list", "--type", name, "--all", "--json"),
+        env=environment(node),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert listing.stdout is not None
+    assert listing.stderr is not None
+    listing.stdout.readline()
+    listing.stdout.close()
+
+    assert listing.wait(30) == 1
+    assert listing.stderr.read() == b""
+    listing.stderr.close()
+
+
+def test_an_import_outlives_a_restart_of_the_node(fresh_node: NodeProcess, tmp_path: Path) -> None:
+    """Batches are repeated under their key until the node is back: nothing is lost, nothing twice."""
+    importing = subprocess.Popen(
+        command("submit", "--file", "-", "--json"),
+        env=environment(fresh_node),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert importing.stdin is not None
+    lines = [json.dumps({"type": "import", "payload": place, "delay": "1h"}).encode() for place in range(10_000)]
+    importing.stdin.write(b"\n".join(lines[:5_001]) + b"\n")
+    importing.stdin.flush()
+    assert importing.stdout is not None
+    results = [json.loads(importing.stdout.readline())]
+
+    fresh_node.kill()
+    sent = threading.Thread(target=_send_rest, args=(importing, lines[5_001:]))
+    sent.start()
+    fresh_node.start()
+    results += [json.loads(line) for line in importing.stdout]
+    sent.join()
+
+    assert importing.wait(60) == 0
+    assert len({result["id"] for result in results}) == 10_000
+    assert importing.stderr is not None
+    importing.stdout.close()
+    importing.stderr.close()
+
+
+def _send_rest(importing: "subprocess.Popen[bytes]", lines: list[bytes]) -> None:
+    assert importing.stdin is not None
+    importing.stdin.write(b"\n".join(lines))
+    importing.stdin.close()
