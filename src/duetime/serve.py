@@ -95,6 +95,8 @@ class Node:
                 log_config=None,
                 access_log=False,
                 lifespan="off",
+                # The API dates its answers by the database's clock.
+                date_header=False,
                 timeout_keep_alive=75,
                 timeout_graceful_shutdown=5,
                 backlog=2048,
@@ -245,8 +247,8 @@ async def bring_up_to_date(database_url: str) -> None:
         await connection.close(timeout=5.0)
 
 
-async def run_until_signalled(node: Node) -> None:
-    """Run until SIGTERM or SIGINT, then stop in order; a second signal ends the process at once."""
+def watch_signals() -> asyncio.Event:
+    """Set on SIGTERM or SIGINT, from now on; a second signal ends the process at once."""
     signalled = asyncio.Event()
 
     def on_signal(number: int) -> None:
@@ -257,6 +259,10 @@ async def run_until_signalled(node: Node) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number)
+    return signalled
+
+
+async def stop_when(signalled: asyncio.Event, node: Node) -> None:
     await signalled.wait()
     log.info("stopping; a second signal ends at once")
     await node.stop()

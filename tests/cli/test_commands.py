@@ -102,6 +102,12 @@ def test_the_payload_comes_from_standard_input(duetime: Run, name: str) -> None:
     assert duetime("submit", name, "-", stdin="not json").code == 2
 
 
+def test_options_may_stand_anywhere(duetime: Run, name: str) -> None:
+    for words in ([name, "--delay", "1h", "[1]"], ["--delay", "1h", name, "[1]"], [name, "[1]", "--delay", "1h"]):
+        task = duetime("submit", "--json", *words).json
+        assert (task["type"], task["payload"], task["state"]) == (name, [1], "scheduled")
+
+
 def test_waiting_ends_with_the_task(duetime: Run, node: NodeProcess, name: str) -> None:
     done = duetime("submit", name, "--target", f"{node.url}/healthz", "--method", "GET", "--wait", "20")
     assert done.code == 0

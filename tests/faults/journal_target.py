@@ -37,6 +37,8 @@ async def call(request: web.Request) -> web.Response:
             if await once(connection, task):
                 await connection.execute("INSERT INTO effect (task, worker) VALUES ($1, 'target')", task)
     await asyncio.sleep(payload.get("seconds", 0))
+    while "until" in payload and not Path(payload["until"]).exists():
+        await asyncio.sleep(0.02)
     if payload.get("fails") == "late" and number == 1:
         # Cut off without an answer: a network error for the caller.
         assert request.transport is not None

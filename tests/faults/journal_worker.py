@@ -52,6 +52,8 @@ async def run_async(payload: dict[str, Any], context: Context) -> int:
             if await context.once(connection):
                 await connection.execute(INSERT_ASYNCPG, context.task_id, context.worker)
     await asyncio.sleep(payload.get("seconds", 0))
+    while "until" in payload and not Path(payload["until"]).exists():
+        await asyncio.sleep(0.02)
     fail(payload, context, "late")
     return context.attempt
 

@@ -95,7 +95,9 @@ class ServeProcess(Process):
 class WorkerProcess(Process):
     """`duetime worker` with the handlers of `journal_worker`."""
 
-    def __init__(self, folder: Path, name: str, url: str, key: str, queues: str, effects_url: str = "") -> None:
+    def __init__(
+        self, folder: Path, name: str, url: str, key: str, queues: str, effects_url: str = "", *arguments: str
+    ) -> None:
         self.journal = folder / f"{name}.journal"
         environment = {
             "DUETIME_URL": url,
@@ -106,7 +108,7 @@ class WorkerProcess(Process):
             "NAME": name,
         }
         super().__init__(
-            [sys.executable, "-m", "duetime.cli.main", "worker", "journal_worker:worker"],
+            [sys.executable, "-m", "duetime.cli.main", "worker", "journal_worker:worker", *arguments],
             folder / f"{name}.log",
             environment,
         )

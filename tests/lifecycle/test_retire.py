@@ -40,6 +40,9 @@ async def database(database_url: str) -> AsyncIterator[TimedDatabase]:
     database = await TimedDatabase.open(database_url, clock=clock)
     assert isinstance(database, TimedDatabase)
     clock.set_ms -= AGO * DAY_MS
+    for table in (*DATA_PATH, "request_key"):
+        for name in await partitions_of(database, table):
+            await database.execute(f"DROP TABLE {name}")
     yield database
     await database.close()
 
@@ -189,6 +192,7 @@ async def test_a_partition_in_use_is_left_for_the_next_time(engine: Engine, othe
     await pass_days(engine, AGO - 1)
     before_ms = engine.database.clock.now_ms() - 7 * DAY_MS
     used = (await partitions_of(engine.database, "task"))[0]
+    assert used < "task_oldest"
 
     async with other.transaction():
         await other.fetch(f"SELECT count(*) FROM {used}")
@@ -196,11 +200,9 @@ async def test_a_partition_in_use_is_left_for_the_next_time(engine: Engine, othe
 
         assert not [name for name in dropped if name.startswith("task_")]
         assert [name for name in dropped if name.startswith("due_")]
-        assert await engine.state(first) is None or await rows_about(engine.database, first) > 0
     dropped = await retire_partitions(engine.database, before_ms)
 
     assert used in dropped
-    assert await partitions_of(engine.database, used) == []
     assert [await rows_about(engine.database, task) for task in (first, second)] == [0, 0]
 
 
@@ -213,7 +215,7 @@ async def test_a_partition_with_a_backlog_is_kept_whole(engine: Engine, monkeypa
 
     dropped = await retire_partitions(engine.database, engine.database.clock.now_ms() - 7 * DAY_MS)
 
-    assert dropped == []
+    assert {name.split("_")[0] for name in dropped} == {"attempt"}
     for task in [*crowd, next_day]:
         assert await engine.state(task) is TaskState.READY
     assert len(await engine.claim()) == 4

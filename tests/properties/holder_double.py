@@ -86,6 +86,8 @@ class Holder:
                 yield Sleep(0.5)
                 continue
             self.acknowledged_at = sent_at
+            if not self.is_careful and chance.random() < 0.1:
+                self.world.spawn(self, self._meddle())
             self.told |= {attempt for attempt, is_started in named.items() if is_started}
             for attempt in answer.lost + answer.cancelled:
                 if self.is_careful or chance.random() < 0.5:
@@ -124,7 +126,7 @@ class Holder:
         chance = self.world.chance
         attempt = (claim.task, claim.number)
         if chance.random() < 0.3:
-            yield Sleep(chance.expovariate(1.0))
+            yield Sleep(chance.expovariate(0.5))
         waiting = claim.waiting
         if waiting.crashes + waiting.releases > 0:
             if not self._declare(attempt):
@@ -143,6 +145,22 @@ class Holder:
             return
         yield from self._settle(attempt, self._end(chance.random()))
 
+    def _meddle(self) -> Process[None]:
+        """Report an attempt that another process has."""
+        strangers = [
+            (claim.task, claim.number)
+            for claim in self.world.store.claim.values()
+            if self.world.handed.get((claim.task, claim.number), self.process) != self.process
+            and self.world.store.holder[claim.holder].name != self.name
+        ]
+        node = self.world.pick_node()
+        if strangers and node is not None:
+            report = Report(self.world.chance.choice(strangers), Ended(Outcome.SUCCEEDED), self.process)
+            try:
+                yield self.world.request(node, node.settle(self.name, [report]))
+            except Unavailable:
+                pass
+
     def _declare(self, attempt: Attempt) -> bool:
         if attempt not in self.held:
             return False
@@ -154,7 +172,7 @@ class Holder:
         if draw < 0.75 or self.world.is_calm:
             return Ended(Outcome.SUCCEEDED)
         if draw < 0.90:
-            return Ended(Outcome.FAILED, retry_after=0.0 if draw < 0.80 else None)
+            return Ended(Outcome.FAILED, retry_after=0.0 if draw < 0.85 else None)
         if draw < 0.92:
             return Ended(Outcome.FAILED, is_permanent=True)
         return Ended(Outcome.SNOOZED, retry_after=0.0 if draw < 0.95 else 4.0)

@@ -16,7 +16,7 @@ from duetime.errors import Unavailable, Unknown
 from duetime.ids import EARLIEST, due_ms_of, just_after, lane_of, make_id
 from duetime.lifecycle.submit import MINT_TOLERANCE_MS
 from duetime.model.attempt import Ended, what_follows
-from duetime.model.task import LaneKey, Outcome
+from duetime.model.task import LaneKey, Options, Outcome
 from duetime.scheduler.core import Ask, Core, Plan
 from duetime.scheduler.hints import Hints
 from duetime.scheduler.liveness import Watch
@@ -81,9 +81,9 @@ class NewTask:
     submission: int
     lane: int
     delay_ms: int
-    key: str | None
-    options: Any
-    expires_after_ms: int | None
+    key: str | None = None
+    options: Options | None = None
+    expires_after_ms: int | None = None
 
 
 class _DeafCore(Core):
@@ -106,6 +106,17 @@ class _StubbornCore(Core):
             work.hint = hint
 
 
+class _HastyWatch(Watch):
+    """Takes a database that was away, or its own standing still, for silence of the holders."""
+
+    def look(self, beats: dict[int, int], at: float) -> list[tuple[int, int]]:
+        self._looked_at = None
+        return super().look(beats, at)
+
+    def interrupted(self) -> None:
+        pass
+
+
 class Node:
     def __init__(self, world: "World", name: str) -> None:
         self.world = world
@@ -120,12 +131,13 @@ class Node:
     def boot(self) -> None:
         world = self.world
         self.is_up = True
+        self.disturbed_at = world.now
         faults = world.faults
         self.core = (
             _DeafCore() if faults.forgets_wakes_in_flight else _StubbornCore() if faults.keeps_hint_on_wake else Core()
         )
         self.hints = Hints(MINT_TOLERANCE_MS)
-        self.watch = Watch()
+        self.watch = _HastyWatch() if faults.lapses_while_away else Watch()
         self.clock = DatabaseClock(lambda: world.now)
         self.read_at = 0.0
         self.ids: dict[str, int] = {}
@@ -141,7 +153,6 @@ class Node:
         self._full_look_at = 0.0
         self._keep_hints_at = 0.0
         self._full_sweep_at = 0.0
-        self._has_swept = False
         self.has_looked = False
         world.spawn(self, self._start())
 
@@ -387,15 +398,13 @@ class Node:
                 ended = yield Call("end_silent", (silent,))
                 self._forget(ended)
         except Unavailable:
-            if not self.world.faults.lapses_while_away:
-                self.watch.interrupted()
+            self.watch.interrupted()
             raise
-        is_full = self.world.now >= self._full_sweep_at and not (self.world.faults.sweeps_once and self._has_swept)
+        is_full = self.world.now >= self._full_sweep_at
         left = yield Call("read_left_behind", (None if is_full else _LOOKBACK_MS,))
         yield from self._move(
             [(claim, Ended(Outcome.LAPSED if was_started else Outcome.RELEASED), None) for claim, was_started in left]
         )
-        self._has_swept = True
         if is_full:
             self._full_sweep_at = self.world.now + _FULL_SWEEP_EVERY
 

@@ -179,10 +179,10 @@ class World:
         self.now = 0.0
         self.steps = 0
         self.is_calm = False
-        self.is_away = False
+        self.is_away = self.is_quiet = self.is_next_late = False
         self.away_at = self.back_at = float("-inf")
         self.jumped_at = self.jumped_back_at = float("-inf")
-        self.healthy_since = 0.0
+        self.healthy_since = self.blocked_at = 0.0
         self.trace: deque[tuple[float, str, tuple[object, ...]]] = deque(maxlen=_TRACE)
         self.events: Counter[str] = Counter()
         self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
@@ -256,10 +256,11 @@ class World:
             for trouble, mean in (
                 (self._crash_node, 90.0),
                 (self._pause_node, 120.0),
-                (self._crash_holder, 8.0),
-                (self._pause_holder, 12.0),
+                (self._crash_holder, 4.0),
+                (self._pause_holder, 8.0),
                 (self._take_database_away, 240.0),
-                (self._jump_clock, 100.0),
+                (self._jump_clock, 60.0),
+                (self._fall_quiet, 120.0),
             ):
                 self.spawn(self, self._trouble_for_ever(trouble, mean))
             self._run_until(lambda: self.steps >= steps)
@@ -271,6 +272,10 @@ class World:
             self._check_end()
         except AssertionError as broken:
             raise SimulationFailure(self._tell(broken, steps)) from broken
+        finally:
+            # Processes that are thrown away now must not go on.
+            for each in (*self.nodes, *self.holders):
+                each.crash()
         return Figures(self.steps, len(self.store.task), self.now, self.outcomes, self.events)
 
     def _run_until(self, is_enough: Callable[[], bool]) -> None:
@@ -303,7 +308,13 @@ class World:
         if self.is_away:
             self.after(0.2, once.give, None, Unavailable("the database does not answer"))
         else:
-            self.after(self.latency(), self._execute, call, once)
+            self.after(self.latency() + self._queueing(call.name), self._execute, call, once)
+
+    def _queueing(self, name: str) -> float:
+        """How long a statement waits for a connection."""
+        if name == "submit" and self.is_unlucky(0.01):
+            return self.chance.random() * 9.0
+        return self.chance.random() * 1.5 if name == "end_silent" else 0.0
 
     def _execute(self, call: Call, once: _Once) -> None:
         if self.is_away:
@@ -335,6 +346,9 @@ class World:
         if call.name == "claim_due":
             self._check_claims(call.read_at, value[0])
         delay = self._delay(call.name)
+        if self.is_next_late and call.name == "submit" and value[1]:
+            self.is_next_late = False
+            delay = 15.0 + 100.0 * self.chance.random()
         if delay == 0.0:
             self._commit(call, once, transaction, value)
         else:
@@ -356,8 +370,10 @@ class World:
         self.note("%s %s -> %s", once.running.owner, call.name, value)
         if call.name == "end_silent":
             self._check_silence(value)
-        self.store.commit(transaction)
         del self._in_doubt[transaction.xid]
+        self.store.commit(transaction)
+        if value and call.name == "end_silent" and self.has_jumps and self.is_unlucky(0.1):
+            self.spawn(self, self._fail_over())
         if self.is_unlucky(0.004):
             self.events["lost answers"] += 1
             self.after(self.latency(), once.give, None, Unknown("the answer was lost"))
@@ -387,16 +403,25 @@ class World:
             self.back_at = self.healthy_since = self.now
             self.note("the database is back")
 
+    def _fail_over(self) -> Process[None]:
+        """The database is gone between a holder's end and the sweep, and another takes its place."""
+        self.events["fail_over"] += 1
+        if not self.is_away:
+            yield from self._take_database_away()
+        self._jump_by(900_000)
+
     def _jump_clock(self) -> Process[None]:
-        jump_ms = self.chance.choice((400, 3_000, 60_000, 900_000)) * (1 if self.chance.random() < 0.6 else -1)
-        if not self.has_jumps:
-            return
+        if self.has_jumps:
+            jump_ms = self.chance.choice((400, 3_000, 60_000, 900_000))
+            self._jump_by(jump_ms if self.chance.random() < 0.6 else -jump_ms)
+        yield Sleep(0.0)
+
+    def _jump_by(self, jump_ms: int) -> None:
         self.note("the database's clock jumps by %d ms", jump_ms)
         self.store.offset_ms += jump_ms
         self.jumped_at = self.now
         if jump_ms < 0:
             self.jumped_back_at = self.now
-        yield Sleep(0.0)
 
     # Trouble
 
@@ -423,13 +448,13 @@ class World:
     def _pause_node(self) -> Process[None]:
         node = self.chance.choice(self.nodes)
         seconds = self.chance.choice((2.0, 5.0, 30.0))
-        node.paused_until = self.healthy_since = self.now + seconds
+        node.paused_until = node.disturbed_at = self.healthy_since = self.now + seconds
         self.note("%s stands still for %.0f s", node.name, seconds)
         yield Sleep(seconds)
 
     def _crash_holder(self) -> Process[None]:
         holder = self.chance.choice(self.holders)
-        if not holder.is_up:
+        if not holder.is_up or self.is_quiet:
             return
         self.note("%s %s dies", holder.name, holder.process)
         if self.chance.random() < 0.3:
@@ -443,10 +468,27 @@ class World:
 
     def _pause_holder(self) -> Process[None]:
         holder = self.chance.choice(self.holders)
-        seconds = self.chance.choice((1.0, 5.0, 12.0, 40.0))
+        seconds = self.chance.choice((1.0, 5.0, 6.0 + 6.0 * self.chance.random(), 40.0))
         self.note("%s %s stands still for %.0f s", holder.name, holder.process, seconds)
         holder.paused_until = self.now + seconds
         yield Sleep(0.0)
+
+    def _fall_quiet(self) -> Process[None]:
+        """Nobody is there; one last task becomes visible long after it was stored."""
+        self.note("the world falls quiet")
+        self.is_quiet = True
+        for holder in self.holders:
+            holder.crash()
+        yield Sleep(20.0)
+        self.is_next_late = True
+        self._submissions += 1
+        self.spawn(self, self._submit([NewTask(self._submissions, self.chance.choice(list(self.lanes)), 0)]))
+        yield Sleep(25.0)
+        self.is_quiet = self.is_next_late = False
+        for holder in self.holders:
+            if not holder.is_up:
+                holder.paused_until = 0.0
+                holder.boot()
 
     # Clients
 
@@ -458,6 +500,8 @@ class World:
                 lanes = chance.sample(list(self.lanes), chance.randint(1, len(self.lanes)))
                 rate = chance.choice((1.0, 5.0, 30.0, 60.0))
             yield Sleep(chance.expovariate(rate))
+            if self.is_quiet:
+                continue
             tasks = [self._new_task(chance.choice(lanes)) for _ in range(chance.choice((1, 1, 1, 5)))]
             self.spawn(self, self._submit(tasks))
 
@@ -500,7 +544,7 @@ class World:
             source = {"resume": self.store.held, "redrive": self.store.dead}.get(verb, self.store.due_of)
             if chance.random() < 0.2:
                 source = self.store.claim
-            if not source:
+            if not source or self.is_quiet:
                 continue
             # Whoever steers chose a moment ago: the task may have moved on since.
             task = next(iter(source)) if chance.random() < 0.5 else next(reversed(source))
@@ -591,6 +635,7 @@ class World:
         while True:
             yield Sleep(2.0)
             self._check_found_in_time()
+            self._check_left_behind()
             for node in self.nodes:
                 if node.is_up and node.core.known_lanes() > len(self.lanes):
                     raise Broken("the core knows more lanes than there are")
@@ -607,6 +652,18 @@ class World:
                     continue
                 if ("due", wake) not in store.locks and any(node.neglects(lane) for node in self.nodes):
                     raise Broken(f"{wake} is due, and nobody has found it for {bound:.0f} s")
+
+    def _check_left_behind(self) -> None:
+        """What an ended holder held goes on, as long as some node sweeps and no commit stands in its way."""
+        since = self.now - 75.0
+        if any(table == "claim" for table, _ in self.store.locks):
+            self.blocked_at = self.now
+        if not self.is_away and max(self.back_at, self.blocked_at) < since and any(n.is_up and n.disturbed_at < since for n in self.nodes):
+            for claim in self.store.claim.values():
+                holder = self.store.holder[claim.holder]
+                is_old = holder.ended_ms is not None and max(holder.ended_at, claim.visible_at) < since
+                if is_old and ("claim", claim.task) not in self.store.locks:
+                    raise Broken(f"task {claim.task} was left behind by holder {holder.id}, and nobody moves it on")
 
     def _calm_down(self) -> None:
         """No more trouble; the clock stands where it was furthest, and what is paused goes on."""

@@ -64,8 +64,6 @@ class Faults:
     mints_anew_in_doubt: bool = False
     #: Rows are claimed a little before their time.
     claims_early: bool = False
-    #: What an ended holder left behind is looked for once only.
-    sweeps_once: bool = False
     #: A claim is taken without a lock.
     claims_without_lock: bool = False
 
@@ -94,6 +92,7 @@ class Claim:
     waiting: Waiting
     holder: int
     wake: uuid.UUID
+    visible_at: float = 0.0
 
     @property
     def number(self) -> int:
@@ -115,6 +114,7 @@ class Holder:
     beats: int = 0
     running: frozenset[Attempt] = frozenset()
     ended_ms: int | None = None
+    ended_at: float = 0.0
     beaten_at: float = 0.0
 
 
@@ -209,6 +209,8 @@ class Store:
             if key in self.tables[table]:
                 raise Broken(f"{table} {key} is there twice")
             self.tables[table][key] = row
+            if isinstance(row, Claim):
+                row.visible_at = self._now()
             if table == "due":
                 assert isinstance(row, Waits)
                 insort(self.lanes[lane_of(row.wake)], row.wake)
@@ -464,6 +466,7 @@ class Store:
         def effect() -> None:
             for holder in holders:
                 self.holder[holder].ended_ms = now_ms
+                self.holder[holder].ended_at = self._now()
                 del self.living[self.holder[holder].name]
 
         transaction.effects.append(effect)

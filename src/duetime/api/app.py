@@ -8,6 +8,7 @@ the cause, of which the client sees nothing.
 import math
 import uuid
 from collections.abc import Callable
+from email.utils import formatdate
 
 import structlog
 
@@ -53,6 +54,8 @@ class App:
         is_ready: Callable[[], str | None],
     ) -> None:
         self._keys = keys
+        self._clock = database.clock
+        self._date = (0, b"")
         self._workers = Workers(lanes, feeder, holders, settler)
         self._router = Router(
             [
@@ -90,7 +93,14 @@ class App:
             reference = uuid.uuid4().hex[:12]
             log.exception("request failed", reference=reference, method=scope["method"], path=scope["path"])
             answer = _problem(_fault(reference, error))
-        await _send(answer, scope["method"] == "HEAD", send)
+        await _send(answer, self._read_date(), scope["method"] == "HEAD", send)
+
+    def _read_date(self) -> bytes:
+        """By the database's clock, which judges the times that clients send; a node's own may be off."""
+        now = self._clock.now_us() // 1_000_000
+        if self._date[0] != now:
+            self._date = (now, formatdate(now, usegmt=True).encode())
+        return self._date[1]
 
     async def _answer(self, scope: Scope, receive: Receive) -> Answer:
         methods, path = self._router.find(scope)
@@ -108,14 +118,15 @@ class App:
         return await route.handler(Request(route.operation, scope, receive, headers, path, caller))
 
 
-async def _send(answer: Answer, is_head: bool, send: Send) -> None:
+async def _send(answer: Answer, date: bytes, is_head: bool, send: Send) -> None:
     headers = [
+        (b"date", date),
         (b"content-type", answer.content_type.encode()),
         (b"content-length", b"%d" % len(answer.body)),
         *answer.headers,
     ]
     if answer.status == 204:
-        headers = list(answer.headers)
+        headers = [(b"date", date), *answer.headers]
     try:
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         await send({"type": "http.response.body", "body": b"" if is_head else answer.body})

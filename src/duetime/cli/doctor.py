@@ -28,9 +28,6 @@ from duetime.errors import DuetimeError, UsageError
 #: The database's clock decides what is due; beyond this, what people read off theirs is misleading.
 CLOCK_SECONDS = 5.0
 _DAY_MS, _HOUR_MS = 86_400_000, 3_600_000
-#: What a promise that survives a crash rests on.
-_DURABLE = {"fsync": ("on",), "full_page_writes": ("on",)}
-_NOT_DURABLE_COMMIT = ("off",)
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -166,8 +163,8 @@ async def _check_settings(connection: asyncpg.Connection) -> Finding:
 
 async def _check_durability(connection: asyncpg.Connection) -> Finding:
     problems = []
-    for name, wrong in (("fsync", "off"), ("full_page_writes", "off"), ("synchronous_commit", "off")):
-        if await connection.fetchval("SELECT current_setting($1)", name) == wrong:
+    for name in ("fsync", "full_page_writes", "synchronous_commit"):
+        if await connection.fetchval("SELECT current_setting($1)", name) == "off":
             problems.append(f"{name} is off: a task that was accepted may be lost when the server dies")
     return Finding("durability", not problems, "what is committed survives a crash", problems)
 

@@ -9,7 +9,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from duetime.errors import DuetimeError, UsageError
 
@@ -28,7 +28,19 @@ COMMANDS = {
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one sentence."""
+    """Says what is wrong in one sentence; takes options before, between and behind the other words."""
+
+    _is_mixing = False
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        # Mixing is not for a parser that hands the rest of the words to another; and it calls this again.
+        if self._is_mixing or self._subparsers is not None:
+            return super().parse_known_args(args, namespace)
+        self._is_mixing = True
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._is_mixing = False
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message.removeprefix('argument ')}; see {self.prog} --help")

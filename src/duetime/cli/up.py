@@ -14,7 +14,7 @@ from duetime.admin.keys import create_key, ensure_default
 from duetime.config import Config, read_config
 from duetime.database.embedded import EmbeddedServer
 from duetime.errors import UsageError
-from duetime.serve import Node, run_until_signalled
+from duetime.serve import Node, stop_when, watch_signals
 from duetime.telemetry import set_up_logs
 
 #: `up` is for trying things out on one machine, so targets on it may be called.
@@ -77,6 +77,7 @@ def _run(main: Coroutine[None, None, None]) -> int:
 
 
 async def _up(config: Config, as_json: bool) -> None:
+    signalled = watch_signals()
     embedded = None if config.database_url else EmbeddedServer(Path(config.data))
     try:
         database_url = config.database_url or await _start(embedded)
@@ -85,7 +86,7 @@ async def _up(config: Config, as_json: bool) -> None:
         key = await _first_key(node, Path(config.data))
         _write_private(Path(config.data) / "url", node.url)
         _announce(node.url, key, config, as_json)
-        await run_until_signalled(node)
+        await stop_when(signalled, node)
     finally:
         if embedded is not None:
             await embedded.stop()
@@ -98,9 +99,10 @@ async def _start(embedded: EmbeddedServer | None) -> str:
 
 async def _serve(config: Config) -> None:
     assert config.database_url is not None
+    signalled = watch_signals()
     node = await Node.open(config, config.database_url)
     await node.start()
-    await run_until_signalled(node)
+    await stop_when(signalled, node)
 
 
 async def _first_key(node: Node, data: Path) -> str:

@@ -48,9 +48,13 @@ async def retire_partitions(database: Database, before_ms: int) -> list[str]:
     dropped = []
     for table in DATA_PATH:
         for name, (start, end) in await _partitions(database, table):
-            if start > 0 and end <= before_ms and await _retire(database, table, name, end):
-                dropped.append(name)
-                log.info("partition retired", partition=name)
+            if start == 0:
+                continue
+            # The oldest partition can only grow over its neighbour: none is skipped.
+            if end > before_ms or not await _retire(database, table, name, end):
+                break
+            dropped.append(name)
+            log.info("partition retired", partition=name)
     return dropped
 
 

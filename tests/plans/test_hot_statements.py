@@ -1,0 +1,193 @@
+"""The hot statements keep their index plans and read in proportion to their batch, whatever lies in the tables.
+
+Empty, small, huge, analysed or never: every move of the data path is made
+with each, and each of its statements is looked at in its generic and in its
+custom plan.
+"""
+
+import asyncio
+import itertools
+import uuid
+from collections.abc import AsyncIterator, Iterator, Sequence
+
+import pytest
+
+from duetime.clock import from_ms
+from duetime.database.partitions import DATA_PATH
+from duetime.database.pool import Database
+from duetime.ids import EARLIEST, just_after, make_id
+from duetime.lifecycle.claim import SQL as CLAIM_SQL
+from duetime.lifecycle.claim import LaneOrder, claim_due, peek
+from duetime.lifecycle.holders import Named
+from duetime.lifecycle.state import read_states
+from duetime.model.retry import RetryPolicy
+from duetime.model.task import LeasedTask, Options, Outcome, TaskState
+from duetime.scheduler.upkeep import Upkeep
+from engine import Engine, submitted
+from plans.explain import MODES, ExplainingDatabase, Plans, explain
+from services import Server
+
+MILLION = 1_000_000
+BATCH = 40
+QUEUES = [f"queue-{number}" for number in range(20)]
+CROWDED = "crowded"
+HOT = {
+    *("claim_due", "peek", "submit", "submit_keyed", "read_keys", "read_requests", "end_succeeded", "move_onward"),
+    *("read_claims", "read_ends", "beat", "read_held", "read_left_behind", "read_states", "expire"),
+    *("cancel", "pause", "resume", "run_now", "reschedule", "redrive", "drop"),
+}
+_CROWD = """
+WITH made AS (
+    INSERT INTO task (lane, id, type, payload, run_at)
+    SELECT $1, mint_wake($2::bigint + place, $1, place), 'common', 'null', clock_timestamp()
+      FROM generate_series(1, $3::int) AS place
+ RETURNING lane, id
+)
+INSERT INTO due (lane, wake, task, number)
+SELECT lane, id, id, 1 FROM made
+"""
+_HISTORY = """
+WITH made AS (
+    INSERT INTO task (lane, id, type, payload, run_at, expires_at)
+    SELECT $1, mint_wake($2::bigint - place, $1, place), 'common', 'null', clock_timestamp(),
+           clock_timestamp() + interval '1 day'
+      FROM generate_series(1, $3::int) AS place
+ RETURNING lane, id
+)
+INSERT INTO attempt (lane, task, number, outcome, final)
+SELECT lane, id, 1, 1, true FROM made
+"""
+_RETRYING = """
+INSERT INTO due (lane, wake, task, number, failures)
+SELECT $1, mint_wake($2::bigint + 1000000 + place, $1, place), mint_wake($2::bigint - 1000000 - place, $1, place), 2, 1
+  FROM generate_series(1, $3::int) AS place
+"""
+
+
+async def fill(url: str, count: int, *, is_analysed: bool) -> None:
+    """Waiting tasks of one lane, due and not due yet, beside finished and retrying ones."""
+    database = await Database.open(url, size=1)
+    engine = await Engine.open(database)
+    lane = await engine.lanes.ensure(engine.lane_key(CROWDED))
+    now_ms = database.clock.now_ms()
+    await engine.partitions.ensure([now_ms - 3 * count, now_ms, now_ms + 2_000_000, now_ms + count])
+    await database.execute(_CROWD, lane, now_ms - count // 2, count, timeout=120.0)
+    await database.execute(_HISTORY, lane, now_ms - count, count // 10, timeout=120.0)
+    await database.execute(_RETRYING, lane, now_ms, count // 10, timeout=120.0)
+    if is_analysed:
+        await database.execute("ANALYZE", timeout=60.0)
+    await database.close()
+
+
+FILLINGS = {
+    "empty": (0, False),
+    "small": (100, True),
+    "huge": (MILLION, False),
+    "huge-on-postgres15": (MILLION, False),
+    "empty-on-postgres15": (0, False),
+}
+
+
+@pytest.fixture(scope="module", params=FILLINGS)
+def filled_url(request: pytest.FixtureRequest) -> Iterator[str]:
+    old = request.param.endswith("postgres15")
+    server: Server = request.getfixturevalue("postgres15_server" if old else "postgres_server")
+    name = server.make_database()
+    count, is_analysed = FILLINGS[request.param]
+    asyncio.run(fill(server.url_of(name), count, is_analysed=is_analysed))
+    yield server.url_of(name)
+    server.drop_database(name)
+
+
+@pytest.fixture
+async def engine(filled_url: str) -> AsyncIterator[Engine]:
+    database = await ExplainingDatabase.open(filled_url, size=2)
+    engine = Engine(database)
+    await engine.lanes.load()
+    await engine.partitions.make_ahead()
+    engine.tenant = (await database.fetch("SELECT id FROM tenant WHERE name = 'default'"))[0]["id"]
+    yield engine
+    await database.close()
+
+
+async def claim(engine: Engine, queues: Sequence[str], room: int) -> list[LeasedTask]:
+    holder = await engine.holders.register(engine.tenant, "w")
+    lanes = [await engine.lanes.ensure(engine.lane_key(queue)) for queue in queues]
+    until = just_after(engine.database.clock.now_ms())
+    orders = [LaneOrder(lane, EARLIEST, [(holder, room)]) for lane in lanes]
+    claims = await claim_due(engine.database, orders, until)
+    return [task for lane in lanes for _, task in claims.taken.get(lane, [])]
+
+
+async def live(engine: Engine) -> Plans:
+    """Every move, with batches of the same size."""
+    database = engine.database
+    assert isinstance(database, ExplainingDatabase)
+    plans = database.plans = Plans()
+    options = Options(retry=RetryPolicy(min_backoff=600.0))
+    per_queue = BATCH // len(QUEUES)
+    for queue in QUEUES:
+        await engine.lanes.ensure(engine.lane_key(queue))
+
+    tasks = [engine.new_task(queue=queue, options=options) for queue in QUEUES for _ in range(per_queue)]
+    await engine.submitter.submit(tasks)
+    keyed = [engine.new_task(queue=QUEUES[0], delay=900.0, idempotency_key=f"key-{n}") for n in range(BATCH)]
+    for _ in range(2):
+        request = make_id(database.clock.now_ms(), 5, 0)
+        [*later] = await engine.submitter.submit(keyed, request, b"f")
+        await engine.submitter.submit(keyed, request, b"f")
+    waiting = [submitted(each) for each in later]
+    end = from_ms(database.clock.now_ms() + 1)
+    await engine.submit(BATCH, delay=900.0, queue=QUEUES[0], expires_at=end)
+
+    await peek(database, dict.fromkeys(engine.lanes.all(), EARLIEST))
+    leased = await claim(engine, QUEUES, per_queue)
+    assert len(leased) == BATCH
+    await engine.holders.beat(engine.tenant, "w", [Named(task.id, task.number) for task in leased])
+    succeeded, failed, buried, left = (leased[place::4] for place in range(4))
+    await engine.settle(succeeded)
+    await engine.settle(succeeded)
+    await engine.settle(failed, Outcome.FAILED)
+    await engine.settle(buried, Outcome.FAILED, is_permanent=True)
+    await engine.lapse()
+    assert {await engine.state(task.id) for task in left} == {TaskState.READY}
+
+    dead = [task.id for task in buried]
+    retrying = [task.id for task in failed]
+    chosen = [*waiting[: BATCH // 2], *retrying]
+    for verb in (engine.steering.pause, engine.steering.resume, engine.steering.run_now):
+        assert all(verdict.changed for verdict in (await verb(chosen)).values())
+    await engine.steering.reschedule(chosen, from_ms(database.clock.now_ms() + 3_600_000))
+    await engine.steering.redrive(dead[::2])
+    await engine.steering.drop(dead[1::2])
+    await engine.steering.cancel([*chosen, *dead, *waiting])
+    await read_states(database, [*chosen, *dead, *waiting])
+    await expire(engine)
+    database.plans = None
+    return plans
+
+
+async def expire(engine: Engine) -> None:
+    keep = asyncio.timedelta if hasattr(asyncio, "timedelta") else None
+    del keep
+    from datetime import timedelta
+
+    upkeep = Upkeep(
+        engine.database,
+        engine.partitions,
+        engine.lanes,
+        engine.steering,
+        retention=timedelta(days=7),
+        dead_retention=timedelta(days=7),
+    )
+    await upkeep.expire()
+
+
+async def test_every_move_reads_by_index_and_in_proportion_to_its_batch(engine: Engine) -> None:
+    plans = await live(engine)
+
+    assert {plan.statement for plan in plans.all} >= HOT
+    for plan in plans.all:
+        if plan.statement in HOT:
+            print(plan.statement, plan.mode, plan.rows_read(), plan.rows_sorted(), plan.pages())
+            assert plan.wrong_ways() == [], (plan.statement, plan.mode)
