@@ -3,6 +3,7 @@
 import asyncio
 import uuid
 from dataclasses import dataclass
+from datetime import timedelta
 
 import pytest
 
@@ -170,7 +171,7 @@ async def test_what_is_retired_is_not_lost(database: Database) -> None:
     assert await retire_partitions(database, database.clock.now_ms() + 2 * DAY_MS)
     assert await check_invariants(database, deep=True) == []
     assert await check_invariants(database, deep=False) == []
-    await trim_oldest(database)
+    await trim_oldest(database, database.clock.now() + timedelta(days=1))
     assert await check_invariants(database, deep=True) == []
 
     await database.execute("DELETE FROM task WHERE id = $1", household.paused)

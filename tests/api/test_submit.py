@@ -448,3 +448,13 @@ async def test_5000_tasks_fit_into_a_batch_and_5001_do_not(api: Api) -> None:
     assert (fits.status, fits.json["accepted"]) == (200, 5000)
     assert (too_many.status, hostile.status, lines.status) == (413, 413, 413)
     assert await api.stored() == 5000
+
+
+async def test_an_atomic_batch_whose_key_stands_for_another_task_stores_none(api: Api) -> None:
+    await api.post("/v1/tasks", {"type": "a", "idempotency_key": "taken"})
+
+    answer = await api.post("/v1/tasks/batch?atomic=true", [{"type": "new"}, {"type": "b", "idempotency_key": "taken"}])
+
+    assert answer.status == 409
+    assert [result["error"]["code"] for result in answer.json["results"]] == ["conflict", "idempotency_conflict"]
+    assert (await api.get("/v1/tasks?type=new")).json["items"] == []

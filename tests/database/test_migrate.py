@@ -97,8 +97,8 @@ async def test_the_migrations_give_the_schema_that_is_written_down(
     assert target.dump() == written, "the schema has changed: run `make schema`"
 
 
-async def test_the_schema_that_is_written_down_is_a_dump(database_url: str) -> None:
-    dump = services.dump_schema(services.find_pg_dump(), database_url)
+def test_the_schema_that_is_written_down_is_a_dump(postgres_server: services.Server) -> None:
+    dump = services.dump_schema(services.find_pg_dump(), postgres_server.url_of(services.BARE_TEMPLATE))
 
     assert dump == SCHEMA.read_text(), "the schema has changed: run `make schema`"
 

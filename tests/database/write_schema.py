@@ -17,7 +17,7 @@ def main() -> None:
         try:
             server = services.Server.at(embedded.dsn_of("postgres"))
             server.make_template()
-            SCHEMA.write_text(services.dump_schema(services.find_pg_dump(), server.url_of(services.TEMPLATE)))
+            SCHEMA.write_text(services.dump_schema(services.find_pg_dump(), server.url_of(services.BARE_TEMPLATE)))
             server.admin.close()
         finally:
             asyncio.run(embedded.stop())

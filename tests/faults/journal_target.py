@@ -10,10 +10,10 @@ from pathlib import Path
 
 import asyncpg
 from aiohttp import web
+from journal import Journal
 from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
 from duetime import once
-from journal import Journal
 
 journal = Journal(Path(os.environ["JOURNAL"]))
 effects_url = os.environ.get("EFFECTS_URL", "")

@@ -12,9 +12,9 @@ from typing import Any
 
 import asyncpg
 import psycopg
+from journal import Journal
 
 from duetime import Context, Worker
-from journal import Journal
 
 journal = Journal(Path(os.environ["JOURNAL"]))
 effects_url = os.environ.get("EFFECTS_URL", "")

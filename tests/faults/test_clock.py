@@ -19,6 +19,7 @@ from duetime.database.embedded import EmbeddedServer
 from duetime.database.migrate import migrate
 from duetime.database.pool import Database
 from faults.cast import Cast, begun, has_begun, until
+from faults.processes import ServeProcess
 
 HOUR = 3600
 
@@ -99,6 +100,13 @@ async def faked(folder: Path, clock: FakedClock) -> AsyncIterator[Cast]:
     await server.stop()
 
 
+async def jump(clock: FakedClock, seconds: int, node: ServeProcess) -> None:
+    """Set the database's clock; returns when the node has read it, which it does once a second."""
+    before = node.output().count("clock jumped")
+    clock.set(seconds)
+    await until(lambda: node.output().count("clock jumped") > before)
+
+
 async def is_early(database: Database) -> int:
     """How many attempts were picked before their time, by the database's own clock."""
     rows = await database.fetch(
@@ -109,9 +117,7 @@ async def is_early(database: Database) -> int:
     return early
 
 
-async def test_a_database_clock_that_jumps_lapses_nothing_and_nothing_is_early(
-    faked: Cast, clock: FakedClock
-) -> None:
+async def test_a_database_clock_that_jumps_lapses_nothing_and_nothing_is_early(faked: Cast, clock: FakedClock) -> None:
     node = await faked.serve()
     worker = faked.worker(node)
     gate = faked.gate()
@@ -121,16 +127,16 @@ async def test_a_database_clock_that_jumps_lapses_nothing_and_nothing_is_early(
         tomorrow = await client.submit("fault.async", {}, delay=24 * HOUR)
         await begun(worker.journal, running.id)
 
-        clock.set(+HOUR)
+        await jump(clock, +HOUR, node)
         ahead = await client.submit("fault.async", {})
         soon_ahead = await client.submit("fault.async", {}, delay=HOUR / 4)
         await begun(worker.journal, ahead.id)
         await begun(worker.journal, in_half_an_hour.id)
 
-        clock.set(0)
+        await jump(clock, 0, node)
         back = await client.submit("fault.async", {})
         await begun(worker.journal, back.id)
-        clock.set(-HOUR)
+        await jump(clock, -HOUR, node)
         behind = await client.submit("fault.async", {})
         delayed = await client.submit("fault.async", {}, delay=1)
         await begun(worker.journal, behind.id)
@@ -139,7 +145,7 @@ async def test_a_database_clock_that_jumps_lapses_nothing_and_nothing_is_early(
             assert not has_begun(worker.journal, task.id)
             assert (await client.get(task.id)).state == "scheduled"
 
-        clock.set(+2 * HOUR)
+        await jump(clock, +2 * HOUR, node)
         await begun(worker.journal, soon_ahead.id)
         gate.touch()
         done = await client.wait(running.id, timeout=120)
@@ -158,15 +164,16 @@ async def test_work_goes_on_while_the_database_clock_jumps_to_and_fro(faked: Cas
     node = await faked.serve()
     worker = faked.worker(node)
     async with AsyncClient(node.url, faked.key) as client:
-        for seconds in (0, HOUR, 0, -HOUR, HOUR, -HOUR, 0):
-            clock.set(seconds)
+        for seconds in (HOUR, 0, -HOUR, HOUR, -HOUR, 0):
+            await jump(clock, seconds, node)
             ids = (await client.submit_many([{"type": "fault.async", "payload": {}}] * 50)).ids
             await until(lambda ids=ids: all(has_begun(worker.journal, each) for each in ids))
-        for each in ids:
-            await client.wait(each, timeout=120)
+        async with asyncio.timeout(120):
+            while await faked.count("claim"):
+                await asyncio.sleep(0.02)
 
-    assert await faked.count("attempt", "outcome = 1 AND number = 1") == 350
-    assert await faked.count("attempt") == 350
+    assert await faked.count("attempt", "outcome = 1 AND number = 1") == 300
+    assert await faked.count("attempt") == 300
 
 
 @pytest.mark.parametrize("seconds", [HOUR, -HOUR])

@@ -94,6 +94,7 @@ async def test_twenty_thousand_tasks_survive_kills_of_everything(
             redriven = await settle_down(storm, database)
             seconds = watch.seconds
             attempts = await read_attempts(database)
+            taken_away = await read_released_by_the_living(database)
             stored = {str(row["id"]) for row in await database.fetch("SELECT id FROM task", timeout=60.0)}
             violations = await check_invariants(database, deep=True)
         finally:
@@ -119,6 +120,7 @@ async def test_twenty_thousand_tasks_survive_kills_of_everything(
         "started and then released": sum(
             outcome is Outcome.RELEASED and attempt in starts for attempt, (outcome, _) in attempts.items()
         ),
+        "  of a holder that lived on": len(taken_away & set(starts)),
         "announced and not begun": len(announced),
         "effects": len(effects),
         **{f"kills -9 of {kind}": count for kind, count in storm.killed.items()},
@@ -175,6 +177,16 @@ async def settle_down(storm: Storm, database: Database) -> Counter[str]:
 async def read_attempts(database: Database) -> dict[tuple[str, int], tuple[Outcome, bool]]:
     rows = await database.fetch("SELECT task, number, outcome, final FROM attempt", timeout=60.0)
     return {(str(row["task"]), row["number"]): (Outcome(row["outcome"]), row["final"]) for row in rows}
+
+
+async def read_released_by_the_living(database: Database) -> set[tuple[str, int]]:
+    rows = await database.fetch(
+        "SELECT attempt.task, attempt.number FROM attempt JOIN holder ON holder.id = attempt.holder"
+        " WHERE attempt.outcome = $1 AND holder.ended_at IS NULL",
+        int(Outcome.RELEASED),
+        timeout=60.0,
+    )
+    return {(str(row["task"]), row["number"]) for row in rows}
 
 
 async def read_effects(url: str) -> list[str]:

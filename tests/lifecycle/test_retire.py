@@ -160,7 +160,7 @@ async def test_what_was_kept_and_is_over_by_now_is_trimmed(engine: Engine) -> No
     await upkeep_of(engine).retire()
     await engine.settle(await engine.claim())
 
-    await trim_oldest(engine.database)
+    await trim_oldest(engine.database, engine.database.clock.now() + timedelta(days=1))
 
     trimmed = {"snoozed", "overdue"}
     for name, task in tasks.items():

@@ -51,11 +51,11 @@ class Plan:
         return int(self.root["Shared Hit Blocks"] + self.root["Shared Read Blocks"])
 
     def wrong_ways(self) -> list[str]:
-        """Scans of our tables that are not led by an index condition."""
+        """Scans of our tables that are led neither by an index condition nor by the rows' places."""
         return [
             f"{node['Node Type']} on {node['Relation Name']} by {node.get('Index Name', 'no index')}"
             for node in self.scans()
-            if node["Node Type"] not in ("Index Scan", "Index Only Scan") or "Index Cond" not in node
+            if node["Node Type"] != "Tid Scan" and "Index Cond" not in node
         ]
 
 

@@ -58,6 +58,8 @@ class Task:
     is_blocked: bool = False
     holder: int | None = None
     reason: str | None = None
+    #: When the attempt under way was picked, and the first of the failures that count.
+    picked_us: int | None = None
     first_picked_us: int | None = None
     attempts: dict[int, Attempt] = field(default_factory=dict)
 
@@ -357,6 +359,8 @@ class Model:
     def _fail(self, task: Task, is_permanent: bool, is_once_only: bool, retry_after: float | None) -> None:
         retry = task.options.retry or RetryPolicy()
         wait = retry_after if retry_after is not None else min(retry.min_backoff * 2**task.failures, retry.max_backoff)
+        if task.failures == 0:
+            task.first_picked_us = task.picked_us
         assert task.first_picked_us is not None
         end_us = task.first_picked_us + (retry.max_retry_duration or math.inf) * 1_000_000
         if is_permanent:

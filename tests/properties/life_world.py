@@ -414,8 +414,7 @@ class Life:
         assert counts == (known.failures, known.crashes, known.releases)
         if known.place is Place.CLAIM:
             assert row["holder"] == known.holder
-            if known.first_picked_us is None:
-                known.first_picked_us = to_us(row["picked_at"])
+            known.picked_us = to_us(row["picked_at"])
             return
         assert due_ms_of(row["wake"]) == known.wake_ms
         assert known.wake in (None, row["wake"])

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from duetime.clock import DatabaseClock, from_ms
 from duetime.errors import Unavailable, Unknown
 from duetime.ids import EARLIEST, due_ms_of, just_after, lane_of, make_id
+from duetime.lifecycle.holders import UNNAMED_SECONDS
 from duetime.lifecycle.submit import MINT_TOLERANCE_MS
 from duetime.model.attempt import Ended, what_follows
 from duetime.model.task import LaneKey, Options, Outcome
@@ -141,7 +142,7 @@ class Node:
         self.clock = DatabaseClock(lambda: world.now)
         self.read_at = 0.0
         self.ids: dict[str, int] = {}
-        self.unnamed: dict[int, set[Attempt]] = {}
+        self.unnamed: dict[int, dict[Attempt, float]] = {}
         self.polls: dict[int, Answer] = {}
         self.asks: dict[int, Ask] = {}
         self.asked_at: dict[int, float] = {}
@@ -167,6 +168,7 @@ class Node:
         """Somebody has waited here for this lane, and nothing is on its way."""
         return (
             self.is_up
+            and self.world.now - self.disturbed_at > 6.0
             and self._free_flights > 0
             and lane not in self._in_air
             and any(
@@ -276,9 +278,9 @@ class Node:
         now_ms = self.clock.now_ms()
         for wake in self.reported if waiting else ():
             lane = lane_of(wake)
-            if due_ms_of(wake) <= now_ms and lane not in self._in_air:
-                if any(ask.fits(self.world.lanes[lane]) for ask in waiting):
-                    raise Broken(f"{self.name} was told of {wake}, has somebody for it, and does not claim it")
+            is_due = due_ms_of(wake) <= now_ms and lane not in self._in_air
+            if is_due and any(ask.fits(self.world.lanes[lane]) for ask in waiting):
+                raise Broken(f"{self.name} was told of {wake}, has somebody for it, and does not claim it")
 
     def _fly(self, plan: Plan) -> Process[None]:
         lanes = {order.lane for order in plan.orders}
@@ -406,7 +408,8 @@ class Node:
             [(claim, Ended(Outcome.LAPSED if was_started else Outcome.RELEASED), None) for claim, was_started in left]
         )
         if is_full:
-            self._full_sweep_at = self.world.now + _FULL_SWEEP_EVERY
+            every = float("inf") if self.world.faults.sweeps_lately_ended else _FULL_SWEEP_EVERY
+            self._full_sweep_at = self.world.now + every
 
     # Holders
 
@@ -444,8 +447,9 @@ class Node:
             self._forget({holder})
             holder = yield from self._register(name)
         held: set[Attempt] = yield Call("read_held", (holder,))
-        unnamed = held - named.keys()
-        suspects = unnamed & self.unnamed.get(holder, set())
+        before = self.unnamed.get(holder, {})
+        unnamed = {attempt: before.get(attempt, self.world.now) for attempt in held - named.keys()}
+        suspects = [attempt for attempt, since in unnamed.items() if self.world.now - since >= UNNAMED_SECONDS]
         self.unnamed[holder] = unnamed
         if suspects:
             claims = yield Call("read_claims", (suspects,))
@@ -566,16 +570,15 @@ class Node:
         return [winners.get(task.key or "", task.id) for task in tasks]
 
     def _look_after_doubt(self, tasks: list[Task]) -> Process[list[uuid.UUID] | None]:
-        """Too old to be stored again: whether it was stored before is known only if it is there."""
+        """Too old to be stored again: nothing new of this age can begin, and what had begun is waited for."""
+        probe = "read_tasks" if self.world.faults.mints_anew_in_doubt else "probe"
         try:
-            if (yield Call("read_tasks", ([task.id for task in tasks],))):
-                winners = yield from self._read_winners(tasks)
-                return [winners.get(task.key or "", task.id) for task in tasks]
+            if not (yield Call(probe, ([task.id for task in tasks],))):
+                return None
         except Unavailable as error:
             raise Unknown("the connection broke while the task was stored") from error
-        if self.world.faults.mints_anew_in_doubt or all(task.key is not None for task in tasks):
-            return None
-        raise Unknown("a commit in doubt may still come")
+        winners = yield from self._read_winners(tasks)
+        return [winners.get(task.key or "", task.id) for task in tasks]
 
     def _read_winners(self, losers: list[Task]) -> Process[dict[str, uuid.UUID]]:
         keys = [task.key for task in losers if task.key is not None]

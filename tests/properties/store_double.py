@@ -64,6 +64,8 @@ class Faults:
     mints_anew_in_doubt: bool = False
     #: Rows are claimed a little before their time.
     claims_early: bool = False
+    #: What ended holders left behind is looked for among those that ended lately, and among all only at the start.
+    sweeps_lately_ended: bool = False
     #: A claim is taken without a lock.
     claims_without_lock: bool = False
 
@@ -197,6 +199,8 @@ class Store:
     def commit(self, transaction: Transaction) -> None:
         touched: set[uuid.UUID] = set()
         for table, key in transaction.deleted:
+            if key not in self.tables[table]:
+                raise Broken(f"{table} {key} was taken twice")
             row = self.tables[table].pop(key)
             if table == "due":
                 assert isinstance(row, Waits)
@@ -340,6 +344,14 @@ class Store:
     def read_tasks(self, transaction: Transaction, ids: Sequence[uuid.UUID]) -> bool:
         return any(each in self.task for each in ids)
 
+    def probe(self, transaction: Transaction, ids: Sequence[uuid.UUID]) -> bool:
+        """The same, after waiting for whoever is storing them."""
+        for each in ids:
+            owner = self._staged.get(("task", each))
+            if owner is not None:
+                raise Blocked(owner)
+        return self.read_tasks(transaction, ids)
+
     def read_keys(self, transaction: Transaction, keys: Sequence[str]) -> dict[str, uuid.UUID]:
         table = self.tables["key"]
         return {key: table[key] for key in keys if key in table}  # type: ignore[misc]
@@ -361,6 +373,7 @@ class Store:
                 row = self.due[wake]
                 if self.faults.claims_without_lock:
                     transaction.deleted.append(("due", wake))
+                    self.on_locked(wake)
                 else:
                     self._take(transaction, "due", wake)
                 claim = Claim(row.task, row.waiting, holders[len(rows)], wake)

@@ -177,11 +177,15 @@ def _operation(operation: Operation, schemas: _Schemas) -> dict[str, Any]:
         for status, reply in sorted(operation.replies.items())
     } | {str(status): {"$ref": f"#/components/responses/{_RESPONSE_NAMES[status]}"} for status in _problems(operation)}
     if operation is task_operations.SUBMIT_BATCH:
+        content = {"application/problem+json": {"schema": {"anyOf": [schemas.of(BatchProblem), schemas.of(Problem)]}}}
+        answer["responses"]["409"] = {
+            "description": "The request's key was used for another request, or `atomic` and a task's key stands for "
+            "another task: nothing was stored.",
+            "content": content,
+        }
         answer["responses"]["422"] = {
             "description": "The request is wrong as a whole, or `atomic` and a task of it is: nothing was stored.",
-            "content": {
-                "application/problem+json": {"schema": {"anyOf": [schemas.of(BatchProblem), schemas.of(Problem)]}}
-            },
+            "content": content,
         }
     return answer
 

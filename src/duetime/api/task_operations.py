@@ -84,7 +84,7 @@ SUBMIT_BATCH = Operation(
         REQUEST_KEY,
     ),
     replies={200: Reply("A result for each task, in order.", BatchAnswer)},
-    problems=(400, 413, 415, 422),
+    problems=(400, 409, 413, 415, 422),
     max_body=MAX_REQUEST_BYTES,
 )
 LIST = Operation(

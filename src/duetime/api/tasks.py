@@ -34,7 +34,7 @@ from duetime.api.schemas import TaskRequest
 from duetime.api.validation import TaskReader, index_path
 from duetime.clock import from_ms
 from duetime.database.pool import Database
-from duetime.errors import DuetimeError, FieldError, InvalidInput, NotFound, UnsupportedMediaType
+from duetime.errors import Conflict, DuetimeError, FieldError, InvalidInput, NotFound, UnsupportedMediaType
 from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.state import read_states
 from duetime.lifecycle.submit import Submission, Submitted, Submitter
@@ -110,6 +110,9 @@ class Tasks:
         if is_atomic and len(tasks) < len(results):
             return _refuse_all(results)
         submissions = await self.submitter.submit(tasks, key, _digest(body) if key else b"", is_atomic=is_atomic)
+        first = submissions[0] if submissions else None
+        if key is not None and isinstance(first, DuetimeError) and all(each is first for each in submissions):
+            raise first
         if is_atomic and any(isinstance(each, DuetimeError) for each in submissions):
             return _refuse_all(submissions)
         return json_answer(200, await self._batch_answer(results, submissions))
@@ -220,16 +223,22 @@ def _refuse_all(results: Sequence[NewTask | Submitted | DuetimeError]) -> Answer
         if isinstance(each, DuetimeError):
             errors += index_path(place, each)
     count = sum(place is not None for place in places)
+    # Nothing is wrong with the tasks themselves if all that stands against them was there before.
+    kind = (
+        Conflict
+        if all(isinstance(each, Conflict) for each in results if isinstance(each, DuetimeError))
+        else InvalidInput
+    )
     problem = BatchProblem(
-        type=f"urn:duetime:problem:{InvalidInput.code}",
-        title=InvalidInput.title,
-        status=422,
-        code=InvalidInput.code,
+        type=f"urn:duetime:problem:{kind.code}",
+        title=kind.title,
+        status=kind.status,
+        code=kind.code,
         detail=f"{count} of {len(places)} items are wrong, so none was stored",
         errors=errors,
         results=places,
     )
-    return Answer(422, msgspec.json.encode(problem), PROBLEM_JSON)
+    return Answer(kind.status, msgspec.json.encode(problem), PROBLEM_JSON)
 
 
 def _view_of(task: NewTask, submission: Submitted, tenant_name: str, now: datetime) -> TaskView:

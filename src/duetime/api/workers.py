@@ -17,7 +17,7 @@ from duetime.api.answers import BeatAnswer, LeaseAnswer, LeasedAnswer, SettleAns
 from duetime.api.http import Answer, ClientGoneError, Request, Route, encode, json_answer, make_decoder
 from duetime.api.schemas import BeatRequest, FailureBody, LeaseRequest, Priority, Settlement, SettleRequest
 from duetime.api.validation import check_names, check_worker_name, read_payload
-from duetime.errors import DuetimeError, FieldError, InvalidInput
+from duetime.errors import DuetimeError, FieldError, InvalidInput, Unavailable
 from duetime.lifecycle.holders import BEAT_EVERY_SECONDS, Holders, Named
 from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.settle import Report, Settler
@@ -74,6 +74,9 @@ class Workers:
         request.query()
         asked = await request.json(_decode_lease)
         check_worker_name(asked.worker)
+        if self.feeder.is_stopping:
+            # An empty answer would make the worker ask again at once, until the node is gone.
+            raise Unavailable("the node is stopping; ask another one, or this one later")
         queues = None if asked.queues is None else check_names("queues", asked.queues)
         tags = check_names("tags", asked.tags)
         tenant = request.caller.tenant

@@ -260,6 +260,8 @@ CREATE INDEX dead_died_at ON duetime.dead USING btree (died_at);
 
 CREATE INDEX due_task ON ONLY duetime.due USING btree (lane, task) WHERE (wake <> task);
 
+CREATE INDEX holder_ended ON duetime.holder USING btree (ended_at) WHERE (ended_at IS NOT NULL);
+
 CREATE UNIQUE INDEX holder_name ON duetime.holder USING btree (tenant, name) WHERE (ended_at IS NULL);
 
 CREATE INDEX idempotency_key_expires ON duetime.idempotency_key USING btree (expires_at);

@@ -35,9 +35,12 @@ SELECT taken.lane, taken.wake, taken.task, taken.number, taken.failures, taken.c
        task.type, task.payload, task.options, task.labels, task.run_at, task.expires_at,
        COALESCE(@now::timestamptz, clock_timestamp()) AS picked_at
   FROM taken
-  JOIN task
-    ON task.lane = taken.lane
-   AND task.id = taken.task
+ CROSS JOIN LATERAL (  -- the LIMIT keeps the look-up by key, also in a plan made while the table was tiny
+       SELECT *
+         FROM task
+        WHERE task.lane = taken.lane
+          AND task.id = taken.task
+        LIMIT 1) AS task
  UNION ALL  -- and when each lane's next row is due: a row without a task
 SELECT wanted.lane, later.wake, NULL, 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL
   FROM unnest(@lanes::int[]) AS wanted (lane)
@@ -52,10 +55,11 @@ SELECT wanted.lane, later.wake, NULL, 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NUL
 -- name: peek
 -- The first waiting row of each lane behind its hint, due or not; takes nothing.
 -- Also what is needed to know when a hint is firm: the transactions that are open,
--- and a time that lies before their snapshot (now() is the transaction's start).
+-- a number above all that have begun (the end of a snapshot is only above those that
+-- have ended), and a time before that (now() is the transaction's start).
 SELECT asked.lane, first.wake,
        pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS oldest_open,
-       pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS next_new,
+       pg_current_xact_id()::text::bigint + 1 AS next_new,
        (extract(epoch FROM now()) * 1000000)::bigint AS now_us
   FROM unnest(@lanes::int[], @hints::uuid[]) AS asked (lane, hint)
   LEFT JOIN LATERAL (

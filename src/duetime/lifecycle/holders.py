@@ -93,6 +93,10 @@ class Holders:
             self._unnamed.pop(holder, None)
             await self._database.run(SQL["end_now"], ids=[holder])
 
+    def known(self) -> set[int]:
+        """The holders that this node knows by name."""
+        return set(self._ids.values())
+
     def forget(self, holders: set[int]) -> None:
         """These have ended: the next word under their names makes a new holder."""
         self._ids = {name: holder for name, holder in self._ids.items() if holder not in holders}

@@ -19,7 +19,8 @@ UPDATE holder
                       AS said (holder, task, number)
             WHERE said.holder = holder.id)
  WHERE id = ANY (@holders::bigint[])
-   AND ended_at IS NULL
+   -- Not "IS NULL": that would let the planner read every living holder by holder_name.
+   AND COALESCE(ended_at, 'infinity') = 'infinity'
 RETURNING id;
 
 -- name: read_held

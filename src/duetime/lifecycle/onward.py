@@ -127,7 +127,7 @@ class Onward:
             await self._partitions.ensure(now_ms + wait + margin for wait in waits for margin in (0, _MARGIN_MS))
         rows = await self._database.run(SQL["move_onward"], now=self._now, **vars(columns))
         self._wake(row["wake"] for row in rows if row["wake"] is not None)
-        return {(row["task"], row["number"]) for row in rows}
+        return {(row["task"], row["number"]) for row in rows if row["wake"] is None}
 
 
 class _Columns:

@@ -1,24 +1,38 @@
+-- Both moves find their claims one by one, by key, whatever the planner thinks of a
+-- table that was empty when it planned: a LIMIT in a LATERAL keeps the look-up by
+-- claim_pkey, and the delete goes by the rows' places.  "holder + 0" keeps it from
+-- claim_holder, which would read all that the holder has for each report.  A row
+-- that somebody else takes meanwhile is not deleted, and so not gone.
+
 -- name: end_succeeded
 -- The commonest end: the attempt succeeded, and its task is over.
 -- Takes: claim (lane, task, number, holder).  Leaves: a final attempt.
-WITH ended AS (
-    DELETE FROM claim
-     USING unnest(@lanes::int[], @tasks::uuid[], @numbers::int[], @holders::bigint[],
+WITH mine AS MATERIALIZED (
+    SELECT report.*, found.place, found.picked_at
+      FROM unnest(@lanes::int[], @tasks::uuid[], @numbers::int[], @holders::bigint[],
                   @started_ats::timestamptz[], @completed_ats::timestamptz[], @results::bytea[], @details::bytea[])
                AS report (lane, task, number, holder, started_at, completed_at, result, detail)
-     WHERE claim.lane = report.lane
-       AND claim.task = report.task
-       AND claim.number = report.number
-       AND claim.holder = report.holder
- RETURNING claim.lane, claim.task, claim.number, claim.holder, claim.picked_at,
-           report.started_at, report.completed_at, report.result, report.detail
+     CROSS JOIN LATERAL (
+           SELECT claim.ctid AS place, claim.picked_at
+             FROM claim
+            WHERE claim.lane = report.lane
+              AND claim.task = report.task
+              AND claim.number = report.number
+              AND claim.holder + 0 = report.holder
+            LIMIT 1) AS found
+),
+gone AS (
+    DELETE FROM claim
+     WHERE ctid = ANY (ARRAY(SELECT place FROM mine))
+ RETURNING task
 )
 INSERT INTO attempt (lane, task, number, outcome, final, holder, picked_at, started_at, completed_at, result, detail)
 SELECT lane, task, number, 1, true, holder, picked_at,
        CASE WHEN started_at IS NOT NULL THEN GREATEST(picked_at, LEAST(started_at, clock_timestamp())) END,
        GREATEST(picked_at, LEAST(completed_at, clock_timestamp())),
        result, detail
-  FROM ended
+  FROM mine
+ WHERE mine.task IN (SELECT task FROM gone)
 RETURNING task, number, holder;
 
 -- name: move_onward
@@ -26,26 +40,38 @@ RETURNING task, number, holder;
 -- Takes: claim (lane, task, number, holder).  Leaves: attempt, and due or dead.
 -- Time:  the next wake is minted from the database's clock, read after the
 --        transaction has its number, so it cannot lie behind a firm hint.
+-- Gives: the attempts that ended, and the wakes of tasks that wait again.
 WITH started AS MATERIALIZED (
     SELECT pg_current_xact_id() AS transaction, COALESCE(@now::timestamptz, clock_timestamp()) AS at,
            random_salt() AS salt
 ),
-ended AS (
-    DELETE FROM claim
-     USING unnest(@lanes::int[], @tasks::uuid[], @numbers::int[], @holders::bigint[], @outcomes::smallint[],
+mine AS MATERIALIZED (
+    SELECT report.*, found.place, found.picked_at
+      FROM unnest(@lanes::int[], @tasks::uuid[], @numbers::int[], @holders::bigint[], @outcomes::smallint[],
                   @finals::boolean[], @started_ats::timestamptz[], @completed_ats::timestamptz[],
                   @results::bytea[], @details::bytea[], @waits_ms::bigint[],
                   @failures::smallint[], @crashes::smallint[], @releases::smallint[], @reasons::text[])
           WITH ORDINALITY
                AS report (lane, task, number, holder, outcome, final, started_at, completed_at, result, detail,
-                          wait_ms, failures, crashes, releases, reason, place)
-     WHERE claim.lane = report.lane
-       AND claim.task = report.task
-       AND claim.number = report.number
-       AND claim.holder = report.holder
- RETURNING claim.lane, claim.task, claim.number, claim.holder, claim.picked_at,
-           report.outcome, report.final, report.started_at, report.completed_at, report.result, report.detail,
-           report.wait_ms, report.failures, report.crashes, report.releases, report.reason, report.place
+                          wait_ms, failures, crashes, releases, reason, ordinal)
+     CROSS JOIN LATERAL (
+           SELECT claim.ctid AS place, claim.picked_at
+             FROM claim
+            WHERE claim.lane = report.lane
+              AND claim.task = report.task
+              AND claim.number = report.number
+              AND claim.holder + 0 = report.holder
+            LIMIT 1) AS found
+),
+gone AS (
+    DELETE FROM claim
+     WHERE ctid = ANY (ARRAY(SELECT place FROM mine))
+ RETURNING task
+),
+ended AS MATERIALIZED (
+    SELECT *
+      FROM mine
+     WHERE mine.task IN (SELECT task FROM gone)
 ),
 written AS (
     INSERT INTO attempt (lane, task, number, outcome, final, holder, picked_at, started_at, completed_at, result,
@@ -57,7 +83,7 @@ written AS (
 ),
 again AS (
     INSERT INTO due (lane, wake, task, number, failures, crashes, releases)
-    SELECT lane, mint_wake(to_ms(at) + wait_ms, lane, salt + place), task, number + 1, failures, crashes, releases
+    SELECT lane, mint_wake(to_ms(at) + wait_ms, lane, salt + ordinal), task, number + 1, failures, crashes, releases
       FROM ended, started
      WHERE wait_ms IS NOT NULL
  RETURNING task, wake
@@ -68,13 +94,13 @@ buried AS (
       FROM ended, started
      WHERE reason IS NOT NULL
 )
-SELECT ended.task, ended.number, again.wake
-  FROM ended
-  LEFT JOIN again
-    ON again.task = ended.task;
+SELECT task, number, NULL::uuid AS wake FROM ended
+ UNION ALL
+SELECT task, NULL, wake FROM again;
 
 -- name: read_claims
--- What is needed to decide what follows: counts, options, and the first attempt's time.
+-- What is needed to decide what follows: counts, options, and when the first of the
+-- failures that count was picked (a redriven task begins anew).
 SELECT claim.lane, claim.task, claim.number, claim.holder, claim.failures, claim.crashes, claim.releases,
        task.options, COALESCE(first.picked_at, claim.picked_at) AS first_picked_at
   FROM unnest(@lanes::int[], @tasks::uuid[], @numbers::int[]) AS asked (lane, task, number)
@@ -90,7 +116,10 @@ SELECT claim.lane, claim.task, claim.number, claim.holder, claim.failures, claim
          FROM attempt
         WHERE attempt.lane = asked.lane
           AND attempt.task = asked.task
-        ORDER BY attempt.number
+          AND attempt.outcome = 2
+          AND claim.failures > 0
+        ORDER BY attempt.number DESC
+       OFFSET GREATEST(claim.failures - 1, 0)
         LIMIT 1) AS first ON true;
 
 -- name: read_ends

@@ -73,8 +73,8 @@ async def retire_requests(database: Database, before_ms: int) -> list[str]:
     return dropped
 
 
-async def trim_oldest(database: Database) -> None:
-    """What was moved into the oldest partitions and is over by now."""
+async def trim_oldest(database: Database, before: datetime) -> None:
+    """What was moved into the oldest partitions, and has been over since before then."""
     async with database.connection() as connection:
         spans = {table: dict(await _partitions(database, table)) for table in ("task", "attempt")}
         for table, key in (("task", "id"), ("attempt", "task")):
@@ -83,9 +83,13 @@ async def trim_oldest(database: Database) -> None:
                 continue
             lanes, tasks = await open_tasks_before(connection, just_before(spans[table][name][1]))
             await connection.execute(
-                f"DELETE FROM {name} WHERE (lane, {key}) NOT IN (SELECT * FROM unnest($1::int[], $2::uuid[]))",
+                f"DELETE FROM {name} AS old"
+                f" WHERE (old.lane, old.{key}) NOT IN (SELECT * FROM unnest($1::int[], $2::uuid[]))"
+                f" AND NOT EXISTS (SELECT 1 FROM attempt WHERE attempt.lane = old.lane AND attempt.task = old.{key}"
+                " AND attempt.completed_at >= $3)",
                 lanes,
                 tasks,
+                before,
                 timeout=300.0,
             )
 

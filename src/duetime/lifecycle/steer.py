@@ -25,6 +25,8 @@ from duetime.model.transitions import Move, sources_of
 
 SQL = load(__package__, "steer.sql")
 _TRIES = 8
+#: Something may have been moved, so nobody may be told that nothing was done.
+_IN_DOUBT = "the connection to the database broke; look at the task's state and ask again"
 _DAY_MS = 86_400_000
 
 
@@ -98,9 +100,18 @@ class Steering:
             except Unknown:
                 was_in_doubt = True
                 continue
+            except Unavailable as error:
+                if was_in_doubt:
+                    raise Unknown(_IN_DOUBT) from error
+                raise
             moved |= {row["task"] for row in rows}
             self._wake(row["wake"] for row in rows if row["wake"] is not None)
-            states = await read_states(self._database, pending, now=self._now)
+            try:
+                states = await read_states(self._database, pending, now=self._now)
+            except Unavailable as error:
+                if was_in_doubt or moved:
+                    raise Unknown(_IN_DOUBT) from error
+                raise
             again = []
             for task in pending:
                 state = states.get(task)
@@ -116,5 +127,5 @@ class Steering:
             if not pending:
                 return verdicts
         if was_in_doubt:
-            raise Unknown("the connection to the database broke; look at the task's state and ask again")
+            raise Unknown(_IN_DOUBT)
         raise Unavailable("the task is moving all the time; ask again")

@@ -86,10 +86,9 @@ def _answer(
     if known is not None:
         fingerprint, ids = known
         if fingerprint != call.fingerprint:
-            return [
-                IdempotencyConflict("this Idempotency-Key was used for another request; make a new one")
-                for _ in call.ids
-            ]
+            # One error for all: it is the request that is refused, not each of its tasks.
+            conflict = IdempotencyConflict("this Idempotency-Key was used for another request; make a new one")
+            return [conflict for _ in call.ids]
     is_replay = ids != call.ids
     answer: list[Submission | None] = []
     for mine, identifier, task in zip(call.ids, ids, call.tasks, strict=True):

@@ -62,6 +62,8 @@ class _Work:
     #: Claims read behind this wake; what lies before has been taken.
     hint: uuid.UUID = EARLIEST
     mean_bytes: float = 200.0
+    #: Rows served, each divided by its class's share: who has had least comes first.
+    served: float = 0.0
     #: A claim of this lane is under way.
     is_flying: bool = False
     #: The earliest wake that was reported while it was: the claim may not have seen it.
@@ -107,7 +109,7 @@ class Core:
         self._heap: list[tuple[int, int]] = []
         self._due: dict[tuple[Kind, int], dict[int, _Work]] = {}
         self._asks: dict[int, _Asked] = {}
-        self._turn = 0
+        self._served: dict[tuple[Kind, int], float] = {}
 
     # Lanes
 
@@ -117,7 +119,7 @@ class Core:
         work = self._work.get(lane)
         if work is None:
             work = self._work[lane] = _Work(lane, key, due_ms, _before(wake))
-            heapq.heappush(self._heap, (due_ms, lane))
+            self._await_time(work)
             return
         if work.is_flying and (work.woken is None or wake < work.woken):
             work.woken = wake
@@ -125,7 +127,7 @@ class Core:
             work.hint = _before(wake)
         if due_ms < work.next_ms:
             work.next_ms = due_ms
-            heapq.heappush(self._heap, (due_ms, lane))
+            self._await_time(work)
 
     def forget_hints(self) -> None:
         """The database's clock went back: rows may lie before any hint."""
@@ -219,6 +221,9 @@ class Core:
         work = self._work[order.lane]
         work.is_flying = False
         if rows:
+            work.served += len(rows) / CLASS_SHARES[work.key.priority]
+            place = (work.key.kind, work.key.tenant)
+            self._served[place] = self._served.get(place, 0.0) + len(rows)
             work.hint = max(work.hint, rows[-1][0])
             mean = sum(size for _, size in rows) / len(rows)
             work.mean_bytes += (mean - work.mean_bytes) * 0.3
@@ -234,11 +239,19 @@ class Core:
         lanes.pop(work.lane, None)
         if not lanes:
             self._due.pop(place, None)
+            self._served.pop(place, None)
         if next_wake is None:
             del self._work[work.lane]
         else:
             work.next_ms = due_ms_of(next_wake)
-            heapq.heappush(self._heap, (work.next_ms, work.lane))
+            self._await_time(work)
+
+    def _await_time(self, work: _Work) -> None:
+        heapq.heappush(self._heap, (work.next_ms, work.lane))
+        # Entries that no longer count go when their time comes, which may be in a year: sweep them out.
+        if len(self._heap) > 2 * len(self._work) + 1_000:
+            self._heap = [(work.next_ms, work.lane) for work in self._work.values() if not self._is_due(work)]
+            heapq.heapify(self._heap)
 
     def _is_due(self, work: _Work) -> bool:
         return work.lane in self._due.get((work.key.kind, work.key.tenant), ())
@@ -247,11 +260,18 @@ class Core:
         while self._heap and self._heap[0][0] <= now_ms:
             due_ms, lane = heapq.heappop(self._heap)
             work = self._work.get(lane)
-            if work is not None and work.next_ms == due_ms:
-                self._due.setdefault((work.key.kind, work.key.tenant), {})[lane] = work
+            if work is not None and work.next_ms == due_ms and not self._is_due(work):
+                place = (work.key.kind, work.key.tenant)
+                if place not in self._due:
+                    # Who comes back begins level with the least served: idling earns no credit.
+                    others = [served for (kind, _), served in self._served.items() if kind is work.key.kind]
+                    self._served[place] = min(others, default=0.0)
+                beside = self._due.setdefault(place, {})
+                work.served = max(work.served, min((other.served for other in beside.values()), default=work.served))
+                beside[lane] = work
 
     def _candidates(self) -> dict[int, list[int]]:
-        """Due lanes that someone with room can serve, with the asks that fit, fairly ordered by tenant."""
+        """Due lanes that someone with room can serve, with the asks that fit; the least served first."""
         tenants: dict[tuple[Kind, int], list[int]] = {}
         everywhere: dict[Kind, list[int]] = {}
         for number, asked in self._asks.items():
@@ -265,16 +285,14 @@ class Core:
         places = [place for place in self._due if place in tenants or place[0] in everywhere]
         if not places:
             return {}
-        self._turn += 1
-        start = self._turn % len(places)
-        for place in places[start:] + places[:start]:
+        for place in sorted(places, key=lambda place: self._served.get(place, 0.0)):
             numbers = tenants.get(place, []) + everywhere.get(place[0], [])
-            for lane, work in self._due[place].items():
+            for work in sorted(self._due[place].values(), key=lambda work: work.served):
                 if work.is_flying:
                     continue
                 fitting = [number for number in numbers if self._asks[number].ask.fits(work.key)]
                 if fitting:
-                    by_lane[lane] = fitting
+                    by_lane[work.lane] = fitting
                     if len(by_lane) == MAX_LANES_PER_CLAIM:
                         return by_lane
         return by_lane

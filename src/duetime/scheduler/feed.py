@@ -54,6 +54,7 @@ class Feeder:
         self._core = Core()
         self._hints = Hints(MINT_TOLERANCE_MS)
         self._waiting: dict[int, asyncio.Future[list[LeasedTask]]] = {}
+        self._overdue: set[int] = set()
         self._numbers = 0
         self._asked: dict[int, tuple[Ask, float]] = {}
         self._changed = asyncio.Event()
@@ -67,6 +68,10 @@ class Feeder:
         self._keep_hints_at = 0.0
         self._look_loop = Loop("look", self._look_step, jitter=0.0)
         self.has_looked = False
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._is_stopping
 
     # For holders
 
@@ -88,6 +93,7 @@ class Feeder:
             except TimeoutError:
                 if self._core.is_flying(number):
                     # A claim for this holder is under way: its rows are its own.
+                    self._overdue.add(number)
                     return await asyncio.shield(answer)
                 return []
         except asyncio.CancelledError:
@@ -96,6 +102,7 @@ class Feeder:
             raise
         finally:
             self._waiting.pop(number, None)
+            self._overdue.discard(number)
             self._core.withdraw(number)
             answer.cancel()
 
@@ -222,6 +229,10 @@ class Feeder:
                 {number: [claims.taken[lane][place][1] for lane, place in got] for number, got in answers.items()}
             )
         finally:
+            for number in self._overdue & plan.holders.keys():
+                answer = self._waiting.get(number)
+                if answer is not None and not answer.done():
+                    answer.set_result([])
             self._free_flights += 1
             self._changed.set()
 

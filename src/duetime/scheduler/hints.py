@@ -21,6 +21,7 @@ class Hints:
         self._tolerance_ms = tolerance_ms
         self._notes: deque[tuple[int, int]] = deque()
         self._firm_ms: int | None = None
+        self._noted_ms = 0
         self._lows: dict[int, uuid.UUID] = {}
         self._changed: set[int] = set()
 
@@ -34,6 +35,10 @@ class Hints:
 
     def note(self, now_ms: int, oldest_open: int, next_new: int) -> None:
         """Remember when this snapshot was taken, and which notes are firm by it."""
+        if now_ms < self._noted_ms:
+            # The clock went back, or an answer from before that came late.
+            self.forget()
+        self._noted_ms = now_ms
         while self._notes and self._notes[0][1] <= oldest_open:
             self._firm_ms = self._notes.popleft()[0]
         # Behind a transaction that stays open for hours the notes would pile up.
@@ -55,6 +60,7 @@ class Hints:
         """The database's clock went back: nothing is certain any more."""
         self._notes.clear()
         self._firm_ms = None
+        self._noted_ms = 0
         self._lows.clear()
         self._changed.clear()
 

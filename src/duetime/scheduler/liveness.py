@@ -15,7 +15,7 @@ from duetime.clock import Monotonic
 from duetime.database.pool import Database
 from duetime.errors import Unavailable
 from duetime.lifecycle.holders import SQL, Holders
-from duetime.lifecycle.lapse import end_silent_holders, sweep_left_behind
+from duetime.lifecycle.lapse import LOOKBACK, end_silent_holders, sweep_left_behind
 from duetime.lifecycle.onward import Onward
 from duetime.service import Loop
 
@@ -24,6 +24,9 @@ SILENCE_SECONDS = 9.0
 LOOK_EVERY = timedelta(seconds=1)
 #: A longer gap between two looks means that this process stood still itself.
 LONGEST_GAP_SECONDS = 3.0
+#: Whatever any holder ever left behind; between such sweeps only those that ended lately are looked at.
+FULL_SWEEP_EVERY_SECONDS = 60.0
+_EVER = timedelta(days=3650)
 
 
 class Watch:
@@ -59,26 +62,30 @@ class Liveness:
         self._onward = onward
         self._monotonic = monotonic
         self._watch = Watch()
-        self._is_first = True
+        self._full_sweep_at = monotonic()
         self.loop = Loop("liveness", self.step, jitter=0.0)
 
     async def step(self) -> timedelta:
         """Look at the counters once, end who is silent, and move on what they left."""
+        known = self._holders.known()
         try:
             rows = await self._database.run(SQL["read_beats"], timeout=2.0)
             silent = self._watch.look({row["id"]: row["beats"] for row in rows}, self._monotonic())
             ended = await end_silent_holders(self._database, self._holders, silent)
         except Unavailable:
             self._watch.interrupted()
+            # A sweep may have been cut off, and its holders ended longer ago than the next one looks back.
+            self._full_sweep_at = self._monotonic()
             raise
+        # Another node may have ended a holder that this one still knows by name.
+        self._holders.forget(known - {row["id"] for row in rows})
         for row in rows:
             if row["id"] in ended:
                 log.warning("holder lapsed", holder=row["name"], tenant=row["tenant"])
-        # The first time, whatever any holder left behind while no node was there.
-        swept = await sweep_left_behind(
-            self._database, self._onward, timedelta(days=365) if self._is_first else timedelta(minutes=10)
-        )
-        self._is_first = False
+        is_full = self._monotonic() >= self._full_sweep_at
+        swept = await sweep_left_behind(self._database, self._onward, _EVER if is_full else LOOKBACK)
+        if is_full:
+            self._full_sweep_at = self._monotonic() + FULL_SWEEP_EVERY_SECONDS
         if swept:
             log.info("attempts moved on from ended holders", attempts=swept)
         return LOOK_EVERY

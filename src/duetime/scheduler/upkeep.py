@@ -97,7 +97,7 @@ class Upkeep:
                 now_ms = self._database.clock.now_ms()
                 keep_ms = int(self._retention.total_seconds() * 1000)
                 await retire_partitions(self._database, now_ms - keep_ms)
-                await trim_oldest(self._database)
+                await trim_oldest(self._database, self._database.clock.now() - self._retention)
                 await freeze_partitions(self._database, now_ms - _HOUR_MS)
         return timedelta(minutes=10)
 

@@ -84,7 +84,13 @@ class TaskFilter(msgspec.Struct, frozen=True):
         """The JSON object that a task's labels must contain."""
         if not self.labels:
             return None
-        return msgspec.json.encode(dict(label.split("=", 1) for label in self.labels)).decode()
+        values: dict[str, list[str]] = {}
+        for label in self.labels:
+            key, _, value = label.partition("=")
+            values.setdefault(key, []).append(value)
+        # A task has one value a label: two cannot both hold, and a list is contained in no text.
+        wanted = {key: texts[0] if len(texts) == 1 else texts for key, texts in values.items()}
+        return msgspec.json.encode(wanted).decode()
 
     @property
     def earliest(self) -> uuid.UUID:
@@ -142,17 +148,14 @@ def parse_priority(word: str | None) -> PriorityClass | None:
 
 
 def parse_labels(labels: Sequence[str]) -> tuple[str, ...]:
-    """Labels to look for, each once; two values for one key cannot both hold and are refused."""
+    """Labels to look for, each once."""
     if len(labels) > _MAX_LABELS:
         raise InvalidInput.at("label", f"at most {_MAX_LABELS} labels")
-    values: dict[str, str] = {}
     for label in labels:
         key, equals, value = label.partition("=")
         if not equals or not _LABEL_KEY.fullmatch(key) or len(value) > _MAX_LABEL_VALUE or not value.isprintable():
             raise InvalidInput.at("label", "must be key=value, as the task's labels were given")
-        if values.setdefault(key, value) != value:
-            raise InvalidInput.at("label", f"{key} is asked for with two values; a task has one")
-    return tuple(sorted(f"{key}={value}" for key, value in values.items()))
+    return tuple(sorted(set(labels)))
 
 
 def _parse_name(field: str, name: str | None) -> str | None:

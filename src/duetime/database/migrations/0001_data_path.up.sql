@@ -139,6 +139,7 @@ CREATE TABLE holder (
     ended_at   timestamptz
 ) WITH (fillfactor = 50);
 CREATE UNIQUE INDEX holder_name ON holder (tenant, name) WHERE ended_at IS NULL;
+CREATE INDEX holder_ended ON holder (ended_at) WHERE ended_at IS NOT NULL;
 
 -- Callers' idempotency keys: one task for each.
 CREATE TABLE idempotency_key (
