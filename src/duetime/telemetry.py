@@ -14,9 +14,12 @@ def set_up_logs(format: str, level: str, node: str) -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     if format == "json":
-        shared += [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer()]
+        shared += [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     else:
-        shared += [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+        # Plain tracebacks: pretty ones print every local variable, payloads and keys among them.
+        shared += [
+            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)
+        ]
     structlog.configure(
         processors=shared,
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
