@@ -7,9 +7,9 @@ import argparse
 import asyncio
 import sys
 
-from bench import lag, waiting
+from bench import lag, throughput, waiting
 
-SCENARIOS = {"lag": lag.measure, "waiting": waiting.measure}
+SCENARIOS = {"lag": lag.measure, "throughput": throughput.measure, "waiting": waiting.measure}
 
 
 def main() -> int:

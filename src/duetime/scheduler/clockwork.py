@@ -11,7 +11,7 @@ from duetime.service import Loop
 
 log = structlog.get_logger()
 READ_EVERY = timedelta(seconds=1)
-#: An answer that took long looks like a small jump; only larger ones are news.
+#: Smaller ones are the work of whoever keeps the clock right.
 _NEWS_US = 500_000
 
 
@@ -24,11 +24,13 @@ class Clockwork:
         self.loop = Loop("clock", self.step, jitter=0.0)
 
     async def step(self) -> timedelta:
+        asked_at = time.monotonic()
         jump_us = await self._database.read_clock()
         self.answered_at = time.monotonic()
-        if abs(jump_us) > _NEWS_US:
+        # An answer that was long on its way is that much too low.
+        news_us = _NEWS_US + int((self.answered_at - asked_at) * 1_000_000)
+        if abs(jump_us) > news_us:
             log.warning("the database's clock jumped", seconds=round(jump_us / 1e6, 3))
-        # A slow answer moves the bound back a little; that costs a look, and loses nothing.
-        if jump_us < -_NEWS_US:
+        if jump_us < -news_us:
             self._feeder.clock_jumped(jump_us)
         return READ_EVERY
