@@ -19,7 +19,7 @@ from duetime.api.schemas import BulkRequest, BulkRescheduleRequest, RescheduleRe
 from duetime.api.validation import check_run_at, invalid
 from duetime.clock import to_ms_rounded_up
 from duetime.database.pool import Database
-from duetime.errors import FieldError, InvalidInput, NotFound, WrongState
+from duetime.errors import FieldError, InvalidInput, NotFound, Unavailable, Unknown, WrongState
 from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.steer import Steering, Verdict
 from duetime.model.task import TaskState
@@ -80,7 +80,11 @@ class Steer:
                 raise NotFound(f"there is no task {task}")
             if not verdict.changed and verdict.state is not None and verdict.state not in _ALREADY[verb]:
                 raise WrongState(_DONE[verb], verdict.state)
-            view = await get_task(self.database, self.lanes, caller.tenant, caller.tenant_name, task)
+            try:
+                view = await get_task(self.database, self.lanes, caller.tenant, caller.tenant_name, task)
+            except Unavailable as error:
+                # "Unavailable" would say that nothing was done.
+                raise Unknown("it may have been done; look at the task's state before asking again") from error
             if view is None:
                 raise NotFound(f"there is no task {task}")
             return json_answer(200, view)

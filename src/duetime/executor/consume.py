@@ -35,6 +35,7 @@ _LEASE_WAIT_SECONDS = 20.0
 _GATHER_ROOM_SECONDS = 0.01
 _GATHER_ANNOUNCEMENTS_SECONDS = 0.02
 _AWAY_SECONDS = 0.5
+_LEAST_ALLOWANCE = 8
 _FLUSH_SECONDS = 5.0
 _TENANT = 0
 
@@ -68,6 +69,7 @@ class Executor:
         self._secret_of = secret_of
         self._key_of = key_of
         self._max_calls = max_calls
+        self._allowance = max_calls
         self._beat_every_seconds = beat_every_seconds
         self.name = f"executor-{node}-{secrets.token_hex(8)}"
         self._held: dict[uuid.UUID, Held] = {}
@@ -177,11 +179,17 @@ class Executor:
     def _room(self) -> int:
         limit = self._max_calls
         # Ends that are not acknowledged count too: they must not pile up while the database is away.
-        return min(limit - self._hosts.running, limit - self._hosts.waiting, 2 * limit - len(self._held))
+        room = min(limit - self._hosts.running, limit - self._hosts.waiting, 2 * limit - len(self._held))
+        return min(room, self._allowance)
+
+    def _turned_away(self) -> None:
+        """A host was full: ask for less, so that what cannot be begun is not claimed."""
+        self._allowance = max(_LEAST_ALLOWANCE, self._allowance // 2)
 
     def _take(self, tasks: Iterable[LeasedTask], is_alive: bool) -> None:
         loop = asyncio.get_running_loop()
         now, database_now = loop.time(), self._clock.now()
+        is_full = False
         for task in tasks:
             former = self._held.get(task.id)
             if former is not None:
@@ -194,9 +202,13 @@ class Executor:
                 # Claimed for the holder that we were until we fell silent: nobody would take our word.
                 self._end(held, GiveBack(0.0))
             elif self._hosts.take(held.host, now):
+                self._allowance = min(self._max_calls, self._allowance + 1)
                 self._prepare(held)
             elif not self._hosts.wait(held.host, held, now + _WAIT_FOR_HOST_SECONDS - age_seconds, now):
+                is_full = True
                 self._end(held, GiveBack(backoff_of(task)))
+        if is_full:
+            self._turned_away()
         self._sweep_soon()
 
     def _prepare(self, held: Held) -> None:
@@ -214,8 +226,11 @@ class Executor:
 
     def _sweep(self) -> None:
         self._sweeper = None
-        for held in self._hosts.sweep(asyncio.get_running_loop().time()):
+        swept = self._hosts.sweep(asyncio.get_running_loop().time())
+        for held in swept:
             self._end(held, GiveBack(backoff_of(held.task)))
+        if swept:
+            self._turned_away()
         if self._hosts.waiting or self._hosts.running:
             self._sweep_soon()
 

@@ -80,6 +80,25 @@ class Crew:
         self._waiting_plain.clear()
         return waiting
 
+    def reserve(self, held: Held) -> bool:
+        """Keep a slot free for it, if there is one."""
+        if held.handler.is_async:
+            if self._async_slots <= 0:
+                return False
+            self._async_slots -= 1
+        else:
+            if self._plain_slots <= 0:
+                return False
+            self._plain_slots -= 1
+        return True
+
+    def free(self, held: Held) -> None:
+        """Its slot is not needed, or it takes it now."""
+        if held.handler.is_async:
+            self._async_slots += 1
+        else:
+            self._plain_slots += 1
+
     def add_first(self, held: Held) -> None:
         (self._waiting_async if held.handler.is_async else self._waiting_plain).appendleft(held)
         self.begin_waiting()

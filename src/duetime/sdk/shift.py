@@ -165,7 +165,8 @@ class Shift:
     # Recovered attempts, one at a time
 
     def _begin_trial(self) -> None:
-        if self._trial is None and self._recovered and not self._is_stopping:
+        # Told only with a slot in hand: what is named as started and never runs would be charged for a crash.
+        if self._trial is None and self._recovered and not self._is_stopping and self._crew.reserve(self._recovered[0]):
             self._trial = self._recovered.popleft()
             self._is_trial_told = False
             self._trial.has_started = True
@@ -184,6 +185,7 @@ class Shift:
             self._drop([held for held, _ in named], verdicts)
         if self._trial is not None and not self._is_trial_told and (self._trial, True) in named:
             self._is_trial_told = True
+            self._crew.free(self._trial)
             self._crew.add_first(self._trial)
         self._crew.begin_waiting()
 
@@ -215,6 +217,8 @@ class Shift:
         if held in self._recovered:
             self._recovered.remove(held)
         if held is self._trial and held.started_at is None:
+            if not self._is_trial_told:
+                self._crew.free(held)
             self._end_trial()
 
     # Finishing
@@ -224,6 +228,8 @@ class Shift:
         self._finished_count += 1
         if held is self._trial:
             self._end_trial()
+        else:
+            self._begin_trial()
         self._crew.begin_waiting()
         if not self._room_made.is_set() and self._is_worth_asking(self._room()):
             self._room_made.set()
