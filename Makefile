@@ -4,6 +4,7 @@ PORT ?= 8080
 DATA ?= .duetime
 VENV ?= .venv
 TESTS ?= tests
+JOBS ?= 2
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
@@ -20,7 +21,7 @@ up: $(VENV)/.installed ## Run duetime with its own PostgreSQL (PORT=8080 DATA=.d
 	@exec $(BIN)/duetime up --port "$(PORT)" --data "$(DATA)"
 
 test: check packages ## Check the code, then run the tests (TESTS=tests/api for some)
-	$(BIN)/python -m pytest $(TESTS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(TESTS)
 
 check: $(VENV)/.installed-dev ## Lint, format, types, layers
 	$(BIN)/ruff check .

@@ -241,13 +241,13 @@ async def test_partitions_whose_time_is_over_are_frozen_once(engine: Engine) -> 
     [paused] = await engine.submit()
     await engine.steering.pause([paused])
     today = f"{engine.database.clock.now():%Y%m%d}"
+    midnight_ms = (engine.database.clock.now_ms() // 86_400_000 + 1) * 86_400_000
     await pass_days(engine, 1)
-    before_ms = engine.database.clock.now_ms() - 3_600_000
 
-    frozen = await freeze_partitions(engine.database, before_ms)
+    frozen = await freeze_partitions(engine.database, midnight_ms)
 
     assert sorted(frozen) == [f"{table}_{today}_000000" for table in sorted(DATA_PATH)]
-    assert await freeze_partitions(engine.database, before_ms) == []
+    assert await freeze_partitions(engine.database, midnight_ms) == []
     rows = await engine.database.fetch(
         "SELECT age(relfrozenxid) AS age FROM pg_class WHERE relname = ANY ($1)", [f"task_{today}_000000"]
     )
