@@ -44,6 +44,10 @@ class Plan:
     def rows_read(self) -> int:
         return sum(_rows(node) for node in self.scans())
 
+    def rows_compared(self) -> int:
+        """Rows read again from what the statement itself had gathered: a join of each with each shows here."""
+        return sum(_rows(node) for node in self.nodes() if node["Node Type"] == "CTE Scan")
+
     def rows_sorted(self) -> int:
         return max((_rows(node) for node in self.nodes() if "Sort" in node["Node Type"]), default=0)
 

@@ -277,4 +277,5 @@ async def test_settling_reads_by_task_however_few_claims_the_last_vacuum_saw(dat
     for plan in [*database.plans.of("end_succeeded"), *database.plans.of("move_onward")]:
         # Once to find the claim, once to take it.
         assert plan.rows_read() <= 2 * BATCH, (plan.statement, plan.mode, plan.rows_read())
+        assert plan.rows_compared() <= 10 * BATCH, (plan.statement, plan.mode, plan.rows_compared())
     await database.close()

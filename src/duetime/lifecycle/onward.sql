@@ -2,7 +2,9 @@
 -- table that was empty when it planned: a LIMIT in a LATERAL keeps the look-up by
 -- claim_pkey, and the delete goes by the rows' places.  "holder + 0" keeps it from
 -- claim_holder, which would read all that the holder has for each report.  A row
--- that somebody else takes meanwhile is not deleted, and so not gone.
+-- that somebody else takes meanwhile is not deleted, and so not gone.  "IS TRUE"
+-- keeps the IN from becoming a join, which would compare each with each: 46 µs a
+-- row in batches of 1,000, against 10.
 
 -- name: end_succeeded
 -- The commonest end: the attempt succeeded, and its task is over.
@@ -32,7 +34,7 @@ SELECT lane, task, number, 1, true, holder, picked_at,
        GREATEST(picked_at, LEAST(completed_at, clock_timestamp())),
        result, detail
   FROM mine
- WHERE mine.task IN (SELECT task FROM gone)
+ WHERE (mine.task IN (SELECT task FROM gone)) IS TRUE
 RETURNING task, number, holder;
 
 -- name: move_onward
@@ -71,7 +73,7 @@ gone AS (
 ended AS MATERIALIZED (
     SELECT *
       FROM mine
-     WHERE mine.task IN (SELECT task FROM gone)
+     WHERE (mine.task IN (SELECT task FROM gone)) IS TRUE
 ),
 written AS (
     INSERT INTO attempt (lane, task, number, outcome, final, holder, picked_at, started_at, completed_at, result,
