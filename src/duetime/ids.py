@@ -11,6 +11,9 @@ import secrets
 import uuid
 from collections.abc import Iterable
 
+# The driver's own UUIDs: a subclass of Python's, made, compared and hashed in C.
+from asyncpg.pgproto.pgproto import UUID as DriverUUID
+
 SHARDS = 256
 _UNIQUE_BITS = 42
 _UNIQUE_MASK = (1 << _UNIQUE_BITS) - 1
@@ -26,7 +29,9 @@ LATEST_MS = (1 << 48) - 1
 def make_id(due_ms: int, unique: int, lane: int) -> uuid.UUID:
     """One id; `unique` is cut to its 42 bits."""
     unique &= _UNIQUE_MASK
-    return uuid.UUID(int=due_ms << 80 | _VERSION_AND_VARIANT | (unique >> 30) << 64 | (unique & _LOW_MASK) << 32 | lane)
+    value = due_ms << 80 | _VERSION_AND_VARIANT | (unique >> 30) << 64 | (unique & _LOW_MASK) << 32 | lane
+    identifier: uuid.UUID = DriverUUID(value.to_bytes(16, "big"))
+    return identifier
 
 
 def make_ids(slots: Iterable[tuple[int, int]]) -> list[uuid.UUID]:

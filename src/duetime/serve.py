@@ -94,6 +94,8 @@ class Node:
                 self.app,
                 log_config=None,
                 access_log=False,
+                # Nothing here asks for the client's address.
+                proxy_headers=False,
                 lifespan="off",
                 # The API dates its answers by the database's clock.
                 date_header=False,

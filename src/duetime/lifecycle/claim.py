@@ -89,19 +89,20 @@ def _by_wake(pair: tuple[uuid.UUID, LeasedTask]) -> uuid.UUID:
 def _leased(row: asyncpg.Record) -> LeasedTask:
     lane, _, task, number, failures, crashes, releases, holder, *rest = row
     kind, payload, options, labels, run_at, expires_at, picked_at = rest
+    # In the order of the struct's fields: by name it takes twice as long.
     return LeasedTask(
-        id=task,
-        lane=lane,
-        number=number,
-        holder=holder,
-        type=kind,
-        payload=payload,
-        run_at=run_at,
-        picked_at=picked_at,
-        failures=failures,
-        crashes=crashes,
-        releases=releases,
-        options=decode_options(options) if options else None,
-        labels=labels.encode() if labels else None,
-        expires_at=expires_at,
+        task,
+        lane,
+        number,
+        holder,
+        kind,
+        payload,
+        run_at,
+        picked_at,
+        failures,
+        crashes,
+        releases,
+        decode_options(options) if options else None,
+        labels.encode() if labels else None,
+        expires_at,
     )

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+import asyncpg
 import msgspec
 
 from duetime.database.pool import Database
 from duetime.errors import Unknown
-from duetime.ids import lane_of
 from duetime.lifecycle.gather import Gather
 from duetime.lifecycle.holders import Holders
 from duetime.lifecycle.onward import SQL, Attempt, Claimed, End, HowItEnded, Onward, may_exist
@@ -100,7 +100,11 @@ class Settler:
 
     async def _settle(self, parts: list[_Part]) -> list[Settled]:
         holders = [await self._holders.find(part.tenant, part.holder_name) for part in parts]
-        taken = await self._take_succeeded(parts, holders)
+        rows = await self._take_succeeded(parts, holders)
+        if len(rows) == sum(len(part.reports) for part in parts):
+            # Every report was an attempt of its own that succeeded, and all were there.
+            return [Settled([report.id for report in part.reports], [], []) for part in parts]
+        taken = {(row["holder"], row["task"], row["number"]) for row in rows}
         taken |= await self._take_others(parts, holders)
         missing = [
             (report.id, report.number)
@@ -111,31 +115,29 @@ class Settler:
         ends = await self._onward.read_ends(missing)
         return [_answer(part, holder, taken, ends) for part, holder in zip(parts, holders, strict=True)]
 
-    async def _take_succeeded(
-        self, parts: list[_Part], holders: list[int | None]
-    ) -> set[tuple[int | None, uuid.UUID, int]]:
+    async def _take_succeeded(self, parts: list[_Part], holders: list[int | None]) -> list[asyncpg.Record]:
+        # Ids as numbers: UUIDs are compared and hashed in Python.
         reports = {
-            (lane_of(report.id), report.id, report.number, holder): report
+            (report.id.int, report.number, holder): report
             for part, holder in zip(parts, holders, strict=True)
             for report in part.reports
             if report.outcome is Outcome.SUCCEEDED and holder is not None and may_exist(report.id, report.number)
         }
         if not reports:
-            return set()
+            return []
         keys = sorted(reports)
         ordered = [reports[key] for key in keys]
-        rows = await self._database.run(
+        return await self._database.run(
             SQL["end_succeeded"],
-            lanes=[key[0] for key in keys],
-            tasks=[key[1] for key in keys],
-            numbers=[key[2] for key in keys],
-            holders=[key[3] for key in keys],
+            lanes=[key[0] & 0xFFFFFFFF for key in keys],
+            tasks=[report.id for report in ordered],
+            numbers=[key[1] for key in keys],
+            holders=[key[2] for key in keys],
             started_ats=[report.started_at for report in ordered],
             completed_ats=[report.completed_at for report in ordered],
             results=[report.result for report in ordered],
             details=[report.detail() for report in ordered],
         )
-        return {(row["holder"], row["task"], row["number"]) for row in rows}
 
     async def _take_others(
         self, parts: list[_Part], holders: list[int | None]

@@ -50,9 +50,16 @@ __all__ = ["MINT_TOLERANCE_MS", "SQL", "Submission", "Submitted", "Submitter"]
 class _Stored:
     """What a statement stored, whether its ids were fresh, and whether an earlier try is in doubt."""
 
-    ids: set[uuid.UUID]
+    rows: list[asyncpg.Record]
     is_fresh: bool
     was_in_doubt: bool
+
+    @property
+    def count(self) -> int:
+        return len(self.rows) - self.is_fresh
+
+    def ids(self) -> set[uuid.UUID]:
+        return {row["id"] for row in self.rows if row["id"] is not None}
 
 
 class _RefusedError(Exception):
@@ -166,13 +173,15 @@ class Submitter:
         """With keys, or to find out about a commit whose answer was lost.  None: mint anew."""
         firsts, parameters = _keyed_columns(calls)
         stored = await self._store_through_doubt(parameters | self._time(minted_ms), was_in_doubt=is_repeat)
-        happened = stored.was_in_doubt and not stored.ids
+        if stored.count == sum(len(call.tasks) for call in calls):
+            return [[call.new(identifier) for identifier in call.ids] for call in calls]
+        happened = stored.was_in_doubt and not stored.count
         if not stored.is_fresh:
             # Nothing of this age can begin to be stored any more; what had begun is waited for.
             happened = stored.was_in_doubt and await self._is_there(calls)
             if not happened:
                 return None
-        return await sort_out(self._database.run_with, calls, firsts, stored.ids, happened)
+        return await sort_out(self._database.run_with, calls, firsts, stored.ids(), happened)
 
     async def _store_through_doubt(self, parameters: dict[str, object], *, was_in_doubt: bool) -> _Stored:
         for attempt in range(_TRIES):
@@ -210,7 +219,7 @@ class Submitter:
                     run = _runner(connection)
                     stored = _stored(await run(SQL["submit_keyed"], parameters | self._time(minted_ms)), False)
                     if stored.is_fresh:
-                        [answer] = await sort_out(run, [call], firsts, stored.ids, False)
+                        [answer] = await sort_out(run, [call], firsts, stored.ids(), False)
                     if answer is None or None in answer or any(isinstance(each, DuetimeError) for each in answer):
                         raise _RefusedError
             except _RefusedError:
@@ -248,8 +257,8 @@ def _refused(answer: list[Submission | None]) -> list[Submission]:
 
 
 def _stored(rows: list[asyncpg.Record], was_in_doubt: bool) -> _Stored:
-    ids = {row["id"] for row in rows if row["id"] is not None}
-    return _Stored(ids, len(rows) > len(ids), was_in_doubt)
+    # The row of NULL comes last: it says that the ids were fresh.
+    return _Stored(rows, bool(rows) and rows[-1]["id"] is None, was_in_doubt)
 
 
 def _due_ms(task: NewTask, now_ms: int) -> int:

@@ -113,16 +113,17 @@ class Feeder:
 
     def wake(self, wakes: Iterable[uuid.UUID]) -> None:
         """Rows were put into due."""
-        key_of, woke = self._lanes.key_of, self._core.woke
-        is_new = False
+        first: dict[int, uuid.UUID] = {}
         for wake in wakes:
             lane = lane_of(wake)
-            key = key_of(lane)
+            # Behind the first of a lane the others are found by themselves.
+            if lane not in first or wake < first[lane]:
+                first[lane] = wake
+        for lane, wake in first.items():
+            key = self._lanes.key_of(lane)
             if key is not None:
-                woke(lane, key, wake)
-                is_new = True
-        if is_new:
-            self._changed.set()
+                self._core.woke(lane, key, wake)
+                self._changed.set()
 
     def describe(self, lane: int) -> LaneStatus:
         """Who serves a lane: holders that wait now, or that asked for such work lately."""
