@@ -34,7 +34,8 @@ from duetime.database.pool import Database
 TEMPLATE = "migrated"
 BARE_TEMPLATE = "migrated_bare"
 POSTGRES_15 = Path(os.environ.get("POSTGRES_15_BIN", "/usr/lib/postgresql/15/bin"))
-_NOT_DURABLE = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
+# Nor do they vacuum or analyse by themselves: a plan under test must not change halfway.
+_NOT_DURABLE = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "autovacuum": "off"}
 
 
 @contextmanager

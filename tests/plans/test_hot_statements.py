@@ -32,9 +32,11 @@ CROWDED = "crowded"
 #: What a busy node does all the time.
 HOT = {
     *("claim_due", "peek", "submit", "submit_keyed", "read_keys", "read_requests", "end_succeeded", "move_onward"),
-    *("read_claims", "read_ends", "beat", "read_held", "read_states", "expire"),
+    *("read_claims", "read_ends", "beat", "read_held", "read_states"),
     *("cancel", "pause", "resume", "run_now", "reschedule", "redrive", "drop"),
 }
+#: Upkeep's own: how it reads matters once there is much to read.
+WHEN_HUGE = {"expire"}
 #: These are written so that the planner has no choice, whatever it believes of the tables.
 ALWAYS_BY_INDEX = {"claim_due", "peek", "submit", "submit_keyed", "end_succeeded", "move_onward"}
 _CROWD = """
@@ -179,8 +181,10 @@ async def expire(engine: Engine) -> None:
 async def test_every_move_reads_by_index_and_in_proportion_to_its_batch(engine: Engine) -> None:
     plans = await live(engine)
 
-    assert {plan.statement for plan in plans.all} >= HOT
+    assert {plan.statement for plan in plans.all} >= HOT | WHEN_HUGE
     checked = ALWAYS_BY_INDEX if await is_tiny_and_analysed(engine.database) else HOT
+    if await is_huge(engine.database):
+        checked = checked | WHEN_HUGE
     for plan in plans.all:
         told = (plan.statement, plan.mode, plan.rows_read(), plan.rows_sorted(), plan.pages())
         assert plan.rows_sorted() <= 2 * BATCH, told
