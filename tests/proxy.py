@@ -16,7 +16,6 @@ class CuttingProxy:
         self.is_away = False
         #: Swallow this many answers: the statement runs, and its caller never hears.
         self.swallow = 0
-        self._swallowed = asyncio.Event()
 
     async def start(self) -> int:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)

@@ -52,10 +52,6 @@ def lane_of(identifier: uuid.UUID) -> int:
     return identifier.int & 0xFFFFFFFF
 
 
-def shard_of(lane: int) -> int:
-    return lane & 0xFF
-
-
 def just_after(due_ms: int) -> uuid.UUID:
     """The first wake later than every wake of that millisecond."""
     return uuid.UUID(int=(due_ms + 1) << 80)

@@ -19,26 +19,23 @@ _LONGEST_BACKOFF_SECONDS = 5.0
 
 
 class Loop:
-    """Repeats `step` until it is stopped; `poke` cuts the wait short."""
+    """Repeats `step` until it is stopped, which cuts the wait short."""
 
     def __init__(self, name: str, step: Callable[[], Awaitable[timedelta]], *, jitter: float = 0.1) -> None:
         self.name = name
         self._step = step
         self._jitter = jitter
-        self._poked = asyncio.Event()
+        self._stopped = asyncio.Event()
         self._is_stopping = False
         self._running: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         self._running = asyncio.create_task(self._run(), name=self.name)
 
-    def poke(self) -> None:
-        self._poked.set()
-
     async def stop(self, deadline_seconds: float = 5.0) -> None:
         """Let the step under way finish, within the deadline."""
         self._is_stopping = True
-        self._poked.set()
+        self._stopped.set()
         if self._running is not None:
             done, _ = await asyncio.wait([self._running], timeout=deadline_seconds)
             if not done:
@@ -53,12 +50,12 @@ class Loop:
                 failures = 0
             except Unavailable as error:
                 failures += 1
-                delay = min(0.1 * 2**failures, _LONGEST_BACKOFF_SECONDS)
+                delay = _backoff(failures)
                 if failures in (1, 5) or failures % 20 == 0:
                     log.warning("step waits for the database", loop=self.name, failures=failures, error=str(error))
             except Exception:
                 failures += 1
-                delay = min(0.1 * 2**failures, _LONGEST_BACKOFF_SECONDS)
+                delay = _backoff(failures)
                 log.exception("step failed", loop=self.name, failures=failures)
             if delay > 0 and not self._is_stopping:
                 await self._pause(delay * random.uniform(1 - self._jitter, 1 + self._jitter))
@@ -66,8 +63,11 @@ class Loop:
     async def _pause(self, seconds: float) -> None:
         try:
             async with asyncio.timeout(seconds):
-                await self._poked.wait()
+                await self._stopped.wait()
         except TimeoutError:
             return
-        if not self._is_stopping:
-            self._poked.clear()
+
+
+def _backoff(failures: int) -> float:
+    # The number of doublings is capped too: after an hour without a database 2.0 ** failures would overflow.
+    return min(0.1 * 2.0 ** min(failures, 10), _LONGEST_BACKOFF_SECONDS)

@@ -11,7 +11,6 @@ from duetime.model.task import TaskState
 _S = TaskState
 #: Waiting in `due`, whichever word a user sees for it.
 WAITING = frozenset({_S.SCHEDULED, _S.READY, _S.RETRYING})
-OVER = frozenset({_S.SUCCEEDED, _S.CANCELLED, _S.EXPIRED})
 
 
 class Move(enum.StrEnum):
