@@ -9,7 +9,7 @@ same layout and are minted in SQL (`mint_wake`), from the database's clock.
 
 import secrets
 import uuid
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 # The driver's own UUIDs: a subclass of Python's, made, compared and hashed in C.
 from asyncpg.pgproto.pgproto import UUID as DriverUUID
@@ -34,14 +34,21 @@ def make_id(due_ms: int, unique: int, lane: int) -> uuid.UUID:
     return identifier
 
 
-def make_ids(slots: Iterable[tuple[int, int]]) -> list[uuid.UUID]:
+def make_ids(slots: Sequence[tuple[int, int]]) -> list[uuid.UUID]:
     """Ids for (due_ms, lane) pairs of one batch: a random start, then counting.
 
     Counting keeps a batch in the order in which it was given.
     """
-    # A start in the lower half leaves room to count without wrapping, so order holds.
-    unique = secrets.randbits(_UNIQUE_BITS - 1)
-    return [make_id(due_ms, unique + place, lane) for place, (due_ms, lane) in enumerate(slots)]
+    unique = secrets.randbits(_UNIQUE_BITS)
+    while (unique & _LOW_MASK) + len(slots) > _LOW_MASK:
+        unique = secrets.randbits(_UNIQUE_BITS)
+    # The low bits have room to count, so each id differs from the one before by one step.
+    count = make_id(0, unique, 0).int
+    ids: list[uuid.UUID] = []
+    for due_ms, lane in slots:
+        ids.append(DriverUUID((due_ms << 80 | lane | count).to_bytes(16, "big")))
+        count += 1 << 32
+    return ids
 
 
 def due_ms_of(identifier: uuid.UUID) -> int:

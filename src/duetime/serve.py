@@ -41,6 +41,7 @@ from duetime.scheduler.clockwork import Clockwork
 from duetime.scheduler.feed import Feeder
 from duetime.scheduler.liveness import Liveness
 from duetime.scheduler.upkeep import Upkeep
+from duetime.service import calm_collector
 
 log = structlog.get_logger()
 #: Without an answer of the database for so long, a node says that it is not ready.
@@ -140,6 +141,7 @@ class Node:
             if self._serving.done():
                 self._serving.result()
             await asyncio.sleep(0.005)
+        calm_collector()
         log.info("node started", url=self.url)
 
     async def stop(self) -> None:

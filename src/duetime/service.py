@@ -6,6 +6,7 @@ and tried again later: a loop ends only when it is stopped.
 """
 
 import asyncio
+import gc
 import random
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -16,6 +17,17 @@ from duetime.errors import Unavailable
 
 log = structlog.get_logger()
 _LONGEST_BACKOFF_SECONDS = 5.0
+
+
+def calm_collector() -> None:
+    """Let Python's collector of cycles look less often, and not at what stays anyway.
+
+    A batch of a thousand tasks is some ten thousand objects without a cycle among them: at the
+    usual threshold of 700 the collector took a tenth of a busy node's time to find nothing.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
 
 
 class Loop:

@@ -10,7 +10,7 @@ import pytest
 from duetime.database.pool import Database
 from duetime.errors import Conflict, IdempotencyConflict, InvalidInput, Unavailable
 from duetime.ids import due_ms_of, make_id
-from duetime.lifecycle.submit import SQL, Submitted
+from duetime.lifecycle.submit import REPEATED, SQL, Submitted
 from duetime.lifecycle.winners import Call
 from duetime.model.task import TaskState
 from engine import Engine, submitted
@@ -265,17 +265,17 @@ async def test_an_insert_in_doubt_that_is_still_running_is_waited_for(
         "expires_ats": [None],
     }
     no_keys: dict[str, object] = {name: [] for name in SQL["submit_keyed"].parameters if name not in arguments}
-    again = arguments | no_keys | {"requests": [None], "is_keyed": [False]}
+    again = arguments | no_keys
     transaction = other.transaction()
     await transaction.start()
     await other.fetch(SQL["submit"].sql, *SQL["submit"].arguments(arguments))
 
-    repeating = asyncio.ensure_future(engine.database.run_with(SQL["submit_keyed"], again))
+    repeating = asyncio.ensure_future(engine.database.run_with(REPEATED, again))
     done, _ = await asyncio.wait([repeating], timeout=0.3)
     assert not done
     await transaction.commit()
 
-    assert [row["id"] for row in await repeating] == [None]
+    assert [tuple(row) for row in await repeating] == [(0, [])]
     assert await count(engine.database, "due") == 1
 
 

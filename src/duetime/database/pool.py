@@ -6,13 +6,14 @@ done, and the caller decides how to find out.  Errors about the data itself
 pass through as asyncpg raises them.
 """
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import asyncpg
 
 from duetime.clock import DatabaseClock
+from duetime.database.connections import Connections
+from duetime.database.driver import hasten_arrays
 from duetime.database.settings import PLANNER_SETTINGS
 from duetime.database.statements import Statement
 from duetime.errors import Unavailable, Unknown
@@ -39,28 +40,29 @@ DEFAULT_TIMEOUT_SECONDS = 10.0
 class Database:
     """One PostgreSQL database: statements, its clock, and nothing else."""
 
-    def __init__(self, pool: asyncpg.Pool, clock: DatabaseClock) -> None:
-        self._pool = pool
+    def __init__(self, connections: Connections, clock: DatabaseClock) -> None:
+        self._connections = connections
         self.clock = clock
 
     @classmethod
     async def open(cls, dsn: str, *, size: int = 4, clock: DatabaseClock | None = None) -> "Database":
-        try:
-            pool = await asyncpg.create_pool(
+        hasten_arrays()
+
+        async def connect(timeout: float) -> asyncpg.Connection:
+            return await asyncpg.connect(
                 dsn,
-                min_size=0,
-                max_size=size,
-                timeout=10.0,
+                timeout=timeout,
                 command_timeout=60.0,
-                max_inactive_connection_lifetime=0,
+                # The statements are always the same.
+                max_cached_statement_lifetime=0,
                 server_settings={**PLANNER_SETTINGS, "application_name": "duetime"},
-                # Nothing of ours changes a session, so there is nothing to reset.
-                reset=_keep_session,
             )
-        except (TimeoutError, *_AWAY) as error:
-            raise Unavailable(f"the database does not answer: {error or type(error).__name__}") from error
-        database = cls(pool, clock or DatabaseClock())
-        await database.read_clock()
+
+        try:
+            database = cls(Connections(connect, size), clock or DatabaseClock())
+            await database.read_clock()
+        except ValueError as error:
+            raise Unavailable(f"the database does not answer: {error}") from error
         return database
 
     async def run(
@@ -78,9 +80,16 @@ class Database:
     async def fetch(
         self, sql: str, *arguments: object, timeout: float = DEFAULT_TIMEOUT_SECONDS
     ) -> list[asyncpg.Record]:
-        async with self.connection(timeout) as connection:
+        connection = await self._take(timeout)
+        try:
             rows: list[asyncpg.Record] = await connection.fetch(sql, *arguments, timeout=timeout)
-            return rows
+        except BaseException as error:
+            if (judged := _judge(connection, error)) is None:
+                raise
+            raise judged from error
+        finally:
+            self._connections.give_back(connection)
+        return rows
 
     async def execute(self, sql: str, *arguments: object, timeout: float = DEFAULT_TIMEOUT_SECONDS) -> str:
         async with self.connection(timeout) as connection:
@@ -89,32 +98,22 @@ class Database:
 
     @asynccontextmanager
     async def connection(self, timeout: float = DEFAULT_TIMEOUT_SECONDS) -> AsyncIterator[asyncpg.Connection]:
-        """A connection of the pool; one that broke or stalled is thrown away."""
-        try:
-            connection = await self._pool.acquire(timeout=timeout)
-        except (TimeoutError, asyncpg.PostgresError, *_AWAY) as error:
-            raise Unavailable(f"the database does not answer: {error or type(error).__name__}") from error
-        is_usable = False
+        """A connection for more than one statement; one that broke or stalled is thrown away."""
+        connection = await self._take(timeout)
         try:
             yield connection
-            is_usable = True
-        except (TimeoutError, *_AWAY) as error:
-            raise Unknown(f"the connection to the database broke: {error or type(error).__name__}") from error
-        except _REFUSED as error:
-            is_usable = True
-            raise Unavailable(f"the database refused: {error}") from error
-        except asyncpg.PostgresError:
-            is_usable = True
-            raise
+        except BaseException as error:
+            if (judged := _judge(connection, error)) is None:
+                raise
+            raise judged from error
         finally:
-            if not is_usable:
-                _abandon(connection)
-            try:
-                await asyncio.shield(self._pool.release(connection, timeout=5.0))
-            except (TimeoutError, *_AWAY):
-                # The line broke just now, and the pool took its place back by itself.  What
-                # was answered before that stands.
-                pass
+            self._connections.give_back(connection)
+
+    async def _take(self, timeout: float) -> asyncpg.Connection:
+        try:
+            return await self._connections.take(timeout)
+        except (TimeoutError, asyncpg.PostgresError, *_AWAY) as error:
+            raise Unavailable(f"the database does not answer: {error or type(error).__name__}") from error
 
     async def read_clock(self, timeout: float = 5.0) -> int:
         """Ask the database for its time; returns by how many µs its clock jumped."""
@@ -124,20 +123,22 @@ class Database:
         return self.clock.observe(rows[0]["now_us"])
 
     async def close(self) -> None:
-        try:
-            await asyncio.wait_for(self._pool.close(), 5.0)
-        except (TimeoutError, *_AWAY):
-            self._pool.terminate()
+        await self._connections.close(timeout=5.0)
+
+
+def _judge(connection: asyncpg.Connection, error: BaseException) -> Unavailable | None:
+    """What an error in the midst of a call means; a connection that may still be at it is thrown away."""
+    if isinstance(error, (TimeoutError, *_AWAY)):
+        _abandon(connection)
+        return Unknown(f"the connection to the database broke: {error or type(error).__name__}")
+    if isinstance(error, _REFUSED):
+        return Unavailable(f"the database refused: {error}")
+    if not isinstance(error, asyncpg.PostgresError):
+        _abandon(connection)
+    return None
 
 
 def _abandon(connection: asyncpg.Connection) -> None:
     """Cancelled or stalled: asking the server politely could take for ever."""
-    try:
+    if not connection.is_closed():
         connection.terminate()
-    except asyncpg.InterfaceError:
-        # It broke by itself, and the pool has thrown it away already.
-        return
-
-
-async def _keep_session(connection: asyncpg.Connection) -> None:
-    """Leave the session as it is."""

@@ -9,11 +9,13 @@
 -- name: end_succeeded
 -- The commonest end: the attempt succeeded, and its task is over.
 -- Takes: claim (lane, task, number, holder).  Leaves: a final attempt.
+-- Gives: how many there were, and the places of the reports that counted, if not all.
 WITH mine AS MATERIALIZED (
     SELECT report.*, found.place, found.picked_at
       FROM unnest(@lanes::int[], @tasks::uuid[], @numbers::int[], @holders::bigint[],
                   @started_ats::timestamptz[], @completed_ats::timestamptz[], @results::bytea[], @details::bytea[])
-               AS report (lane, task, number, holder, started_at, completed_at, result, detail)
+          WITH ORDINALITY
+               AS report (lane, task, number, holder, started_at, completed_at, result, detail, ordinal)
      CROSS JOIN LATERAL (
            SELECT claim.ctid AS place, claim.picked_at
              FROM claim
@@ -27,15 +29,21 @@ gone AS (
     DELETE FROM claim
      WHERE ctid = ANY (ARRAY(SELECT place FROM mine))
  RETURNING task
+),
+written AS (
+    INSERT INTO attempt (lane, task, number, outcome, final, holder, picked_at, started_at, completed_at, result,
+                         detail)
+    SELECT lane, task, number, 1, true, holder, picked_at,
+           CASE WHEN started_at IS NOT NULL THEN GREATEST(picked_at, LEAST(started_at, clock_timestamp())) END,
+           GREATEST(picked_at, LEAST(completed_at, clock_timestamp())),
+           result, detail
+      FROM mine
+     WHERE (mine.task IN (SELECT task FROM gone)) IS TRUE
 )
-INSERT INTO attempt (lane, task, number, outcome, final, holder, picked_at, started_at, completed_at, result, detail)
-SELECT lane, task, number, 1, true, holder, picked_at,
-       CASE WHEN started_at IS NOT NULL THEN GREATEST(picked_at, LEAST(started_at, clock_timestamp())) END,
-       GREATEST(picked_at, LEAST(completed_at, clock_timestamp())),
-       result, detail
-  FROM mine
- WHERE (mine.task IN (SELECT task FROM gone)) IS TRUE
-RETURNING task, number, holder;
+SELECT ended.count,
+       CASE WHEN ended.count < cardinality(@tasks::uuid[])
+            THEN ARRAY(SELECT ordinal FROM mine WHERE (mine.task IN (SELECT task FROM gone)) IS TRUE) END AS places
+  FROM (SELECT count(*) FROM gone) AS ended;
 
 -- name: move_onward
 -- Any other end of attempts: written down, and their tasks wait again or are dead.

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-import asyncpg
 import msgspec
 
 from duetime.database.pool import Database
@@ -100,11 +99,9 @@ class Settler:
 
     async def _settle(self, parts: list[_Part]) -> list[Settled]:
         holders = [await self._holders.find(part.tenant, part.holder_name) for part in parts]
-        rows = await self._take_succeeded(parts, holders)
-        if len(rows) == sum(len(part.reports) for part in parts):
-            # Every report was an attempt of its own that succeeded, and all were there.
+        taken = await self._take_succeeded(parts, holders)
+        if taken is None:
             return [Settled([report.id for report in part.reports], [], []) for part in parts]
-        taken = {(row["holder"], row["task"], row["number"]) for row in rows}
         taken |= await self._take_others(parts, holders)
         missing = [
             (report.id, report.number)
@@ -115,7 +112,10 @@ class Settler:
         ends = await self._onward.read_ends(missing)
         return [_answer(part, holder, taken, ends) for part, holder in zip(parts, holders, strict=True)]
 
-    async def _take_succeeded(self, parts: list[_Part], holders: list[int | None]) -> list[asyncpg.Record]:
+    async def _take_succeeded(
+        self, parts: list[_Part], holders: list[int | None]
+    ) -> set[tuple[int | None, uuid.UUID, int]] | None:
+        """Those that were there; None: every report was an attempt of its own that succeeded, and all were there."""
         # Ids as numbers: UUIDs are compared and hashed in Python.
         reports = {
             (report.id.int, report.number, holder): report
@@ -124,10 +124,11 @@ class Settler:
             if report.outcome is Outcome.SUCCEEDED and holder is not None and may_exist(report.id, report.number)
         }
         if not reports:
-            return []
+            return set()
         keys = sorted(reports)
         ordered = [reports[key] for key in keys]
-        return await self._database.run(
+        details = [None if report.error is report.response is None else report.detail() for report in ordered]
+        [(count, places)] = await self._database.run(
             SQL["end_succeeded"],
             lanes=[key[0] & 0xFFFFFFFF for key in keys],
             tasks=[report.id for report in ordered],
@@ -135,9 +136,14 @@ class Settler:
             holders=[key[2] for key in keys],
             started_ats=[report.started_at for report in ordered],
             completed_ats=[report.completed_at for report in ordered],
-            results=[report.result for report in ordered],
-            details=[report.detail() for report in ordered],
+            # What is nothing but NULL may be left out: unnest fills it up.
+            results=[report.result for report in ordered] if any(report.result for report in ordered) else [],
+            details=details if any(details) else [],
         )
+        if count == sum(len(part.reports) for part in parts):
+            return None
+        ended = range(len(keys)) if places is None else [place - 1 for place in places]
+        return {(keys[place][2], ordered[place].id, keys[place][1]) for place in ended}
 
     async def _take_others(
         self, parts: list[_Part], holders: list[int | None]

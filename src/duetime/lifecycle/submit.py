@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 import uuid
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 import asyncpg
@@ -43,23 +43,28 @@ SELECT lane, id, '', '', clock_timestamp()
 RETURNING id
 """
 
-__all__ = ["MINT_TOLERANCE_MS", "SQL", "Submission", "Submitted", "Submitter"]
+_KEYED = SQL["submit_keyed"]
+REPEATED = replace(
+    _KEYED,
+    name="submit_repeated",
+    sql=_KEYED.sql.replace("/* if repeated: ON CONFLICT DO NOTHING */", "ON CONFLICT DO NOTHING"),
+)
+
+__all__ = ["MINT_TOLERANCE_MS", "REPEATED", "SQL", "Submission", "Submitted", "Submitter"]
 
 
 @dataclass(frozen=True)
 class _Stored:
     """What a statement stored, whether its ids were fresh, and whether an earlier try is in doubt."""
 
-    rows: list[asyncpg.Record]
+    count: int
+    #: None: all that were asked for.
+    ids: set[uuid.UUID] | None
     is_fresh: bool
     was_in_doubt: bool
 
-    @property
-    def count(self) -> int:
-        return len(self.rows) - self.is_fresh
-
-    def ids(self) -> set[uuid.UUID]:
-        return {row["id"] for row in self.rows if row["id"] is not None}
+    def ids_of(self, calls: list[Call]) -> set[uuid.UUID]:
+        return {identifier for call in calls for identifier in call.ids} if self.ids is None else self.ids
 
 
 class _RefusedError(Exception):
@@ -131,7 +136,6 @@ class Submitter:
         raise Unavailable("the task could not be stored: the database is too slow or its clock jumps; try again")
 
     async def _answered(self, calls: list[Call], answers: list[list[Submission | None]]) -> list[list[Submission]]:
-        self._wake(each.id for answer in answers for each in answer if isinstance(each, Submitted) and each.is_new)
         complete: list[list[Submission]] = []
         for call, answer in zip(calls, answers, strict=True):
             complete.append([])
@@ -145,17 +149,32 @@ class Submitter:
     async def _prepare(self, calls: list[Call]) -> int:
         """Mint ids, and make sure that there are partitions for them."""
         now_ms = self._database.clock.now_ms()
-        ids = make_ids(
-            (_due_ms(task, now_ms), lane) for call in calls for task, lane in zip(call.tasks, call.lanes, strict=True)
-        )
+        slots = [
+            (now_ms if task.run_at is None and not task.delay else _due_ms(task, now_ms), lane)
+            for call in calls
+            for task, lane in zip(call.tasks, call.lanes, strict=True)
+        ]
+        ids = make_ids(slots)
         place = 0
         for call in calls:
             call.ids = ids[place : place + len(call.tasks)]
             call.minted_ms = now_ms
             place += len(call.tasks)
-        await self._partitions.ensure(due_ms_of(each) for each in ids)
+        await self._partitions.ensure({due_ms for due_ms, _ in slots})
         await self._partitions.ensure_requests(due_ms_of(call.request) for call in calls if call.request)
         return now_ms
+
+    def _all_new(self, calls: list[Call]) -> list[list[Submission | None]]:
+        """Everything was stored: wake the lanes, each by its first."""
+        first: dict[int, uuid.UUID] = {}
+        answers: list[list[Submission | None]] = []
+        for call in calls:
+            for lane, identifier in zip(call.lanes, call.ids, strict=True):
+                if lane not in first or identifier < first[lane]:
+                    first[lane] = identifier
+            answers.append([call.new(identifier) for identifier in call.ids])
+        self._wake(first.values())
+        return answers
 
     async def _store(self, calls: list[Call], minted_ms: int) -> list[list[Submission | None]] | None:
         """The plain way: no keys.  None: mint anew."""
@@ -165,28 +184,37 @@ class Submitter:
             return None
         except Unknown:
             return await self._store_keyed(calls, minted_ms, is_repeat=True)
-        return [[call.new(identifier) for identifier in call.ids] for call in calls] if rows else None
+        return self._all_new(calls) if rows else None
 
     async def _store_keyed(
         self, calls: list[Call], minted_ms: int, *, is_repeat: bool = False
     ) -> list[list[Submission | None]] | None:
         """With keys, or to find out about a commit whose answer was lost.  None: mint anew."""
         firsts, parameters = _keyed_columns(calls)
-        stored = await self._store_through_doubt(parameters | self._time(minted_ms), was_in_doubt=is_repeat)
+        try:
+            stored = await self._store_through_doubt(parameters | self._time(minted_ms), was_in_doubt=is_repeat)
+        except asyncpg.UniqueViolationError:
+            return None
         if stored.count == sum(len(call.tasks) for call in calls):
-            return [[call.new(identifier) for identifier in call.ids] for call in calls]
+            return self._all_new(calls)
         happened = stored.was_in_doubt and not stored.count
         if not stored.is_fresh:
             # Nothing of this age can begin to be stored any more; what had begun is waited for.
             happened = stored.was_in_doubt and await self._is_there(calls)
             if not happened:
                 return None
-        return await sort_out(self._database.run_with, calls, firsts, stored.ids(), happened)
+        answers = await sort_out(self._database.run_with, calls, firsts, stored.ids_of(firsts), happened)
+        self._wake_new(answers)
+        return answers
+
+    def _wake_new(self, answers: list[list[Submission | None]]) -> None:
+        self._wake(each.id for answer in answers for each in answer if isinstance(each, Submitted) and each.is_new)
 
     async def _store_through_doubt(self, parameters: dict[str, object], *, was_in_doubt: bool) -> _Stored:
         for attempt in range(_TRIES):
+            statement = REPEATED if was_in_doubt else _KEYED
             try:
-                return _stored(await self._database.run_with(SQL["submit_keyed"], parameters), was_in_doubt)
+                return _stored(await self._database.run_with(statement, parameters), was_in_doubt)
             except Unavailable as error:
                 # Not begun is harmless by itself, but an earlier try may still be in doubt.
                 if not isinstance(error, Unknown) and not was_in_doubt:
@@ -217,9 +245,9 @@ class Submitter:
             try:
                 async with self._database.connection() as connection, connection.transaction():
                     run = _runner(connection)
-                    stored = _stored(await run(SQL["submit_keyed"], parameters | self._time(minted_ms)), False)
+                    stored = _stored(await run(REPEATED, parameters | self._time(minted_ms)), False)
                     if stored.is_fresh:
-                        [answer] = await sort_out(run, [call], firsts, stored.ids(), False)
+                        [answer] = await sort_out(run, [call], firsts, stored.ids_of(firsts), False)
                     if answer is None or None in answer or any(isinstance(each, DuetimeError) for each in answer):
                         raise _RefusedError
             except _RefusedError:
@@ -230,6 +258,7 @@ class Submitter:
                 # Every task has the request or a key of its own, or the caller cannot ask again safely anyway.
                 [complete] = await self._fly([call])
                 return complete
+            self._wake_new([answer])
             [complete] = await self._answered([call], [answer])
             return complete
         raise Unavailable("the tasks could not be stored: the database is too slow or its clock jumps; try again")
@@ -257,8 +286,10 @@ def _refused(answer: list[Submission | None]) -> list[Submission]:
 
 
 def _stored(rows: list[asyncpg.Record], was_in_doubt: bool) -> _Stored:
-    # The row of NULL comes last: it says that the ids were fresh.
-    return _Stored(rows, bool(rows) and rows[-1]["id"] is None, was_in_doubt)
+    if not rows:
+        return _Stored(0, set(), False, was_in_doubt)
+    [(count, ids)] = rows
+    return _Stored(count, None if ids is None else set(ids), True, was_in_doubt)
 
 
 def _due_ms(task: NewTask, now_ms: int) -> int:
@@ -277,14 +308,23 @@ def _columns(calls: list[Call]) -> dict[str, object]:
         "ids": ids,
         "types": [task.type for task in tasks],
         "payloads": [task.payload for task in tasks],
-        "options": [None if task.options is None else _encode(task.options) for task in tasks],
-        "labels": [_encode(task.labels).decode() if task.labels else None for task in tasks],
-        "run_ats": [
-            task.run_at or (from_ms(due_ms_of(identifier)) if task.delay else None)
-            for task, identifier in zip(tasks, ids, strict=True)
-        ],
-        "expires_ats": [task.expires_at for task in tasks],
+        "options": _sparse([None if task.options is None else _encode(task.options) for task in tasks]),
+        "labels": _sparse([_encode(task.labels).decode() if task.labels else None for task in tasks]),
+        "run_ats": _sparse(
+            [
+                None
+                if task.run_at is None and not task.delay
+                else task.run_at or (from_ms(due_ms_of(identifier)) if task.delay else None)
+                for task, identifier in zip(tasks, ids, strict=True)
+            ]
+        ),
+        "expires_ats": _sparse([task.expires_at for task in tasks]),
     }
+
+
+def _sparse(column: Sequence[object]) -> Sequence[object]:
+    """An array of nothing but NULL is as good as an empty one, and costs nothing."""
+    return column if any(column) else []
 
 
 def _keyed_columns(calls: list[Call]) -> tuple[list[Call], dict[str, object]]:
@@ -298,19 +338,22 @@ def _keyed_columns(calls: list[Call]) -> tuple[list[Call], dict[str, object]]:
                 keys.setdefault((call.tenant, task.idempotency_key), (identifier, task, call.request))
     ordered = sorted(keys.items())
     asked = sorted(requests.items())
+    # PostgreSQL counts the places of an array from 1.
+    places: dict[uuid.UUID | None, int | None] = {request: place for place, (request, _) in enumerate(asked, 1)}
+    places[None] = None
     return firsts, _columns(firsts) | {
         "request_ids": [request for request, _ in asked],
         "request_tenants": [call.tenant for _, call in asked],
         "request_fingerprints": [call.fingerprint for _, call in asked],
-        "request_tasks": [b"".join(each.bytes for each in call.ids) for _, call in asked],
+        "request_tasks": [b"".join([each.bytes for each in call.ids]) for _, call in asked],
         "key_tenants": [tenant for (tenant, _), _ in ordered],
         "keys": [key for (_, key), _ in ordered],
         "key_tasks": [identifier for _, (identifier, _, _) in ordered],
         "key_fingerprints": [task.fingerprint for _, (_, task, _) in ordered],
         "key_ttls": [task.idempotency_ttl for _, (_, task, _) in ordered],
         "key_requests": [request for _, (_, _, request) in ordered],
-        "requests": [call.request for call in firsts for _ in call.tasks],
-        "is_keyed": [task.idempotency_key is not None for call in firsts for task in call.tasks],
+        "requests": _sparse([place for call in firsts for place in [places[call.request]] * len(call.tasks)]),
+        "is_keyed": [task.idempotency_key is not None for call in firsts for task in call.tasks] if keys else [],
     }
 
 

@@ -4,6 +4,7 @@
 --        which is read after the transaction has its number: a claimer may then
 --        forget what lies further back.
 -- Gives: one row if the ids were fresh, none if they must be minted anew.
+-- An array that would hold nothing but NULL may be empty: unnest fills it up.
 WITH started AS MATERIALIZED (
     SELECT pg_current_xact_id() AS transaction, COALESCE(@now::timestamptz, clock_timestamp()) AS at
 ),
@@ -30,12 +31,14 @@ SELECT at
   FROM fresh;
 
 -- name: submit_keyed
--- Store requests, keys and tasks together: a task only if its request and its
--- key were new.  Also repeats a submit in doubt: what is there already stays,
--- and the insert waits for a transaction that is still storing it.
+-- Store requests, keys and tasks together: a task only if its request (by its
+-- place among the requests) and its key were new.
+-- Repeated after a doubt, it has the ON CONFLICT as well: what is there already
+-- stays, and the insert waits for a transaction that is still storing it.  The
+-- first time, an id that is there fails it: looking first would cost each row a
+-- second look at the index and a second record in the log.
 -- Locks: keys in the order given (sorted by the caller, so nobody deadlocks).
--- Gives: the ids that were stored by this statement, and a row of NULL if the
---        ids were fresh.
+-- Gives: one row if the ids were fresh: how many were stored, and which, if not all.
 WITH started AS MATERIALIZED (
     SELECT pg_current_xact_id() AS transaction, COALESCE(@now::timestamptz, clock_timestamp()) AS at
 ),
@@ -73,11 +76,11 @@ asked AS (
            COALESCE(wanted.run_at, fresh.minted_at), wanted.expires_at, fresh.minted_at
       FROM fresh,
            unnest(@lanes::int[], @ids::uuid[], @types::text[], @payloads::bytea[], @options::bytea[], @labels::text[],
-                  @run_ats::timestamptz[], @expires_ats::timestamptz[], @requests::uuid[], @is_keyed::boolean[])
+                  @run_ats::timestamptz[], @expires_ats::timestamptz[], @requests::int[], @is_keyed::boolean[])
                AS wanted (lane, id, type, payload, options, labels, run_at, expires_at, request, is_keyed)
-     WHERE (wanted.request IS NULL OR wanted.request IN (SELECT id FROM new_request))
-       AND (NOT wanted.is_keyed OR wanted.id IN (SELECT task FROM new_key))
-        ON CONFLICT DO NOTHING
+     WHERE (wanted.request IS NULL OR (@request_ids::uuid[])[wanted.request] IN (SELECT id FROM new_request))
+       AND (wanted.is_keyed IS NOT TRUE OR wanted.id IN (SELECT task FROM new_key))
+        /* if repeated: ON CONFLICT DO NOTHING */
     RETURNING lane, id
 ),
 waiting AS (
@@ -85,11 +88,8 @@ waiting AS (
     SELECT lane, id, id, 1
       FROM asked
 )
-SELECT id
-  FROM asked
- UNION ALL
-SELECT NULL
-  FROM fresh;
+SELECT stored.count, CASE WHEN stored.count < cardinality(@ids::uuid[]) THEN ARRAY(SELECT id FROM asked) END AS ids
+  FROM fresh, (SELECT count(*) FROM asked) AS stored;
 
 -- name: read_keys
 -- Whose task a key stands for, for those who came second.

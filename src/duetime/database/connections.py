@@ -1,0 +1,123 @@
+"""A few connections that are lent out one caller at a time, and given back without a switch of tasks.
+
+A call of ours is one statement, a hundred times more often than anything else,
+so lending and giving back are plain calls: a pool that resets sessions and
+watches them in tasks of its own cost a tenth of a busy node's time.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+import asyncpg
+
+Connect = Callable[[float], Awaitable[asyncpg.Connection]]
+
+
+class Connections:
+    def __init__(self, connect: Connect, size: int) -> None:
+        self._connect = connect
+        self._size = size
+        #: Connected, being connected, or being closed.
+        self._count = 0
+        self._idle: list[asyncpg.Connection] = []
+        self._lent: set[asyncpg.Connection] = set()
+        #: Each is given a connection, or None: there is room for a new one.
+        self._waiting: deque[asyncio.Future[asyncpg.Connection | None]] = deque()
+        self._is_closed = False
+
+    async def take(self, timeout: float) -> asyncpg.Connection:
+        """A connection that was open a moment ago; TimeoutError when none became free in time."""
+        if self._is_closed:
+            raise asyncpg.InterfaceError("the connections are closed")
+        # Who waits already comes first.
+        if not self._waiting:
+            connection = self._take_idle()
+            if connection is not None:
+                return connection
+            if self._count < self._size:
+                return await self._add(timeout)
+        return await self._wait(timeout)
+
+    def give_back(self, connection: asyncpg.Connection) -> None:
+        self._lent.discard(connection)
+        if connection.is_closed():
+            self._count -= 1
+            self._pass_on(None)
+        elif self._is_closed:
+            connection.terminate()
+        elif not self._pass_on(connection):
+            self._idle.append(connection)
+
+    async def close(self, timeout: float) -> None:
+        """Close what is idle politely, the rest at once."""
+        self._is_closed = True
+        while self._waiting:
+            waiting = self._waiting.popleft()
+            if not waiting.done():
+                waiting.set_exception(asyncpg.InterfaceError("the connections are closed"))
+        closing = [asyncio.ensure_future(connection.close(timeout=timeout)) for connection in self._idle]
+        if closing:
+            await asyncio.wait(closing, timeout=timeout + 1.0)
+        for connection in (*self._idle, *self._lent):
+            connection.terminate()
+        for task in closing:
+            if task.done() and not task.cancelled():
+                # A server that is gone cannot be said goodbye to.
+                task.exception()
+        self._idle.clear()
+
+    def _take_idle(self) -> asyncpg.Connection | None:
+        while self._idle:
+            # The last one given back is the likeliest to be warm.
+            connection = self._idle.pop()
+            if not connection.is_closed():
+                self._lent.add(connection)
+                return connection
+            self._count -= 1
+        return None
+
+    async def _add(self, timeout: float) -> asyncpg.Connection:
+        self._count += 1
+        try:
+            connection = await self._connect(timeout)
+        except BaseException:
+            self._count -= 1
+            self._pass_on(None)
+            raise
+        self._lent.add(connection)
+        return connection
+
+    async def _wait(self, timeout: float) -> asyncpg.Connection:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + timeout
+        waiting: asyncio.Future[asyncpg.Connection | None] = loop.create_future()
+        self._waiting.append(waiting)
+        try:
+            async with asyncio.timeout_at(until):
+                connection = await waiting
+        except BaseException:
+            if waiting.done() and not waiting.cancelled() and waiting.exception() is None:
+                # It was given something in the very moment in which it gave up.
+                given = waiting.result()
+                if given is None:
+                    self._pass_on(None)
+                else:
+                    self.give_back(given)
+            raise
+        if connection is None:
+            return self._take_idle() or await self._add(until - loop.time())
+        if connection.is_closed():
+            self._count -= 1
+            return await self._add(until - loop.time())
+        self._lent.add(connection)
+        return connection
+
+    def _pass_on(self, connection: asyncpg.Connection | None) -> bool:
+        """Give a connection, or room for one, to the first who still waits."""
+        while self._waiting:
+            waiting = self._waiting.popleft()
+            if not waiting.done():
+                waiting.set_result(connection)
+                return True
+        return False
