@@ -62,9 +62,9 @@ class Node:
         self.onward = Onward(database, self.partitions, self._wake)
         self.holders = Holders(database, self.onward)
         self.settler = Settler(database, self.holders, self.onward)
-        self.submitter = Submitter(database, self.lanes, self.partitions, self._wake)
-        self.steering = Steering(database, self.partitions, self._wake)
         self.feeder = Feeder(database, self.lanes, self.onward)
+        self.submitter = Submitter(database, self.lanes, self.partitions, self._wake, desk=self.feeder)
+        self.steering = Steering(database, self.partitions, self._wake)
         self.liveness = Liveness(database, self.holders, self.onward)
         self.clockwork = Clockwork(database, self.feeder)
         self.upkeep = Upkeep(

@@ -11,6 +11,7 @@ import asyncpg
 from duetime.database.pool import Database
 from duetime.ids import EARLIEST, just_after, lane_of
 from duetime.lifecycle.claim import SQL as CLAIM_SQL
+from duetime.lifecycle.claim import LaneOrder, claim_due
 from duetime.lifecycle.onward import SQL as ONWARD_SQL
 from duetime.lifecycle.steer import SQL as STEER_SQL
 from duetime.model.task import LeasedTask, Outcome, TaskState
@@ -79,6 +80,42 @@ async def succeed_by_hand(connection: asyncpg.Connection, task: LeasedTask) -> N
     assert len(await connection.fetch(statement.sql, *statement.arguments(columns))) == 1
 
 
+async def test_a_claim_goes_around_a_row_that_somebody_keeps(engine: Engine, other: asyncpg.Connection) -> None:
+    tasks = await engine.submit(5)
+    transaction = other.transaction()
+    await transaction.start()
+    await other.execute("SELECT FROM due WHERE task = $1 FOR UPDATE", tasks[2])
+
+    leased = await engine.claim("w", room=4)
+
+    assert [task.id for task in leased] == [*tasks[:2], *tasks[3:]]
+    await transaction.rollback()
+    assert [task.id for task in await engine.claim("w", room=4)] == [tasks[2]]
+
+
+async def test_a_share_that_was_taken_meanwhile_does_not_hide_what_lies_behind(
+    engine: Engine, other: asyncpg.Connection
+) -> None:
+    tasks = await engine.submit(5)
+    transaction = other.transaction()
+    await transaction.start()
+    for task in tasks[:2]:
+        await cancel_by_hand(other, task)
+    lane = lane_of(tasks[0])
+    holder = await engine.holders.register(engine.tenant, "w")
+    until = just_after(engine.database.clock.now_ms() + 5)
+    claiming = asyncio.ensure_future(claim_due(engine.database, [LaneOrder(lane, EARLIEST, [(holder, 2)])], until))
+    await asyncio.sleep(0)
+    await transaction.commit()
+
+    claims = await claiming
+
+    # Whether it waited, went around, or came too late for the cancellation to matter: it never looks drained.
+    taken = [wake for wake, _ in claims.taken.get(lane, [])]
+    assert taken in ([], tasks[2:4])
+    assert taken or claims.later[lane] == tasks[1]
+
+
 async def test_two_claimers_on_one_lane_share_it_without_doubles(engine: Engine, database_url: str) -> None:
     tasks = await engine.submit(2_000)
     other_database = await Database.open(database_url)
@@ -87,7 +124,10 @@ async def test_two_claimers_on_one_lane_share_it_without_doubles(engine: Engine,
 
     async def drain(claimer: Engine, worker: str) -> list[uuid.UUID]:
         got: list[uuid.UUID] = []
-        while leased := await claimer.claim(worker, room=37):
+        # A claim whose share another one took comes back with nothing, and is made again.
+        while (leased := await claimer.claim(worker, room=37)) or await claimer.database.fetch(
+            "SELECT FROM due"
+        ):
             got += [task.id for task in leased]
         return got
 

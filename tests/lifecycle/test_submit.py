@@ -10,7 +10,7 @@ import pytest
 from duetime.database.pool import Database
 from duetime.errors import Conflict, IdempotencyConflict, InvalidInput, Unavailable
 from duetime.ids import due_ms_of, make_id
-from duetime.lifecycle.submit import REPEATED, SQL, Submitted
+from duetime.lifecycle.submit import SQL, Submitted
 from duetime.lifecycle.winners import Call
 from duetime.model.task import TaskState
 from engine import Engine, submitted
@@ -174,6 +174,7 @@ async def test_ids_that_became_too_old_on_the_way_are_not_stored(engine: Engine)
         labels=[None],
         run_ats=[None],
         expires_ats=[None],
+        holders=[],
     )
 
     assert rows == []
@@ -263,19 +264,20 @@ async def test_an_insert_in_doubt_that_is_still_running_is_waited_for(
         "labels": [None],
         "run_ats": [None],
         "expires_ats": [None],
+        "holders": [],
     }
-    no_keys: dict[str, object] = {name: [] for name in SQL["submit_keyed"].parameters if name not in arguments}
-    again = arguments | no_keys
+    no_keys: dict[str, object] = {name: [] for name in SQL["submit_repeated"].parameters if name not in arguments}
+    again = {name: value for name, value in arguments.items() if name != "holders"} | no_keys
     transaction = other.transaction()
     await transaction.start()
     await other.fetch(SQL["submit"].sql, *SQL["submit"].arguments(arguments))
 
-    repeating = asyncio.ensure_future(engine.database.run_with(REPEATED, again))
+    repeating = asyncio.ensure_future(engine.database.run_with(SQL["submit_repeated"], again))
     done, _ = await asyncio.wait([repeating], timeout=0.3)
     assert not done
     await transaction.commit()
 
-    assert [tuple(row) for row in await repeating] == [(0, [])]
+    assert [(row["count"], row["ids"]) for row in await repeating] == [(0, [])]
     assert await count(engine.database, "due") == 1
 
 
@@ -312,12 +314,12 @@ async def test_what_is_too_old_to_be_repeated_is_looked_for(engine: Engine) -> N
     lanes = [await engine.lanes.ensure(task.lane)]
     call = Call([task], lanes, engine.tenant, None, b"")
     await engine.submitter._prepare([call])
-    await engine.submitter._store([call], call.minted_ms)
+    await engine.submitter._store([call], call.minted_ms, None)
     old_ms = call.minted_ms - 6_000
 
-    answers = await engine.submitter._store_keyed([call], old_ms, is_repeat=True)
+    answers = await engine.submitter._store_keyed([call], old_ms, None, is_repeat=True)
 
     assert answers == [[call.new(call.ids[0])]]
     call.ids = [make_id(old_ms, 3, lanes[0])]
-    assert await engine.submitter._store_keyed([call], old_ms, is_repeat=True) is None
+    assert await engine.submitter._store_keyed([call], old_ms, None, is_repeat=True) is None
     assert await count(engine.database, "task") == 1

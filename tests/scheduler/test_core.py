@@ -9,6 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from asks import NOW, ask_for, key_of, plan_of, take, wake_of
 from duetime.ids import due_ms_of, just_after, make_id
 from duetime.model.task import Kind, LaneKey, PriorityClass
 from duetime.scheduler.core import (
@@ -20,51 +21,6 @@ from duetime.scheduler.core import (
     Core,
     Plan,
 )
-
-NOW = 1_700_000_000_000
-
-
-def key_of(
-    tenant: int = 1,
-    queue: str = "default",
-    priority: PriorityClass = PriorityClass.NORMAL,
-    kind: Kind = Kind.PULL,
-    requires: tuple[str, ...] = (),
-) -> LaneKey:
-    return LaneKey(tenant, queue, priority, kind, requires)
-
-
-def ask_for(
-    room: int = 10,
-    tenant: int | None = 1,
-    *,
-    holder: int = 100,
-    kind: Kind = Kind.PULL,
-    queues: frozenset[str] | None = None,
-    tags: frozenset[str] = frozenset(),
-) -> Ask:
-    return Ask(holder, tenant, kind, queues, tags, room)
-
-
-def wake_of(lane: int, due_ms: int = NOW, unique: int = 0) -> uuid.UUID:
-    return make_id(due_ms, unique, lane)
-
-
-def plan_of(core: Core, now_ms: int = NOW) -> Plan:
-    plan = core.plan(now_ms)
-    assert plan is not None
-    return plan
-
-
-def take(
-    core: Core, plan: Plan, rows: dict[int, list[uuid.UUID]], later: dict[int, uuid.UUID] | None = None
-) -> Counter[int]:
-    """Carry a plan out; how many rows each ask got."""
-    answers = core.claimed(plan, {lane: [(wake, 100) for wake in wakes] for lane, wakes in rows.items()}, later or {})
-    return Counter({number: len(got) for number, got in answers.items()})
-
-
-# When
 
 
 def test_without_work_or_without_a_holder_there_is_nothing_to_plan() -> None:

@@ -157,6 +157,7 @@ async def a_commit_that_comes_late(url: str, engine: Engine, seconds_ago: int) -
         "labels": [None],
         "run_ats": [None],
         "expires_ats": [None],
+        "holders": [],
     }
     connection = await asyncpg.connect(url, server_settings=PLANNER_SETTINGS)
     try:

@@ -29,7 +29,7 @@ class LaneOrder:
 class Claims(msgspec.Struct):
     #: Per lane, in order of wake.
     taken: dict[int, list[tuple[uuid.UUID, LeasedTask]]]
-    #: Per lane, the first wake that is not due yet.
+    #: Per lane, where to look next: the first wake that is not due yet, or one that was, if there may be more.
     later: dict[int, uuid.UUID]
 
 
@@ -50,9 +50,12 @@ async def claim_due(
         for holder, count in order.holders:
             holders += [holder] * count
         rooms.append(len(holders) - slots[-1])
-    rows = await database.run(
-        SQL["claim_due"], lanes=lanes, hints=hints, rooms=rooms, slots=slots, until=until, holders=holders, now=now
-    )
+    wanted: dict[str, object] = {"lanes": lanes, "hints": hints, "rooms": rooms, "slots": slots}
+    wanted |= {"until": until, "holders": holders, "now": now}
+    try:
+        rows = await database.run_with(SQL["claim_due"], wanted)
+    except asyncpg.LockNotAvailableError:
+        rows = await database.run_with(SQL["claim_around"], wanted)
     claims = Claims({}, {})
     for row in rows:
         if row["task"] is None:

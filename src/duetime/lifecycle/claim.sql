@@ -1,9 +1,77 @@
 -- name: claim_due
 -- Take due rows of the wanted lanes, in order, each for the holder whose slot it
--- falls into; each lane stands at most once in the request.
+-- falls into; each lane stands at most once in the request.  Finds where each
+-- lane's share ends, then takes all up to there in one scan: a quarter quicker than
+-- locking rows one by one and looking each up again to delete it.
+-- Locks: the rows it takes.  One that someone else is taking is waited for, for a
+--        moment; then the statement fails, and claim_around takes its place.
+-- Index: due_pkey (lane, wake), for both.
+-- Time:  @until is just after the last wake that is due by the database's clock.
+WITH patience AS MATERIALIZED (
+    SELECT set_config('lock_timeout', '20ms', true)
+),
+wanted AS MATERIALIZED (
+    SELECT wanted.lane, wanted.hint, wanted.slot, share.wake IS NOT NULL AS is_full,
+           COALESCE(share.wake, @until::uuid) AS last
+      FROM patience,
+           unnest(@lanes::int[], @hints::uuid[], @rooms::int[], @slots::int[]) AS wanted (lane, hint, room, slot)
+      LEFT JOIN LATERAL (
+           SELECT due.wake
+             FROM due
+            WHERE due.lane = wanted.lane
+              AND due.wake > wanted.hint
+              AND due.wake < @until::uuid
+            ORDER BY due.wake
+           OFFSET wanted.room - 1
+            LIMIT 1) AS share ON true
+),
+gone AS (
+    DELETE FROM due
+     USING wanted
+     WHERE due.lane = wanted.lane
+       AND due.wake > wanted.hint
+       AND due.wake <= wanted.last
+ RETURNING due.lane, due.wake, due.task, due.number, due.failures, due.crashes, due.releases, wanted.slot
+),
+taken AS MATERIALIZED (
+    SELECT gone.*, (@holders::bigint[])[slot + row_number() OVER (PARTITION BY lane ORDER BY wake)] AS holder
+      FROM gone
+),
+held AS (
+    INSERT INTO claim (lane, task, number, failures, crashes, releases, holder)
+    SELECT lane, task, number, failures, crashes, releases, holder
+      FROM taken
+)
+SELECT taken.lane, taken.wake, taken.task, taken.number, taken.failures, taken.crashes, taken.releases, taken.holder,
+       task.type, task.payload, task.options, task.labels, task.run_at, task.expires_at,
+       COALESCE(@now::timestamptz, clock_timestamp()) AS picked_at
+  FROM taken
+ CROSS JOIN LATERAL (  -- the LIMIT keeps the look-up by key, also in a plan made while the table was tiny
+       SELECT *
+         FROM task
+        WHERE task.lane = taken.lane
+          AND task.id = taken.task
+        LIMIT 1) AS task
+ UNION ALL  -- and when each lane's next row is due: a row without a task.  A lane that was full may have more
+            -- that is due, although others took part of its share meanwhile: its share's end stands for that.
+SELECT wanted.lane, CASE WHEN wanted.is_full THEN wanted.last ELSE later.wake END, NULL, 0, 0, 0, 0, 0, NULL, NULL, NULL,
+       NULL, NULL, NULL, NULL
+  FROM wanted
+  LEFT JOIN LATERAL (
+       SELECT due.wake
+         FROM due
+        WHERE due.lane = wanted.lane
+          AND due.wake >= @until::uuid
+          AND NOT wanted.is_full
+        ORDER BY due.wake
+        LIMIT 1) AS later ON true
+ WHERE wanted.is_full
+    OR later.wake IS NOT NULL;
+
+-- name: claim_around
+-- The same, around rows that someone else is taking.
 -- Locks: the picked rows, skipping those that someone else is taking.
 -- Index: due_pkey (lane, wake); it gives the order, so LIMIT stops the scan.
--- Time:  @until is just after the last wake that is due by the database's clock.
 WITH picked AS MATERIALIZED (  -- the LIMIT must not be run again per joined row
     SELECT wanted.lane, waiting.wake, wanted.slot + waiting.place AS slot
       FROM unnest(@lanes::int[], @hints::uuid[], @rooms::int[], @slots::int[]) AS wanted (lane, hint, room, slot)

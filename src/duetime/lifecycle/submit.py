@@ -11,28 +11,27 @@ import asyncio
 import hashlib
 import uuid
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 
 import asyncpg
-import msgspec
 
-from duetime.clock import from_ms, to_ms_rounded_up
 from duetime.database.partitions import Partitions
 from duetime.database.pool import Database
 from duetime.database.statements import Statement
 from duetime.errors import Conflict, DuetimeError, InvalidInput, Unavailable, Unknown
 from duetime.ids import due_ms_of, make_ids
 from duetime.lifecycle.gather import DATA_ERRORS, Gather
+from duetime.lifecycle.handover import Desk, Seats, lease
 from duetime.lifecycle.lanes import Lanes
+from duetime.lifecycle.rows import columns, due_ms_for, keyed_columns
 from duetime.lifecycle.winners import SQL, Call, Run, Submission, Submitted, sort_out
-from duetime.model.task import NewTask
+from duetime.model.task import LeasedTask, NewTask
 
 #: How far behind the database's clock an id may be when it is stored.
 MINT_TOLERANCE_MS = 5_000
 MAX_ROWS_PER_COMMIT = 5_000
 _TRIES = 5
-_encode = msgspec.json.Encoder().encode
 _LOST = "the connection to the database broke while the task was stored; ask again with the same key"
 # Waits for a transaction that is still storing the same ids; rolled back in any case.
 _PROBE = """
@@ -43,24 +42,18 @@ SELECT lane, id, '', '', clock_timestamp()
 RETURNING id
 """
 
-_KEYED = SQL["submit_keyed"]
-REPEATED = replace(
-    _KEYED,
-    name="submit_repeated",
-    sql=_KEYED.sql.replace("/* if repeated: ON CONFLICT DO NOTHING */", "ON CONFLICT DO NOTHING"),
-)
-
-__all__ = ["MINT_TOLERANCE_MS", "REPEATED", "SQL", "Submission", "Submitted", "Submitter"]
+__all__ = ["MINT_TOLERANCE_MS", "SQL", "Submission", "Submitted", "Submitter"]
 
 
 @dataclass(frozen=True)
 class _Stored:
-    """What a statement stored, whether its ids were fresh, and whether an earlier try is in doubt."""
+    """What a statement stored, when, and whether an earlier try is in doubt."""
 
     count: int
     #: None: all that were asked for.
     ids: set[uuid.UUID] | None
-    is_fresh: bool
+    #: The time of the statement; None: the ids were too old.
+    at: datetime | None
     was_in_doubt: bool
 
     def ids_of(self, calls: list[Call]) -> set[uuid.UUID]:
@@ -81,9 +74,11 @@ class Submitter:
         partitions: Partitions,
         wake: Callable[[Iterable[uuid.UUID]], None],
         *,
+        desk: Desk | None = None,
         flights: int = 2,
         now: datetime | None = None,
     ) -> None:
+        self._desk = desk
         self._database = database
         self._lanes = lanes
         self._partitions = partitions
@@ -127,13 +122,61 @@ class Submitter:
     async def _fly(self, calls: list[Call]) -> list[list[Submission]]:
         for _ in range(_TRIES):
             minted_ms = await self._prepare(calls)
-            if any(call.request or any(task.idempotency_key for task in call.tasks) for call in calls):
-                answers = await self._store_keyed(calls, minted_ms)
-            else:
-                answers = await self._store(calls, minted_ms)
+            answers = await self._store_and_wake(calls, minted_ms)
             if answers is not None:
                 return await self._answered(calls, answers)
         raise Unavailable("the task could not be stored: the database is too slow or its clock jumps; try again")
+
+    async def _store_and_wake(self, calls: list[Call], minted_ms: int) -> list[list[Submission | None]] | None:
+        """Store; what was stored for a waiting holder is handed over, the rest wakes its lane."""
+        seats = self._reserve(calls)
+        handed: dict[int, list[LeasedTask]] = {}
+        try:
+            if any(call.request or any(task.idempotency_key for task in call.tasks) for call in calls):
+                answers = await self._store_keyed(calls, minted_ms, seats)
+            else:
+                answers = await self._store(calls, minted_ms, seats)
+            if answers is not None:
+                self._spread(calls, answers, seats, handed)
+        finally:
+            if seats is not None and self._desk is not None:
+                self._desk.hand_over(seats, handed)
+        return answers
+
+    def _reserve(self, calls: list[Call]) -> Seats | None:
+        if self._desk is None:
+            return None
+        wanted: dict[int, int] = {}
+        for call in calls:
+            for task, lane in zip(call.tasks, call.lanes, strict=True):
+                if task.run_at is None and not task.delay:
+                    wanted[lane] = wanted.get(lane, 0) + 1
+        return self._desk.reserve(wanted) if wanted else None
+
+    def _spread(
+        self,
+        calls: list[Call],
+        answers: list[list[Submission | None]],
+        seats: Seats | None,
+        handed: dict[int, list[LeasedTask]],
+    ) -> None:
+        """Who gets what, and which lanes have something new: each is woken by its first."""
+        picked_at = None if seats is None else seats.picked_at
+        taken = {} if seats is None or picked_at is None else seats.taken
+        first: dict[int, uuid.UUID] = {}
+        for call, answer in zip(calls, answers, strict=True):
+            for task, lane, each in zip(call.tasks, call.lanes, answer, strict=True):
+                if not isinstance(each, Submitted) or not each.is_new:
+                    continue
+                identifier = each.id
+                if identifier in taken:
+                    number, holder = taken[identifier]
+                    assert picked_at is not None
+                    handed.setdefault(number, []).append(lease(task, identifier, lane, holder, picked_at))
+                elif lane not in first or identifier < first[lane]:
+                    first[lane] = identifier
+        if first:
+            self._wake(first.values())
 
     async def _answered(self, calls: list[Call], answers: list[list[Submission | None]]) -> list[list[Submission]]:
         complete: list[list[Submission]] = []
@@ -150,7 +193,7 @@ class Submitter:
         """Mint ids, and make sure that there are partitions for them."""
         now_ms = self._database.clock.now_ms()
         slots = [
-            (now_ms if task.run_at is None and not task.delay else _due_ms(task, now_ms), lane)
+            (now_ms if task.run_at is None and not task.delay else due_ms_for(task, now_ms), lane)
             for call in calls
             for task, lane in zip(call.tasks, call.lanes, strict=True)
         ]
@@ -164,57 +207,49 @@ class Submitter:
         await self._partitions.ensure_requests(due_ms_of(call.request) for call in calls if call.request)
         return now_ms
 
-    def _all_new(self, calls: list[Call]) -> list[list[Submission | None]]:
-        """Everything was stored: wake the lanes, each by its first."""
-        first: dict[int, uuid.UUID] = {}
-        answers: list[list[Submission | None]] = []
-        for call in calls:
-            for lane, identifier in zip(call.lanes, call.ids, strict=True):
-                if lane not in first or identifier < first[lane]:
-                    first[lane] = identifier
-            answers.append([call.new(identifier) for identifier in call.ids])
-        self._wake(first.values())
-        return answers
-
-    async def _store(self, calls: list[Call], minted_ms: int) -> list[list[Submission | None]] | None:
+    async def _store(
+        self, calls: list[Call], minted_ms: int, seats: Seats | None
+    ) -> list[list[Submission | None]] | None:
         """The plain way: no keys.  None: mint anew."""
         try:
-            rows = await self._database.run_with(SQL["submit"], _columns(calls) | self._time(minted_ms))
+            rows = await self._database.run_with(SQL["submit"], columns(calls, seats) | self._time(minted_ms))
         except asyncpg.UniqueViolationError:
             return None
         except Unknown:
-            return await self._store_keyed(calls, minted_ms, is_repeat=True)
-        return self._all_new(calls) if rows else None
+            return await self._store_keyed(calls, minted_ms, None, is_repeat=True)
+        if not rows:
+            return None
+        if seats is not None:
+            seats.picked_at = rows[0]["at"]
+        return _all_new(calls)
 
     async def _store_keyed(
-        self, calls: list[Call], minted_ms: int, *, is_repeat: bool = False
+        self, calls: list[Call], minted_ms: int, seats: Seats | None, *, is_repeat: bool = False
     ) -> list[list[Submission | None]] | None:
         """With keys, or to find out about a commit whose answer was lost.  None: mint anew."""
-        firsts, parameters = _keyed_columns(calls)
+        firsts, parameters = keyed_columns(calls, seats)
         try:
             stored = await self._store_through_doubt(parameters | self._time(minted_ms), was_in_doubt=is_repeat)
         except asyncpg.UniqueViolationError:
             return None
+        if seats is not None and not stored.was_in_doubt:
+            # In doubt, what was stored for a holder that hears nothing of it is released by its beats.
+            seats.picked_at = stored.at
         if stored.count == sum(len(call.tasks) for call in calls):
-            return self._all_new(calls)
+            return _all_new(calls)
         happened = stored.was_in_doubt and not stored.count
-        if not stored.is_fresh:
+        if stored.at is None:
             # Nothing of this age can begin to be stored any more; what had begun is waited for.
             happened = stored.was_in_doubt and await self._is_there(calls)
             if not happened:
                 return None
-        answers = await sort_out(self._database.run_with, calls, firsts, stored.ids_of(firsts), happened)
-        self._wake_new(answers)
-        return answers
-
-    def _wake_new(self, answers: list[list[Submission | None]]) -> None:
-        self._wake(each.id for answer in answers for each in answer if isinstance(each, Submitted) and each.is_new)
+        return await sort_out(self._database.run_with, calls, firsts, stored.ids_of(firsts), happened)
 
     async def _store_through_doubt(self, parameters: dict[str, object], *, was_in_doubt: bool) -> _Stored:
         for attempt in range(_TRIES):
-            statement = REPEATED if was_in_doubt else _KEYED
+            statement = SQL["submit_repeated" if was_in_doubt else "submit_keyed"]
             try:
-                return _stored(await self._database.run_with(statement, parameters), was_in_doubt)
+                return _stored(await self._database.run_with(statement, _for(statement, parameters)), was_in_doubt)
             except Unavailable as error:
                 # Not begun is harmless by itself, but an earlier try may still be in doubt.
                 if not isinstance(error, Unknown) and not was_in_doubt:
@@ -241,12 +276,13 @@ class Submitter:
         answer: list[Submission | None] | None = None
         for _ in range(_TRIES):
             minted_ms = await self._prepare([call])
-            firsts, parameters = _keyed_columns([call])
+            firsts, parameters = keyed_columns([call], None)
             try:
                 async with self._database.connection() as connection, connection.transaction():
                     run = _runner(connection)
-                    stored = _stored(await run(REPEATED, parameters | self._time(minted_ms)), False)
-                    if stored.is_fresh:
+                    parameters |= self._time(minted_ms)
+                    stored = _stored(await run(SQL["submit_keyed"], parameters), False)
+                    if stored.at is not None:
                         [answer] = await sort_out(run, [call], firsts, stored.ids_of(firsts), False)
                     if answer is None or None in answer or any(isinstance(each, DuetimeError) for each in answer):
                         raise _RefusedError
@@ -254,11 +290,14 @@ class Submitter:
                 if answer is not None and None not in answer:
                     return _refused(answer)
                 continue
+            except asyncpg.UniqueViolationError:
+                # An id of ours was there already: mint anew.
+                continue
             except Unknown:
                 # Every task has the request or a key of its own, or the caller cannot ask again safely anyway.
                 [complete] = await self._fly([call])
                 return complete
-            self._wake_new([answer])
+            self._spread([call], [answer], None, {})
             [complete] = await self._answered([call], [answer])
             return complete
         raise Unavailable("the tasks could not be stored: the database is too slow or its clock jumps; try again")
@@ -287,74 +326,20 @@ def _refused(answer: list[Submission | None]) -> list[Submission]:
 
 def _stored(rows: list[asyncpg.Record], was_in_doubt: bool) -> _Stored:
     if not rows:
-        return _Stored(0, set(), False, was_in_doubt)
-    [(count, ids)] = rows
-    return _Stored(count, None if ids is None else set(ids), True, was_in_doubt)
+        return _Stored(0, set(), None, was_in_doubt)
+    [(at, count, ids)] = rows
+    return _Stored(count, None if ids is None else set(ids), at, was_in_doubt)
 
 
-def _due_ms(task: NewTask, now_ms: int) -> int:
-    if task.run_at is not None:
-        return max(to_ms_rounded_up(task.run_at), now_ms)
-    if task.delay:
-        return now_ms + -int(-task.delay * 1000 // 1)
-    return now_ms
+def _all_new(calls: list[Call]) -> list[list[Submission | None]]:
+    return [[call.new(identifier) for identifier in call.ids] for call in calls]
 
 
-def _columns(calls: list[Call]) -> dict[str, object]:
-    tasks = [task for call in calls for task in call.tasks]
-    ids = [identifier for call in calls for identifier in call.ids]
-    return {
-        "lanes": [lane for call in calls for lane in call.lanes],
-        "ids": ids,
-        "types": [task.type for task in tasks],
-        "payloads": [task.payload for task in tasks],
-        "options": _sparse([None if task.options is None else _encode(task.options) for task in tasks]),
-        "labels": _sparse([_encode(task.labels).decode() if task.labels else None for task in tasks]),
-        "run_ats": _sparse(
-            [
-                None
-                if task.run_at is None and not task.delay
-                else task.run_at or (from_ms(due_ms_of(identifier)) if task.delay else None)
-                for task, identifier in zip(tasks, ids, strict=True)
-            ]
-        ),
-        "expires_ats": _sparse([task.expires_at for task in tasks]),
-    }
-
-
-def _sparse(column: Sequence[object]) -> Sequence[object]:
-    """An array of nothing but NULL is as good as an empty one, and costs nothing."""
-    return column if any(column) else []
-
-
-def _keyed_columns(calls: list[Call]) -> tuple[list[Call], dict[str, object]]:
-    """The calls that may store their tasks (of two under one request the first), and the statement's arrays."""
-    keys: dict[tuple[int, str], tuple[uuid.UUID, NewTask, uuid.UUID | None]] = {}
-    requests: dict[uuid.UUID, Call] = {}
-    firsts = [call for call in calls if call.request is None or requests.setdefault(call.request, call) is call]
-    for call in firsts:
-        for identifier, task in zip(call.ids, call.tasks, strict=True):
-            if task.idempotency_key is not None:
-                keys.setdefault((call.tenant, task.idempotency_key), (identifier, task, call.request))
-    ordered = sorted(keys.items())
-    asked = sorted(requests.items())
-    # PostgreSQL counts the places of an array from 1.
-    places: dict[uuid.UUID | None, int | None] = {request: place for place, (request, _) in enumerate(asked, 1)}
-    places[None] = None
-    return firsts, _columns(firsts) | {
-        "request_ids": [request for request, _ in asked],
-        "request_tenants": [call.tenant for _, call in asked],
-        "request_fingerprints": [call.fingerprint for _, call in asked],
-        "request_tasks": [b"".join([each.bytes for each in call.ids]) for _, call in asked],
-        "key_tenants": [tenant for (tenant, _), _ in ordered],
-        "keys": [key for (_, key), _ in ordered],
-        "key_tasks": [identifier for _, (identifier, _, _) in ordered],
-        "key_fingerprints": [task.fingerprint for _, (_, task, _) in ordered],
-        "key_ttls": [task.idempotency_ttl for _, (_, task, _) in ordered],
-        "key_requests": [request for _, (_, _, request) in ordered],
-        "requests": _sparse([place for call in firsts for place in [places[call.request]] * len(call.tasks)]),
-        "is_keyed": [task.idempotency_key is not None for call in firsts for task in call.tasks] if keys else [],
-    }
+def _for(statement: Statement, parameters: dict[str, object]) -> dict[str, object]:
+    """A repeat hands nothing over, so it takes no holders."""
+    if "holders" in statement.parameters:
+        return parameters
+    return {name: value for name, value in parameters.items() if name != "holders"}
 
 
 def _request_of_tenant(request: uuid.UUID, tenant: int) -> uuid.UUID:

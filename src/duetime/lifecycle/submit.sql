@@ -1,5 +1,6 @@
 -- name: submit
--- Store new tasks and let them wait: now or in ten years, the same rows.
+-- Store new tasks and let them wait: now or in ten years, the same rows.  One that
+-- comes with a holder, who has room and waits for it, is stored with its claim.
 -- Time:  refuses ids minted more than the tolerance before the database's clock,
 --        which is read after the transaction has its number: a claimer may then
 --        forget what lies further back.
@@ -25,7 +26,14 @@ asked AS (
 waiting AS (
     INSERT INTO due (lane, wake, task, number)
     SELECT wanted.lane, wanted.id, wanted.id, 1
-      FROM fresh, unnest(@lanes::int[], @ids::uuid[]) AS wanted (lane, id)
+      FROM fresh, unnest(@lanes::int[], @ids::uuid[], @holders::bigint[]) AS wanted (lane, id, holder)
+     WHERE wanted.holder IS NULL
+),
+held AS (
+    INSERT INTO claim (lane, task, number, failures, crashes, releases, holder, picked_at)
+    SELECT wanted.lane, wanted.id, 1, 0, 0, 0, wanted.holder, fresh.at
+      FROM fresh, unnest(@lanes::int[], @ids::uuid[], @holders::bigint[]) AS wanted (lane, id, holder)
+     WHERE wanted.holder IS NOT NULL
 )
 SELECT at
   FROM fresh;
@@ -33,12 +41,76 @@ SELECT at
 -- name: submit_keyed
 -- Store requests, keys and tasks together: a task only if its request (by its
 -- place among the requests) and its key were new.
--- Repeated after a doubt, it has the ON CONFLICT as well: what is there already
--- stays, and the insert waits for a transaction that is still storing it.  The
--- first time, an id that is there fails it: looking first would cost each row a
--- second look at the index and a second record in the log.
 -- Locks: keys in the order given (sorted by the caller, so nobody deadlocks).
 -- Gives: one row if the ids were fresh: how many were stored, and which, if not all.
+WITH started AS MATERIALIZED (
+    SELECT pg_current_xact_id() AS transaction, COALESCE(@now::timestamptz, clock_timestamp()) AS at
+),
+fresh AS MATERIALIZED (
+    SELECT at, to_timestamp(@minted_ms::bigint / 1000.0) AS minted_at
+      FROM started
+     WHERE to_ms(at) <= @minted_ms::bigint + @tolerance_ms::bigint
+),
+new_request AS (
+    INSERT INTO request_key (id, tenant, fingerprint, tasks)
+    SELECT asked.id, asked.tenant, asked.fingerprint, asked.tasks
+      FROM fresh,
+           unnest(@request_ids::uuid[], @request_tenants::int[], @request_fingerprints::bytea[],
+                  @request_tasks::bytea[]) AS asked (id, tenant, fingerprint, tasks)
+        ON CONFLICT DO NOTHING
+    RETURNING id
+),
+new_key AS (
+    INSERT INTO idempotency_key (tenant, key, task, fingerprint, expires_at)
+    SELECT asked.tenant, asked.key, asked.task, asked.fingerprint, fresh.at + asked.ttl * interval '1 second'
+      FROM fresh,
+           unnest(@key_tenants::int[], @keys::text[], @key_tasks::uuid[], @key_fingerprints::bytea[],
+                  @key_ttls::float8[], @key_requests::uuid[])
+               AS asked (tenant, key, task, fingerprint, ttl, request)
+     WHERE asked.request IS NULL
+        OR asked.request IN (SELECT id FROM new_request)
+        ON CONFLICT (tenant, key) DO UPDATE
+       SET task = excluded.task, fingerprint = excluded.fingerprint, expires_at = excluded.expires_at
+     WHERE idempotency_key.expires_at <= COALESCE(@now::timestamptz, clock_timestamp())
+    RETURNING task
+),
+wanted AS MATERIALIZED (
+    SELECT wanted.*
+      FROM fresh,
+           unnest(@lanes::int[], @ids::uuid[], @types::text[], @payloads::bytea[], @options::bytea[], @labels::text[],
+                  @run_ats::timestamptz[], @expires_ats::timestamptz[], @requests::int[], @is_keyed::boolean[],
+                  @holders::bigint[])
+               AS wanted (lane, id, type, payload, options, labels, run_at, expires_at, request, is_keyed, holder)
+     WHERE (wanted.request IS NULL OR (@request_ids::uuid[])[wanted.request] IN (SELECT id FROM new_request))
+       AND (wanted.is_keyed IS NOT TRUE OR wanted.id IN (SELECT task FROM new_key))
+),
+asked AS (
+    INSERT INTO task (lane, id, type, payload, options, labels, run_at, expires_at, created_at)
+    SELECT wanted.lane, wanted.id, wanted.type, wanted.payload, wanted.options, wanted.labels::jsonb,
+           COALESCE(wanted.run_at, fresh.minted_at), wanted.expires_at, fresh.minted_at
+      FROM fresh, wanted
+),
+waiting AS (
+    INSERT INTO due (lane, wake, task, number)
+    SELECT lane, id, id, 1
+      FROM wanted
+     WHERE holder IS NULL
+),
+held AS (
+    INSERT INTO claim (lane, task, number, failures, crashes, releases, holder, picked_at)
+    SELECT wanted.lane, wanted.id, 1, 0, 0, 0, wanted.holder, fresh.at
+      FROM fresh, wanted
+     WHERE wanted.holder IS NOT NULL
+)
+SELECT fresh.at, stored.count,
+       CASE WHEN stored.count < cardinality(@ids::uuid[]) THEN ARRAY(SELECT id FROM wanted) END AS ids
+  FROM fresh, (SELECT count(*) FROM wanted) AS stored;
+
+-- name: submit_repeated
+-- The same again, when it is in doubt whether it happened: what is there already
+-- stays, and the insert waits for a transaction that is still storing it.  Not so
+-- the first time: looking before each insert costs a second look at the index and
+-- a second record in the log.
 WITH started AS MATERIALIZED (
     SELECT pg_current_xact_id() AS transaction, COALESCE(@now::timestamptz, clock_timestamp()) AS at
 ),
@@ -80,7 +152,7 @@ asked AS (
                AS wanted (lane, id, type, payload, options, labels, run_at, expires_at, request, is_keyed)
      WHERE (wanted.request IS NULL OR (@request_ids::uuid[])[wanted.request] IN (SELECT id FROM new_request))
        AND (wanted.is_keyed IS NOT TRUE OR wanted.id IN (SELECT task FROM new_key))
-        /* if repeated: ON CONFLICT DO NOTHING */
+        ON CONFLICT DO NOTHING
     RETURNING lane, id
 ),
 waiting AS (
@@ -88,7 +160,8 @@ waiting AS (
     SELECT lane, id, id, 1
       FROM asked
 )
-SELECT stored.count, CASE WHEN stored.count < cardinality(@ids::uuid[]) THEN ARRAY(SELECT id FROM asked) END AS ids
+SELECT fresh.at, stored.count,
+       CASE WHEN stored.count < cardinality(@ids::uuid[]) THEN ARRAY(SELECT id FROM asked) END AS ids
   FROM fresh, (SELECT count(*) FROM asked) AS stored;
 
 -- name: read_keys

@@ -11,7 +11,7 @@ row that only one can take.
 
 import heapq
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
 from duetime.ids import EARLIEST, due_ms_of
@@ -26,6 +26,8 @@ CLASS_SHARES = {
 }
 MAX_ROWS_PER_CLAIM = 2_000
 MAX_LANES_PER_CLAIM = 500
+#: With more lanes due than this nothing is reserved: looking through them would cost more than it saves.
+MAX_LANES_PER_RESERVE = 64
 #: A claim brings payloads along; keep what one statement carries within this.
 MAX_BYTES_PER_CLAIM = 16 * 1024 * 1024
 
@@ -208,6 +210,49 @@ class Core:
             elif number in self._asks:
                 self._asks[number].is_flying = False
         return answers
+
+    def reserve(self, wanted: dict[int, tuple[LaneKey, int]], now_ms: int) -> dict[int, list[tuple[int, int]]]:
+        """Asks for tasks that are about to be stored, as (ask, how many) by lane.
+
+        Only where nothing else is due for them: whoever waits already comes first.  The asks fly until
+        they are `seated`.
+        """
+        self._let_come_due(now_ms)
+        left = {
+            number: asked.ask.room
+            for number, asked in self._asks.items()
+            if not asked.is_flying and not self._has_due_for(asked.ask)
+        }
+        seats: dict[int, list[tuple[int, int]]] = {}
+        if not left:
+            return seats
+        for lane, (key, count) in wanted.items():
+            work = self._work.get(lane)
+            if work is not None and (work.is_flying or self._is_due(work)):
+                continue
+            dealt = _deal(count, [number for number in left if self._asks[number].ask.fits(key)], left)
+            if dealt:
+                seats[lane] = dealt
+        for dealt in seats.values():
+            for number, _ in dealt:
+                self._asks[number].is_flying = True
+        return seats
+
+    def seated(self, numbers: Iterable[int], served: Container[int]) -> None:
+        """What was reserved is over: asks that got something wait no more."""
+        for number in numbers:
+            if number in served:
+                self._asks.pop(number, None)
+            elif number in self._asks:
+                self._asks[number].is_flying = False
+
+    def holder_of(self, number: int) -> int:
+        return self._asks[number].ask.holder
+
+    def _has_due_for(self, ask: Ask) -> bool:
+        places = [place for place in self._due if place[0] is ask.kind and ask.tenant in (None, place[1])]
+        works = [work for place in places for work in self._due[place].values()]
+        return len(works) > MAX_LANES_PER_RESERVE or any(ask.fits(work.key) for work in works)
 
     def put_back(self, plan: Plan) -> None:
         """A plan could not be carried out; its lanes and asks still wait."""

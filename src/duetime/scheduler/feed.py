@@ -10,7 +10,7 @@ time.
 import asyncio
 import time
 import uuid
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
@@ -20,6 +20,7 @@ from duetime.database.pool import Database
 from duetime.errors import Unavailable
 from duetime.ids import EARLIEST, just_after, lane_of
 from duetime.lifecycle.claim import LaneOrder, claim_due, peek
+from duetime.lifecycle.handover import Seats
 from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.onward import Claimed, End, Onward
 from duetime.lifecycle.submit import MINT_TOLERANCE_MS
@@ -110,6 +111,49 @@ class Feeder:
         """These were claimed and never handed out: they wait again, and it costs them nothing."""
         ended = Ended(Outcome.RELEASED, retry_after=delay_seconds, is_certain=True)
         await self._onward.move([(_claimed(task), End(task.id, task.number, ended)) for task in tasks])
+
+    def reserve(self, wanted: Mapping[int, int]) -> Seats | None:
+        """Seats at waiting polls for tasks that are about to be stored (`lifecycle.handover`)."""
+        if self._is_stopping or not self._waiting:
+            return None
+        keyed = {lane: (key, count) for lane, count in wanted.items() if (key := self._lanes.key_of(lane)) is not None}
+        dealt = self._core.reserve(keyed, self._database.clock.now_ms())
+        if not dealt:
+            return None
+        by_lane: dict[int, list[tuple[int, int]]] = {}
+        for lane, asks in dealt.items():
+            for number, count in reversed(asks):
+                by_lane.setdefault(lane, []).extend([(number, self._core.holder_of(number))] * count)
+        return Seats(by_lane, frozenset(number for asks in dealt.values() for number, _ in asks))
+
+    def hand_over(self, seats: Seats, tasks: Mapping[int, list[LeasedTask]]) -> None:
+        """Answer the polls that were reserved; what was stored for one that has gone is given back."""
+        self._core.seated(seats.numbers, tasks)
+        unwanted = []
+        for number, given in tasks.items():
+            answer = self._waiting.get(number)
+            if answer is None or answer.done():
+                unwanted += given
+            else:
+                answer.set_result(given)
+        if unwanted:
+            self._later(self._give_back_or_say(unwanted))
+        self._end_overdue(seats.numbers)
+        self._changed.set()
+
+    async def _give_back_or_say(self, tasks: Sequence[LeasedTask]) -> None:
+        try:
+            await self.give_back(tasks)
+        except Unavailable as error:
+            # Their holders do not name them, so two beats release them.
+            log.warning("claims could not be given back", error=str(error))
+
+    def _end_overdue(self, numbers: Iterable[int]) -> None:
+        """Polls whose time was over while a claim for them was under way: it brought nothing."""
+        for number in self._overdue.intersection(numbers):
+            answer = self._waiting.get(number)
+            if answer is not None and not answer.done():
+                answer.set_result([])
 
     def wake(self, wakes: Iterable[uuid.UUID]) -> None:
         """Rows were put into due."""
@@ -230,10 +274,7 @@ class Feeder:
                 {number: [claims.taken[lane][place][1] for lane, place in got] for number, got in answers.items()}
             )
         finally:
-            for number in self._overdue & plan.holders.keys():
-                answer = self._waiting.get(number)
-                if answer is not None and not answer.done():
-                    answer.set_result([])
+            self._end_overdue(plan.holders)
             self._free_flights += 1
             self._changed.set()
 

@@ -1,0 +1,88 @@
+"""New tasks as the columns that the submit statements take."""
+
+import uuid
+from collections.abc import Sequence
+
+import msgspec
+
+from duetime.clock import from_ms, to_ms_rounded_up
+from duetime.ids import due_ms_of
+from duetime.lifecycle.handover import Seats
+from duetime.lifecycle.winners import Call
+from duetime.model.task import NewTask
+
+_encode = msgspec.json.Encoder().encode
+
+
+def due_ms_for(task: NewTask, now_ms: int) -> int:
+    if task.run_at is not None:
+        return max(to_ms_rounded_up(task.run_at), now_ms)
+    if task.delay:
+        return now_ms + -int(-task.delay * 1000 // 1)
+    return now_ms
+
+
+def columns(calls: list[Call], seats: Seats | None) -> dict[str, object]:
+    tasks = [task for call in calls for task in call.tasks]
+    ids = [identifier for call in calls for identifier in call.ids]
+    return {
+        "lanes": [lane for call in calls for lane in call.lanes],
+        "ids": ids,
+        "types": [task.type for task in tasks],
+        "payloads": [task.payload for task in tasks],
+        "options": _sparse([None if task.options is None else _encode(task.options) for task in tasks]),
+        "labels": _sparse([_encode(task.labels).decode() if task.labels else None for task in tasks]),
+        "run_ats": _sparse(
+            [
+                None
+                if task.run_at is None and not task.delay
+                else task.run_at or (from_ms(due_ms_of(identifier)) if task.delay else None)
+                for task, identifier in zip(tasks, ids, strict=True)
+            ]
+        ),
+        "expires_ats": _sparse([task.expires_at for task in tasks]),
+        "holders": []
+        if seats is None
+        else _sparse(
+            [
+                seats.take(lane, identifier) if task.run_at is None and not task.delay else None
+                for call in calls
+                for task, lane, identifier in zip(call.tasks, call.lanes, call.ids, strict=True)
+            ]
+        ),
+    }
+
+
+def _sparse(column: Sequence[object]) -> Sequence[object]:
+    """An array of nothing but NULL is as good as an empty one, and costs nothing."""
+    return column if any(column) else []
+
+
+def keyed_columns(calls: list[Call], seats: Seats | None) -> tuple[list[Call], dict[str, object]]:
+    """The calls that may store their tasks (of two under one request the first), and the statement's arrays."""
+    keys: dict[tuple[int, str], tuple[uuid.UUID, NewTask, uuid.UUID | None]] = {}
+    requests: dict[uuid.UUID, Call] = {}
+    firsts = [call for call in calls if call.request is None or requests.setdefault(call.request, call) is call]
+    for call in firsts:
+        for identifier, task in zip(call.ids, call.tasks, strict=True):
+            if task.idempotency_key is not None:
+                keys.setdefault((call.tenant, task.idempotency_key), (identifier, task, call.request))
+    ordered = sorted(keys.items())
+    asked = sorted(requests.items())
+    # PostgreSQL counts the places of an array from 1.
+    places: dict[uuid.UUID | None, int | None] = {request: place for place, (request, _) in enumerate(asked, 1)}
+    places[None] = None
+    return firsts, columns(firsts, seats) | {
+        "request_ids": [request for request, _ in asked],
+        "request_tenants": [call.tenant for _, call in asked],
+        "request_fingerprints": [call.fingerprint for _, call in asked],
+        "request_tasks": [b"".join([each.bytes for each in call.ids]) for _, call in asked],
+        "key_tenants": [tenant for (tenant, _), _ in ordered],
+        "keys": [key for (_, key), _ in ordered],
+        "key_tasks": [identifier for _, (identifier, _, _) in ordered],
+        "key_fingerprints": [task.fingerprint for _, (_, task, _) in ordered],
+        "key_ttls": [task.idempotency_ttl for _, (_, task, _) in ordered],
+        "key_requests": [request for _, (_, _, request) in ordered],
+        "requests": _sparse([place for call in firsts for place in [places[call.request]] * len(call.tasks)]),
+        "is_keyed": [task.idempotency_key is not None for call in firsts for task in call.tasks] if keys else [],
+    }
