@@ -125,9 +125,7 @@ async def test_two_claimers_on_one_lane_share_it_without_doubles(engine: Engine,
     async def drain(claimer: Engine, worker: str) -> list[uuid.UUID]:
         got: list[uuid.UUID] = []
         # A claim whose share another one took comes back with nothing, and is made again.
-        while (leased := await claimer.claim(worker, room=37)) or await claimer.database.fetch(
-            "SELECT FROM due"
-        ):
+        while (leased := await claimer.claim(worker, room=37)) or await claimer.database.fetch("SELECT FROM due"):
             got += [task.id for task in leased]
         return got
 
