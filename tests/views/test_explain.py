@@ -22,7 +22,7 @@ class Feeder:
 
     status: Status = Status()
 
-    def describe(self, lane: int) -> Status:
+    async def describe(self, lane: int) -> Status:
         return self.status
 
 

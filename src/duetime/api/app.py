@@ -9,6 +9,7 @@ import math
 import uuid
 from collections.abc import Callable
 from email.utils import formatdate
+from typing import Protocol
 
 import structlog
 
@@ -23,20 +24,23 @@ from duetime.api.reference import Reference
 from duetime.api.steer import Steer
 from duetime.api.tasks import Tasks
 from duetime.api.validation import TaskReader
-from duetime.api.workers import Workers
+from duetime.api.workers import Beating, Leasing, Workers
 from duetime.database.pool import Database
 from duetime.errors import DuetimeError, MethodNotAllowed, NotFound, Unauthorized
-from duetime.lifecycle.holders import Holders
 from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.settle import Settler
 from duetime.lifecycle.steer import Steering
 from duetime.lifecycle.submit import Submitter
-from duetime.scheduler.feed import Feeder
+from duetime.views.explain import LaneFeeder
 
 log = structlog.get_logger()
 
 #: Stands in where a call needs no key.
 NOBODY = Caller(0, "", 0, "viewer")
+
+
+class Feeding(Leasing, LaneFeeder, Protocol):
+    """This node's feeder, or all that share the shards."""
 
 
 class App:
@@ -46,8 +50,8 @@ class App:
         database: Database,
         lanes: Lanes,
         submitter: Submitter,
-        feeder: Feeder,
-        holders: Holders,
+        feeder: Feeding,
+        holders: Beating,
         settler: Settler,
         steering: Steering,
         keys: Keys,
