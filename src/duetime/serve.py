@@ -25,6 +25,7 @@ import uvicorn
 from duetime.admin.keys import Keys
 from duetime.admin.tenants import read_signing_secret
 from duetime.api.app import App
+from duetime.cluster.contract import NodeView
 from duetime.cluster.postgres import PostgresCoordinator
 from duetime.config import Config
 from duetime.database.migrate import migrate
@@ -34,6 +35,7 @@ from duetime.errors import NotFound, UsageError
 from duetime.executor.consume import Executor
 from duetime.executor.egress import Guard, read_networks
 from duetime.executor.http import HttpClient
+from duetime.ids import SHARDS
 from duetime.lifecycle.holders import Holders
 from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.onward import Onward
@@ -111,6 +113,7 @@ class Node:
             steering=self.steering,
             keys=self.keys,
             is_ready=self.why_not_ready,
+            nodes=self.nodes,
         )
         self._secrets: dict[int, bytes] = {}
         self._is_stopping = False
@@ -209,6 +212,10 @@ class Node:
         if silent_for > _DATABASE_SILENCE_SECONDS:
             return f"the database has not answered for {silent_for:.0f} s"
         return None
+
+    def nodes(self) -> list[NodeView]:
+        """Those that share the shards, as this one sees them."""
+        return [NodeView(self.name, SHARDS, True)] if self.shared is None else self.shared.nodes()
 
     def _has_duty(self, duty: str) -> bool:
         return self.shared is None or self.shared.has_duty(duty)

@@ -16,6 +16,7 @@ import structlog
 from duetime.admin.keys import Caller, Keys
 from duetime.api.admin import Administration
 from duetime.api.auth import authenticate
+from duetime.api.cluster import Cluster
 from duetime.api.dead import DeadLetters
 from duetime.api.health import Health
 from duetime.api.http import PROBLEM_JSON, Answer, ClientGoneError, Receive, Request, Router, Scope, Send, encode
@@ -25,6 +26,7 @@ from duetime.api.steer import Steer
 from duetime.api.tasks import Tasks
 from duetime.api.validation import TaskReader
 from duetime.api.workers import Beating, Leasing, Workers
+from duetime.cluster.contract import NodeView
 from duetime.database.pool import Database
 from duetime.errors import DuetimeError, MethodNotAllowed, NotFound, Unauthorized
 from duetime.lifecycle.lanes import Lanes
@@ -56,6 +58,7 @@ class App:
         steering: Steering,
         keys: Keys,
         is_ready: Callable[[], str | None],
+        nodes: Callable[[], list[NodeView]],
     ) -> None:
         self._keys = keys
         self._clock = database.clock
@@ -68,6 +71,7 @@ class App:
                 *DeadLetters(database, lanes, steering).routes(),
                 *self._workers.routes(),
                 *Administration(database, keys).routes(),
+                *Cluster(nodes).routes(),
                 *Health(is_ready).routes(),
                 *Reference().routes(),
             ]

@@ -14,7 +14,7 @@ What every adapter must keep:
 """
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import msgspec
 
@@ -26,14 +26,22 @@ class Member(msgspec.Struct, frozen=True, order=True):
     """One node from its start to its end."""
 
     name: str
-    #: Tells two starts under one name apart.
+    #: Tells two starts under one name apart; 62 random bits.
     incarnation: int
     #: Where the other nodes reach it: host:port.
     address: str
 
 
+class NodeView(msgspec.Struct, frozen=True):
+    """A node as another one sees it."""
+
+    name: str
+    shards: Annotated[int, msgspec.Meta(description="How many of the 256 shards it feeds.")]
+    answers: Annotated[bool, msgspec.Meta(description="Whether it is the node that gave this answer.")]
+
+
 class Coordinator(Protocol):
-    async def join(self, name: str, address: str) -> Member:
+    async def join(self, member: Member) -> None:
         """Become a member, in place of whoever had the name, and keep beating until `leave`.
 
         Raises `Unavailable` if the store does not answer.

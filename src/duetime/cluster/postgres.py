@@ -7,7 +7,6 @@ database was away, the watch begins anew.
 """
 
 import asyncio
-import secrets
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -84,13 +83,12 @@ class PostgresCoordinator:
     def on_change(self, call: Callable[[], None]) -> None:
         self._calls.append(call)
 
-    async def join(self, name: str, address: str) -> Member:
-        self._self = Member(name, secrets.randbits(62), address)
-        await self._enter(self._self)
+    async def join(self, member: Member) -> None:
+        self._self = member
+        await self._enter(member)
         await self._database.run(SQL["forget"])
         await self.look()
         self._loop.start()
-        return self._self
 
     async def leave(self) -> None:
         await self._loop.stop()

@@ -166,20 +166,19 @@ class Feeder:
             if not answer.done():
                 answer.set_result([])
 
-    async def feed_only(self, shards: frozenset[int]) -> None:
-        """Feed these shards from now on; polls that wait end, because their lanes may be elsewhere.
-
-        What the look at new lanes does not find, since the database is away, the next one finds.
-        """
-        gained = shards if self._shards is None else shards - self._shards
+    def feed_only(self, shards: frozenset[int]) -> None:
+        """Feed these shards from now on; polls that wait end, because their lanes may be elsewhere."""
         self._shards = shards
         for lane in self._core.lanes():
             if not self._feeds(lane):
                 self._core.drop(lane)
         self._end_polls()
         self._changed.set()
+
+    async def look_at(self, shards: frozenset[int]) -> None:
+        """Look at shards that are new here, at once; without it the next look in turn finds the same."""
         if self._feeding is not None:
-            await self._look_at_all([lane for lane in self._lanes.all() if lane % SHARDS in gained])
+            await self._look_at_all([lane for lane in self._own_lanes() if lane % SHARDS in shards])
 
     def _feeds(self, lane: int) -> bool:
         return self._shards is None or lane % SHARDS in self._shards

@@ -11,6 +11,7 @@ and the feeder's look finds what nobody told it.
 """
 
 import asyncio
+import secrets
 import time
 import uuid
 from collections.abc import Coroutine, Iterable, Sequence
@@ -19,7 +20,7 @@ from dataclasses import replace
 import msgspec
 import structlog
 
-from duetime.cluster.contract import Coordinator, Member
+from duetime.cluster.contract import Coordinator, Member, NodeView
 from duetime.cluster.mesh import Ending, Mesh, PeerGone
 from duetime.cluster.shards import assign, owner_of
 from duetime.database.pool import Database
@@ -59,16 +60,6 @@ class _Beat(msgspec.Struct, frozen=True, array_like=True):
     attempts: list[Named]
 
 
-class NodeView(msgspec.Struct, frozen=True):
-    """A node as this one sees it."""
-
-    name: str
-    #: How many of the 256 shards it feeds.
-    shards: int
-    #: Whether it is the node that answers.
-    answers: bool
-
-
 _encode = msgspec.msgpack.Encoder(uuid_format="bytes").encode
 _decode_tasks = msgspec.msgpack.Decoder(list[LeasedTask]).decode
 _decode_wakes = msgspec.msgpack.Decoder(list[uuid.UUID]).decode
@@ -93,6 +84,8 @@ class SharedFeeder:
     ) -> None:
         self.name = name
         self._coordinator = coordinator
+        #: Before it has joined it feeds nothing.
+        feeder.feed_only(frozenset())
         self._database = database
         self._feeder = feeder
         self._lanes = lanes
@@ -100,6 +93,7 @@ class SharedFeeder:
         self._mesh = Mesh(name, secret, self._handle, self._undelivered, on_called=self._news, on_lost=self._lost)
         self._names: frozenset[str] = frozenset()
         self._owners: tuple[str | None, ...] = assign(frozenset())
+        self._own: frozenset[int] = frozenset()
         self._passed: set[Ending] = set()
         self._outboxes: dict[str, dict[int, uuid.UUID]] = {}
         self._shards: dict[int, tuple[frozenset[int], float]] = {}
@@ -111,11 +105,10 @@ class SharedFeeder:
 
     async def join(self) -> None:
         """Become one of those that share the shards; the feeder then starts with its own."""
-        address = await self._mesh.listen()
-        self._coordinator.on_change(self._changed)
-        member = await self._coordinator.join(self.name, address)
+        member = Member(self.name, secrets.randbits(62), await self._mesh.listen())
         self._mesh.be(member.incarnation)
-        self._changed()
+        self._coordinator.on_change(self._changed)
+        await self._coordinator.join(member)
 
     async def leave(self) -> None:
         """Leave the shards to the others, and let them know."""
@@ -140,7 +133,7 @@ class SharedFeeder:
 
     @property
     def owns_shards(self) -> bool:
-        return self.name in self._owners
+        return bool(self._own)
 
     def _changed(self) -> None:
         if self._is_leaving:
@@ -156,17 +149,19 @@ class SharedFeeder:
             return
         log.info("nodes that share the shards", nodes=sorted(names))
         self._names, self._owners = names, assign(names)
-        own = frozenset(shard for shard, owner in enumerate(self._owners) if owner == self.name)
-        self._later(self._take_over(own))
+        before = self._own
+        self._own = frozenset(shard for shard, owner in enumerate(self._owners) if owner == self.name)
+        self._feeder.feed_only(self._own)
+        self._later(self._take_over(self._own - before))
         for passed in self._passed:
             passed.end()
         self._route_again()
 
-    async def _take_over(self, own: frozenset[int]) -> None:
+    async def _take_over(self, gained: frozenset[int]) -> None:
         try:
-            await self._feeder.feed_only(own)
             # Who is gone may have made lanes of which nobody here has heard.
             await self._lanes.load()
+            await self._feeder.look_at(gained)
         except Unavailable as error:
             log.warning("new shards are looked at later", error=str(error))
 
