@@ -40,7 +40,6 @@ class _Child:
         self.name = name
         self.process = process
         self.channel = channel
-        self.started_at = time.monotonic()
         self.is_ready = False
         self.is_stopping = False
 
@@ -118,13 +117,18 @@ class Processes:
         """Start the process, and again whenever it ends."""
         delay = _LEAST_BACKOFF_SECONDS
         while not self._is_stopping:
-            child = await self._spawn(place)
-            code = await child.process.wait()
-            self._forget(place, child)
-            if self._is_stopping:
-                return
-            log.warning("a node process ended and is started again", process=child.name, status=code)
-            if time.monotonic() - child.started_at > _SOUND_SECONDS:
+            started_at = time.monotonic()
+            try:
+                child = await self._spawn(place)
+            except OSError as error:
+                log.error("a node process cannot be started", place=place, error=str(error))
+            else:
+                code = await child.process.wait()
+                self._forget(place, child)
+                if self._is_stopping:
+                    return
+                log.warning("a node process ended and is started again", process=child.name, status=code)
+            if time.monotonic() - started_at > _SOUND_SECONDS:
                 delay = _LEAST_BACKOFF_SECONDS
             await asyncio.sleep(delay)
             delay = min(2 * delay, _MOST_BACKOFF_SECONDS)

@@ -1,5 +1,6 @@
 """Speak to one chosen process of several behind a port: a connection stays with the process that got it."""
 
+import asyncio
 from types import TracebackType
 from typing import Any
 
@@ -15,6 +16,7 @@ class Line:
     """One kept connection to the port, and the node at its other end."""
 
     def __init__(self, url: str, key: str) -> None:
+        self._url, self._key = url, key
         self._session = aiohttp.ClientSession(
             url,
             connector=aiohttp.TCPConnector(limit=1, keepalive_timeout=60),
@@ -27,6 +29,10 @@ class Line:
         nodes = await self.get("/v1/cluster")
         [self.name] = [node["name"] for node in nodes["items"] if node["answers"]]
         return self
+
+    def another(self) -> "Line":
+        """A connection more, to whichever process gets it."""
+        return Line(self._url, self._key)
 
     async def get(self, path: str) -> Any:
         return await self.ask("GET", path)
@@ -49,19 +55,20 @@ class Lines:
 
     def __init__(self, url: str, key: str, count: int) -> None:
         self._url, self._key, self._count = url, key, count
-        self._all: list[Line] = []
-        self.by_name: dict[str, Line] = {}
+        self._by_name: dict[str, Line] = {}
 
     async def __aenter__(self) -> list[Line]:
-        # They are given connections in turn.
-        while len(self.by_name) < self._count:
-            assert len(self._all) < 50 * self._count, f"only {sorted(self.by_name)} answer"
-            self._all.append(await Line(self._url, self._key).open())
-            self.by_name.setdefault(self._all[-1].name, self._all[-1])
-        return [self.by_name[name] for name in sorted(self.by_name)]
+        """Processes are given connections in turn; one that is being started again gets none."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while len(self._by_name) < self._count:
+                line = await Line(self._url, self._key).open()
+                if self._by_name.setdefault(line.name, line) is not line:
+                    await line.close()
+                    await asyncio.sleep(0.01)
+        return [self._by_name[name] for name in sorted(self._by_name)]
 
     async def __aexit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
-        for line in self._all:
+        for line in self._by_name.values():
             await line.close()
 
 

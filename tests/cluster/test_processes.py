@@ -2,8 +2,10 @@
 
 import asyncio
 import itertools
+import json
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
@@ -183,6 +185,17 @@ async def test_what_a_worker_does_not_name_is_released_whichever_process_hears_i
     await settle(both[1], second, "other")
 
 
+async def test_doctor_sees_them_and_finds_all_well(pair: NodeProcess) -> None:
+    command = [sys.executable, "-m", "duetime.cli.main", "doctor", "--json", "--data", str(pair.data)]
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    output, _ = await asyncio.wait_for(process.communicate(), PATIENCE_SECONDS)
+
+    told = json.loads(output)
+    assert [check["problems"] for check in told["checks"]] == [[]] * len(told["checks"])
+    [nodes] = [check["detail"] for check in told["checks"] if check["check"] == "nodes"]
+    assert nodes == "2 nodes in sight that share the shards"
+
+
 async def test_http_targets_are_called(both: list[Line], pair: NodeProcess) -> None:
     target = {"url": f"{pair.url}/healthz", "method": "GET"}
     tasks = [(await line.post("/v1/tasks", {"type": "call", "target": target}))["id"] for line in both]
@@ -326,20 +339,17 @@ class SameLine:
 
     def __init__(self, line: Line) -> None:
         self._like = line
-        self._made: list[Line] = []
 
     async def __aenter__(self) -> Line:
-        headers = self._like._session.headers
         async with asyncio.timeout(PATIENCE_SECONDS):
             while True:
-                line = Line(str(self._like._session._base_url), headers["Authorization"].split()[1])
-                self._made.append(await line.open())
-                if line.name == self._like.name:
-                    return line
+                self._line = await self._like.another().open()
+                if self._line.name == self._like.name:
+                    return self._line
+                await self._line.close()
 
     async def __aexit__(self, *_: object) -> None:
-        for line in self._made:
-            await line.close()
+        await self._line.close()
 
 
 async def reasons(line: Line, task: str) -> list[str]:

@@ -303,8 +303,12 @@ class SharedFeeder:
         body = _encode(_Poll(ask, wait_seconds))
         answer = await self._call(owner, "lease", body, wait_seconds + GRACE_SECONDS, self._passed)
         tasks = [] if answer is None else _decode_tasks(answer)
-        for task in tasks:
-            await self._lanes.resolve(task.lane)
+        try:
+            for task in tasks:
+                await self._lanes.resolve(task.lane)
+        except BaseException:
+            self._later(self._return(tasks))
+            raise
         return tasks
 
     async def _lease_from_many(self, rooms: dict[str, int], ask: Ask, wait_seconds: float) -> list[LeasedTask]:
