@@ -26,7 +26,12 @@ class Line:
         self.name = ""
 
     async def open(self) -> "Line":
-        nodes = await self.get("/v1/cluster")
+        try:
+            nodes = await self.get("/v1/cluster")
+        except aiohttp.ClientError:
+            # It went to a process that was killed just then.
+            await self.close()
+            return await self.another().open()
         [self.name] = [node["name"] for node in nodes["items"] if node["answers"]]
         return self
 

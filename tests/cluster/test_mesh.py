@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from duetime.cluster.contract import Member
-from duetime.cluster.mesh import MAX_FRAME_BYTES, Mesh, PeerGone
+from duetime.cluster.line import MAX_FRAME_BYTES
+from duetime.cluster.mesh import Mesh, PeerGone
 
 SECRET = b"s" * 32
 

@@ -304,6 +304,7 @@ async def test_a_second_signal_ends_everything_at_once(fresh_pair: NodeProcess, 
         os.kill(pid, signal.SIGCONT)
 
     await until(lambda: not any(services.is_running(pid) for pid in children))
+    assert fresh_pair.stop() == 128 + signal.SIGTERM
 
 
 async def test_a_process_that_stands_still_is_replaced_and_may_come_back(fresh_pair: NodeProcess, queue: str) -> None:

@@ -1,11 +1,11 @@
 """Calls between the nodes of one cluster: short messages over TCP, each with one answer.
 
 Every node listens on a port of its own and keeps one line open to each other
-node, for its own calls.  A frame is four bytes of length and a MessagePack
-array.  Both ends prove that they know the cluster's secret before anything else
-is said, because anyone on the machine could speak to a port.  A call can be
-ended by its caller, and gets its answer all the same: what was done until then.
-When a line breaks, its calls fail at once and the other end stops working on them.
+node, for its own calls.  Both ends prove that they know the cluster's secret
+before anything else is said, because anyone on the machine could speak to a
+port.  A call can be ended by its caller, and gets its answer all the same: what
+was done until then.  When a line breaks, its calls fail at once and the other end
+stops working on them.
 """
 
 import asyncio
@@ -13,19 +13,15 @@ import hmac
 import secrets
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
-from typing import cast
 
-import msgspec
 import structlog
 
 from duetime.cluster.contract import Member
+from duetime.cluster.line import Answer, Call, Challenge, End, Line, Proof, Welcome
 from duetime.errors import Unavailable
 
 log = structlog.get_logger()
 HANDSHAKE_SECONDS = 5.0
-MAX_FRAME_BYTES = 64 * 1024 * 1024
-#: Before anyone has proved anything, nobody may make us keep more than this.
-_MAX_GREETING_BYTES = 1024
 _LEAST_BACKOFF_SECONDS, _MOST_BACKOFF_SECONDS = 0.05, 1.0
 
 #: (verb, body) → the answer.
@@ -38,114 +34,13 @@ class PeerGone(Unavailable):
     """The other node cannot be reached; whether it did what it was asked is not known."""
 
 
-class _Challenge(msgspec.Struct, frozen=True, array_like=True, tag=0):
-    nonce: bytes
-
-
-class _Proof(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    #: Who speaks, and to which incarnation: ports are given anew.
-    caller: str
-    wanted: int
-    nonce: bytes
-    proof: bytes
-
-
-class _Welcome(msgspec.Struct, frozen=True, array_like=True, tag=2):
-    proof: bytes
-
-
-class _Call(msgspec.Struct, frozen=True, array_like=True, tag=3):
-    number: int
-    verb: str
-    body: bytes
-
-
-class _End(msgspec.Struct, frozen=True, array_like=True, tag=4):
-    """The caller wants its answer now."""
-
-    number: int
-
-
-class _Answer(msgspec.Struct, frozen=True, array_like=True, tag=5):
-    number: int
-    #: None: it could not be done, or was ended before anything was.
-    body: bytes | None
-
-
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(_Challenge | _Proof | _Welcome | _Call | _End | _Answer).decode
-
-
-class _Line(asyncio.Protocol):
-    """Frames in both directions."""
-
-    def __init__(
-        self,
-        on_frame: Callable[["_Line", object], None],
-        on_lost: Callable[["_Line"], None],
-        on_made: "Callable[[_Line], None] | None" = None,
-    ) -> None:
-        self._on_frame = on_frame
-        self._on_lost = on_lost
-        self._on_made = on_made
-        self._buffer = bytearray()
-        self._transport: asyncio.Transport | None = None
-        self.limit = _MAX_GREETING_BYTES
-        #: What this end has been told or has chosen in the greeting.
-        self.nonce = b""
-        self.is_trusted = False
-
-    @property
-    def is_open(self) -> bool:
-        return self._transport is not None and not self._transport.is_closing()
-
-    def trust(self) -> None:
-        self.is_trusted = True
-        self.limit = MAX_FRAME_BYTES
-
-    def send(self, message: msgspec.Struct) -> None:
-        if self._transport is not None and not self._transport.is_closing():
-            frame = _encode(message)
-            self._transport.write(len(frame).to_bytes(4, "big") + frame)
-
-    def close(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        if self._on_made is not None:
-            self._on_made(self)
-
-    def data_received(self, data: bytes) -> None:
-        self._buffer += data
-        while len(self._buffer) >= 4:
-            length = int.from_bytes(self._buffer[:4], "big")
-            if length > self.limit:
-                self.close()
-                return
-            if len(self._buffer) < 4 + length:
-                return
-            frame = bytes(self._buffer[4 : 4 + length])
-            del self._buffer[: 4 + length]
-            try:
-                message = _decode(frame)
-            except msgspec.DecodeError:
-                self.close()
-                return
-            self._on_frame(self, message)
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._on_lost(self)
-
-
 class Peer:
     """This node's line to one other, kept open; its calls."""
 
     def __init__(self, mesh: "Mesh", member: Member) -> None:
         self._mesh = mesh
         self.member = member
-        self._line: _Line | None = None
+        self._line: Line | None = None
         self._numbers = 0
         self._calls: dict[int, tuple[str, asyncio.Future[bytes | None]]] = {}
         self._is_closed = False
@@ -169,7 +64,7 @@ class Peer:
                 number = self._numbers
                 answer: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
                 self._calls[number] = (verb, answer)
-                line.send(_Call(number, verb, body))
+                line.send(Call(number, verb, body))
                 ending = Ending(line, number)
                 if calls is not None:
                     calls.add(ending)
@@ -215,19 +110,19 @@ class Peer:
             await self._lost.wait()
             self._mesh.peer_lost(self.member)
 
-    async def _connect(self) -> _Line:
+    async def _connect(self) -> Line:
         host, _, port = self.member.address.rpartition(":")
         welcomed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         nonce = secrets.token_bytes(16)
         self._lost.clear()
 
-        def on_frame(line: _Line, message: object) -> None:
+        def on_frame(line: Line, message: object) -> None:
             match message:
-                case _Challenge(theirs) if not line.nonce:
+                case Challenge(theirs) if not line.nonce:
                     line.nonce = theirs
                     proof = self._mesh.prove(b"caller", theirs, nonce, self.member.incarnation)
-                    line.send(_Proof(self._mesh.name, self.member.incarnation, nonce, proof))
-                case _Welcome(proof) if line.nonce and not line.is_trusted:
+                    line.send(Proof(self._mesh.name, self.member.incarnation, nonce, proof))
+                case Welcome(proof) if line.nonce and not line.is_trusted:
                     wanted = self._mesh.prove(b"called", nonce, line.nonce, self.member.incarnation)
                     if not hmac.compare_digest(proof, wanted):
                         line.close()
@@ -235,12 +130,12 @@ class Peer:
                     line.trust()
                     if not welcomed.done():
                         welcomed.set_result(None)
-                case _Answer(number, body) if line.is_trusted:
+                case Answer(number, body) if line.is_trusted:
                     self._answered(number, body)
                 case _:
                     line.close()
 
-        def on_lost(line: _Line) -> None:
+        def on_lost(line: Line) -> None:
             if not welcomed.done():
                 welcomed.set_exception(ConnectionResetError("the line was closed"))
             if self._line is line:
@@ -249,11 +144,11 @@ class Peer:
                 self._fail_calls()
             self._lost.set()
 
-        line: _Line | None = None
+        line: Line | None = None
         try:
             async with asyncio.timeout(HANDSHAKE_SECONDS):
                 _, line = await asyncio.get_running_loop().create_connection(
-                    lambda: _Line(on_frame, on_lost), host, int(port)
+                    lambda: Line(on_frame, on_lost), host, int(port)
                 )
                 await welcomed
         except (OSError, TimeoutError) as error:
@@ -292,13 +187,13 @@ class Peer:
 class Ending:
     """A call under way, which can be told to end."""
 
-    def __init__(self, line: _Line, number: int) -> None:
+    def __init__(self, line: Line, number: int) -> None:
         self._line = line
         self._number = number
 
     def end(self) -> None:
         """Ask for the answer now, whatever it is."""
-        self._line.send(_End(self._number))
+        self._line.send(End(self._number))
 
 
 class Mesh:
@@ -324,7 +219,7 @@ class Mesh:
         self._peers: dict[str, Peer] = {}
         self._server: asyncio.Server | None = None
         self._incarnation: int | None = None
-        self._working: dict[_Line, dict[int, asyncio.Task[None]]] = {}
+        self._working: dict[Line, dict[int, asyncio.Task[None]]] = {}
 
     async def listen(self, host: str = "127.0.0.1") -> str:
         """Listen on a free port; returns the address for the others."""
@@ -378,28 +273,28 @@ class Mesh:
     # Being called
 
     def _welcome(self) -> asyncio.Protocol:
-        return _Line(self._called, self._let_go, self._challenge)
+        return Line(self._called, self._let_go, self._challenge)
 
-    def _challenge(self, line: _Line) -> None:
+    def _challenge(self, line: Line) -> None:
         line.nonce = secrets.token_bytes(16)
         self._working[line] = {}
-        line.send(_Challenge(line.nonce))
+        line.send(Challenge(line.nonce))
         asyncio.get_running_loop().call_later(HANDSHAKE_SECONDS, lambda: None if line.is_trusted else line.close())
 
-    def _called(self, line: _Line, message: object) -> None:
+    def _called(self, line: Line, message: object) -> None:
         match message:
-            case _Proof(_, wanted, nonce, proof) if not line.is_trusted:
+            case Proof(_, wanted, nonce, proof) if not line.is_trusted:
                 right = self.prove(b"caller", line.nonce, nonce, wanted)
                 if wanted != self._incarnation or not hmac.compare_digest(proof, right):
                     line.close()
                     return
                 line.trust()
-                line.send(_Welcome(self.prove(b"called", nonce, line.nonce, wanted)))
+                line.send(Welcome(self.prove(b"called", nonce, line.nonce, wanted)))
                 self._on_called()
-            case _Call(number, verb, body) if line.is_trusted:
+            case Call(number, verb, body) if line.is_trusted:
                 work = asyncio.create_task(self._work(line, number, verb, body), name=f"call {verb}")
                 self._working[line][number] = work
-            case _End(number) if line.is_trusted:
+            case End(number) if line.is_trusted:
                 found = self._working[line].get(number)
                 if found is not None:
                     # Not before it has begun, or there would be no answer.
@@ -407,7 +302,7 @@ class Mesh:
             case _:
                 line.close()
 
-    async def _work(self, line: _Line, number: int, verb: str, body: bytes) -> None:
+    async def _work(self, line: Line, number: int, verb: str, body: bytes) -> None:
         answer: bytes | None = None
         try:
             answer = await self._handle(verb, body)
@@ -421,10 +316,10 @@ class Mesh:
         finally:
             self._working.get(line, {}).pop(number, None)
         if line.is_open:
-            line.send(_Answer(number, answer))
+            line.send(Answer(number, answer))
         elif answer is not None:
             self.undelivered(verb, answer)
 
-    def _let_go(self, line: _Line) -> None:
+    def _let_go(self, line: Line) -> None:
         for work in self._working.pop(line, {}).values():
             work.cancel()
