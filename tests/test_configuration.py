@@ -52,6 +52,8 @@ def test_networks_in_the_environment_are_a_list() -> None:
         ({"egress_allow": ["everything"]}, "egress_allow"),
         ({"database_url": "mysql://x"}, "database_url"),
         ({"retention_days": "0"}, "retention_days"),
+        ({"processes": "0"}, "processes"),
+        ({"processes": "many"}, "processes"),
     ],
 )
 def test_a_wrong_value_is_named(given: dict[str, object], word: str) -> None:

@@ -12,9 +12,11 @@ import signal
 import socket
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
+from typing import Protocol, cast
 
 import asyncpg
 import structlog
@@ -23,6 +25,8 @@ import uvicorn
 from duetime.admin.keys import Keys
 from duetime.admin.tenants import read_signing_secret
 from duetime.api.app import App
+from duetime.cluster.contract import NodeView
+from duetime.cluster.postgres import PostgresCoordinator
 from duetime.config import Config
 from duetime.database.migrate import migrate
 from duetime.database.partitions import Partitions
@@ -31,6 +35,7 @@ from duetime.errors import NotFound, UsageError
 from duetime.executor.consume import Executor
 from duetime.executor.egress import Guard, read_networks
 from duetime.executor.http import HttpClient
+from duetime.ids import SHARDS
 from duetime.lifecycle.holders import Holders
 from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.onward import Onward
@@ -40,6 +45,7 @@ from duetime.lifecycle.submit import Submitter
 from duetime.scheduler.clockwork import Clockwork
 from duetime.scheduler.feed import Feeder
 from duetime.scheduler.liveness import Liveness
+from duetime.scheduler.sharing import SharedFeeder
 from duetime.scheduler.upkeep import Upkeep
 from duetime.service import calm_collector
 
@@ -48,10 +54,24 @@ log = structlog.get_logger()
 _DATABASE_SILENCE_SECONDS = 5.0
 
 
-class Node:
-    """One server process in all its roles: API, scheduler, executor."""
+@dataclass(frozen=True)
+class Sharing:
+    """Which nodes share the shards with this one, and how they know each other."""
 
-    def __init__(self, config: Config, database: Database, listener: socket.socket) -> None:
+    cluster: str
+    secret: bytes
+
+
+class Node:
+    """One server process in all its roles: API, scheduler, executor.
+
+    It accepts connections at its listener, or is given them (`adopt`) where
+    several processes share a port.
+    """
+
+    def __init__(
+        self, config: Config, database: Database, listener: socket.socket | None, sharing: Sharing | None = None
+    ) -> None:
         self.config = config
         self.database = database
         self.name = config.node_name or socket.gethostname()
@@ -65,6 +85,12 @@ class Node:
         self.feeder = Feeder(database, self.lanes, self.onward)
         self.submitter = Submitter(database, self.lanes, self.partitions, self._wake, desk=self.feeder)
         self.steering = Steering(database, self.partitions, self._wake)
+        self.shared: SharedFeeder | None = None
+        if sharing is not None:
+            coordinator = PostgresCoordinator(database, sharing.cluster)
+            self.shared = SharedFeeder(
+                self.name, sharing.secret, coordinator, database, self.feeder, self.lanes, self.holders
+            )
         self.liveness = Liveness(database, self.holders, self.onward)
         self.clockwork = Clockwork(database, self.feeder)
         self.upkeep = Upkeep(
@@ -74,6 +100,7 @@ class Node:
             self.steering,
             retention=timedelta(days=config.retention_days),
             dead_retention=timedelta(days=config.dead_retention_days),
+            has_duty=self._has_duty,
         )
         self._client = HttpClient(Guard(read_networks(config.egress_allow)), ca_file=config.egress_ca_file)
         self.executor = self._make_executor()
@@ -81,12 +108,13 @@ class Node:
             database=database,
             lanes=self.lanes,
             submitter=self.submitter,
-            feeder=self.feeder,
-            holders=self.holders,
+            feeder=self.shared or self.feeder,
+            holders=self.shared or self.holders,
             settler=self.settler,
             steering=self.steering,
             keys=self.keys,
             is_ready=self.why_not_ready,
+            nodes=self.nodes,
         )
         self._secrets: dict[int, bytes] = {}
         self._is_stopping = False
@@ -122,21 +150,22 @@ class Node:
 
     @property
     def url(self) -> str:
-        host, port = self._listener.getsockname()[:2]
-        if host in ("0.0.0.0", "::"):
-            host = "127.0.0.1"
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        """Where it listens itself; nowhere, if its connections come from elsewhere."""
+        return "" if self._listener is None else url_of(self._listener)
 
     async def start(self) -> None:
         await self.partitions.make_ahead()
         await self.lanes.load()
         self.clockwork.loop.start()
+        if self.shared is not None:
+            await self.shared.join()
         await self.feeder.start()
         self.liveness.loop.start()
         for loop in self.upkeep.loops:
             loop.start()
         self._executing = asyncio.create_task(self._execute(), name="executor")
-        self._serving = asyncio.create_task(self._server.serve(sockets=[self._listener]), name="api")
+        sockets = [] if self._listener is None else [self._listener]
+        self._serving = asyncio.create_task(self._server.serve(sockets=sockets), name="api")
         while not self._server.started:
             if self._serving.done():
                 self._serving.result()
@@ -144,10 +173,17 @@ class Node:
         calm_collector()
         log.info("node started", url=self.url)
 
+    async def adopt(self, connection: socket.socket) -> None:
+        """Serve a connection that another process has accepted."""
+        connection.setblocking(False)
+        await asyncio.get_running_loop().connect_accepted_socket(self._server.make_protocol, connection)
+
     async def stop(self) -> None:
         """Stop taking, drain with a deadline, give back the rest, close."""
         self._is_stopping = True
         deadline = self.config.shutdown_seconds
+        if self.shared is not None:
+            await self.shared.leave()
         await self.feeder.stop()
         self.app.end_polls()
         await self.executor.stop(deadline)
@@ -161,20 +197,30 @@ class Node:
         await self.submitter.close()
         await self.settler.close()
         await self._client.close()
+        if self.shared is not None:
+            await self.shared.close()
         await self.database.close()
-        self._listener.close()
+        if self._listener is not None:
+            self._listener.close()
         log.info("node stopped")
 
     def why_not_ready(self) -> str | None:
         """Why this node should get no requests now; None when it should."""
         if self._is_stopping:
             return "the node is stopping"
-        if not self.feeder.has_looked:
+        if not self.feeder.has_looked or (self.shared is not None and not self.shared.owns_shards):
             return "the node owns no shard yet"
         silent_for = time.monotonic() - self.clockwork.answered_at
         if silent_for > _DATABASE_SILENCE_SECONDS:
             return f"the database has not answered for {silent_for:.0f} s"
         return None
+
+    def nodes(self) -> list[NodeView]:
+        """Those that share the shards, as this one sees them."""
+        return [NodeView(self.name, SHARDS, True)] if self.shared is None else self.shared.nodes()
+
+    def _has_duty(self, duty: str) -> bool:
+        return self.shared is None or self.shared.has_duty(duty)
 
     def _make_executor(self) -> Executor:
         return Executor(
@@ -202,7 +248,7 @@ class Node:
                 self.executor = self._make_executor()
 
     def _wake(self, wakes: Iterable[uuid.UUID]) -> None:
-        self.feeder.wake(wakes)
+        (self.shared or self.feeder).wake(wakes)
 
     async def _secret_of(self, lane: int) -> bytes:
         key = await self.lanes.resolve(lane)
@@ -219,6 +265,11 @@ class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+    def make_protocol(self) -> asyncio.Protocol:
+        """What speaks HTTP on one connection, as the server makes it for its own."""
+        make = cast(Callable[..., asyncio.Protocol], self.config.http_protocol_class)
+        return make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -237,6 +288,13 @@ def listen(host: str, port: int) -> socket.socket:
             f"port {port} on {host} cannot be used ({error.strerror}): name another with --port"
         ) from error
     return listener
+
+
+def url_of(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    if host in ("0.0.0.0", "::"):
+        host = "127.0.0.1"
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 async def bring_up_to_date(database_url: str) -> None:
@@ -266,7 +324,11 @@ def watch_signals() -> asyncio.Event:
     return signalled
 
 
-async def stop_when(signalled: asyncio.Event, node: Node) -> None:
+class Stoppable(Protocol):
+    async def stop(self) -> None: ...
+
+
+async def stop_when(signalled: asyncio.Event, node: Stoppable) -> None:
     await signalled.wait()
     log.info("stopping; a second signal ends at once")
     await node.stop()

@@ -15,6 +15,7 @@ import uvicorn
 from duetime.admin.keys import Keys, Role, create_key
 from duetime.admin.tenants import create_tenant
 from duetime.api.app import App
+from duetime.cluster.contract import NodeView
 from duetime.database.partitions import Partitions
 from duetime.database.pool import Database
 from duetime.lifecycle.holders import Holders
@@ -184,6 +185,7 @@ async def serve(database: Database) -> AsyncIterator[Serving]:
         steering=Steering(database, partitions, wake),
         keys=Keys(database),
         is_ready=lambda: reasons[0] if reasons else None,
+        nodes=lambda: [NodeView("here", 256, True)],
     )
     server = QuietServer(
         uvicorn.Config(app, host="127.0.0.1", port=0, lifespan="off", log_level="warning", http="httptools")

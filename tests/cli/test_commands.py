@@ -261,6 +261,14 @@ def test_dead_letters_are_dropped_by_filter(duetime: Run, name: str) -> None:
     assert duetime("dead", "drop", "--type", name, "--yes").out == "No dead letter fits.\n"
 
 
+def test_a_single_node_feeds_all_shards(duetime: Run) -> None:
+    listed = duetime("cluster", "--json").json
+
+    [node] = listed["items"]
+    assert (node["shards"], node["answers"], listed["next"]) == (256, True, None)
+    assert node["name"] in duetime("cluster").out
+
+
 def test_keys_are_made_listed_and_revoked(duetime: Run) -> None:
     made = duetime("keys", "create")
     key = made.out.strip()

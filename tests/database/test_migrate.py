@@ -66,11 +66,16 @@ async def test_every_way_down_leaves_what_was_before_with_rows_in_the_tables(
     connection: asyncpg.Connection, target: Target
 ) -> None:
     dumps = [target.dump()]
+    await migrate(connection)
+    latest = target.dump()
+    await migrate(connection, to=0)
     for number in range(1, LATEST + 1):
         await migrate(connection, to=number)
+        if number == 1:
+            # Partitions come with the rows, and stay on the way down.
+            await connection.execute("SET search_path = duetime, public")
+            await connection.execute(ROWS)
         dumps.append(target.dump())
-    await connection.execute("SET search_path = duetime, public")
-    await connection.execute(ROWS)
     assert await connection.fetchval("SELECT count(*) FROM due") == 100
 
     for number in range(LATEST - 1, -1, -1):
@@ -78,7 +83,7 @@ async def test_every_way_down_leaves_what_was_before_with_rows_in_the_tables(
         assert target.dump() == dumps[number]
 
     await migrate(connection)
-    assert target.dump() == dumps[LATEST]
+    assert target.dump() == latest
     await migrate(connection, to=0)
     assert target.dump() == dumps[0]
     assert await read_settings(connection) == {}

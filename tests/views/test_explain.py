@@ -22,8 +22,15 @@ class Feeder:
 
     status: Status = Status()
 
-    def describe(self, lane: int) -> Status:
+    async def describe(self, lane: int) -> Status:
         return self.status
+
+
+class NoNode:
+    """Nobody answers for the shard."""
+
+    async def describe(self, lane: int) -> None:
+        return None
 
 
 NOBODY = Feeder(Status(has_holders=False, waiting_polls=0, room=0))
@@ -74,6 +81,16 @@ async def test_a_scheduled_task_without_a_worker_waits_for_both(world: World) ->
 
     assert [reason.reason for reason in told.waiting_for] == ["time", "no_worker"]
     assert "Start a worker for queue 'email'" in told.what_would_free_it
+
+
+async def test_a_task_whose_shard_nobody_feeds_says_so(world: World) -> None:
+    task = await world.waiting()
+
+    told = await explain(world.database, world.lanes, NoNode(), world.tenant.id, task, now=world.now)
+
+    assert told is not None
+    assert [reason.reason for reason in told.waiting_for] == ["no_node", "position"]
+    assert "takes the shard over" in told.what_would_free_it
 
 
 async def test_a_ready_push_task_without_an_executor_says_so(world: World) -> None:

@@ -9,12 +9,14 @@ import math
 import uuid
 from collections.abc import Callable
 from email.utils import formatdate
+from typing import Protocol
 
 import structlog
 
 from duetime.admin.keys import Caller, Keys
 from duetime.api.admin import Administration
 from duetime.api.auth import authenticate
+from duetime.api.cluster import Cluster
 from duetime.api.dead import DeadLetters
 from duetime.api.health import Health
 from duetime.api.http import PROBLEM_JSON, Answer, ClientGoneError, Receive, Request, Router, Scope, Send, encode
@@ -23,20 +25,24 @@ from duetime.api.reference import Reference
 from duetime.api.steer import Steer
 from duetime.api.tasks import Tasks
 from duetime.api.validation import TaskReader
-from duetime.api.workers import Workers
+from duetime.api.workers import Beating, Leasing, Workers
+from duetime.cluster.contract import NodeView
 from duetime.database.pool import Database
 from duetime.errors import DuetimeError, MethodNotAllowed, NotFound, Unauthorized
-from duetime.lifecycle.holders import Holders
 from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.settle import Settler
 from duetime.lifecycle.steer import Steering
 from duetime.lifecycle.submit import Submitter
-from duetime.scheduler.feed import Feeder
+from duetime.views.explain import LaneFeeder
 
 log = structlog.get_logger()
 
 #: Stands in where a call needs no key.
 NOBODY = Caller(0, "", 0, "viewer")
+
+
+class Feeding(Leasing, LaneFeeder, Protocol):
+    """This node's feeder, or all that share the shards."""
 
 
 class App:
@@ -46,12 +52,13 @@ class App:
         database: Database,
         lanes: Lanes,
         submitter: Submitter,
-        feeder: Feeder,
-        holders: Holders,
+        feeder: Feeding,
+        holders: Beating,
         settler: Settler,
         steering: Steering,
         keys: Keys,
         is_ready: Callable[[], str | None],
+        nodes: Callable[[], list[NodeView]],
     ) -> None:
         self._keys = keys
         self._clock = database.clock
@@ -64,6 +71,7 @@ class App:
                 *DeadLetters(database, lanes, steering).routes(),
                 *self._workers.routes(),
                 *Administration(database, keys).routes(),
+                *Cluster(nodes).routes(),
                 *Health(is_ready).routes(),
                 *Reference().routes(),
             ]

@@ -12,7 +12,15 @@ from typing import Any
 
 import msgspec
 
-from duetime.api import admin, dead_operations, health, reference_operations, task_operations, worker_operations
+from duetime.api import (
+    admin,
+    cluster,
+    dead_operations,
+    health,
+    reference_operations,
+    task_operations,
+    worker_operations,
+)
 from duetime.api.answers import Accepted, BatchProblem, Rejected
 from duetime.api.operations import Operation, Parameter, Reply
 from duetime.api.problems import Problem
@@ -23,6 +31,7 @@ OPERATIONS: list[Operation] = [
     *dead_operations.OPERATIONS,
     *worker_operations.OPERATIONS,
     *admin.OPERATIONS,
+    *cluster.OPERATIONS,
     *health.OPERATIONS,
     *reference_operations.OPERATIONS,
 ]
@@ -30,7 +39,7 @@ TAGS = {
     "Tasks": "One thing to do at one time.",
     "Dead letters": "Tasks whose attempts are used up or whose failure is permanent.",
     "Workers": "The protocol of those that run tasks in their own process.",
-    "Administration": "Keys and secrets of a tenant.",
+    "Administration": "Keys and secrets of a tenant, and the nodes.",
     "Server": "The node itself.",
 }
 DESCRIPTION = """duetime runs a task at its time, at least once and effectively once, and loses nothing when any
@@ -53,6 +62,7 @@ _NAMES = {
     "RetryView": "RetryPolicy",
     "Waiting": "WaitingReason",
     "KeyInfo": "Key",
+    "NodeView": "Node",
     "FailureBody": "Failure",
     "LeasedAnswer": "LeasedTask",
 }

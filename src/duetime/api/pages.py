@@ -3,6 +3,7 @@
 from msgspec import Struct
 
 from duetime.admin.keys import KeyInfo
+from duetime.cluster.contract import NodeView
 from duetime.views.dead import DeadView
 from duetime.views.tasks import TaskView
 
@@ -25,4 +26,11 @@ class KeyPage(Struct):
     """All keys of the tenant."""
 
     items: list[KeyInfo]
+    next: str | None
+
+
+class NodePage(Struct):
+    """All nodes that share the shards."""
+
+    items: list[NodeView]
     next: str | None

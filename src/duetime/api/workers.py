@@ -6,8 +6,10 @@ was claimed for it, so that nobody waits for a lapse.
 """
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Protocol
 
 import msgspec
 from msgspec import Raw
@@ -18,7 +20,8 @@ from duetime.api.http import Answer, ClientGoneError, Request, Route, encode, js
 from duetime.api.schemas import BeatRequest, FailureBody, LeaseRequest, Priority, Settlement, SettleRequest
 from duetime.api.validation import check_names, check_worker_name, read_payload
 from duetime.errors import DuetimeError, FieldError, InvalidInput, Unavailable
-from duetime.lifecycle.holders import BEAT_EVERY_SECONDS, Holders, Named
+from duetime.lifecycle.holders import BEAT_EVERY_SECONDS, Named
+from duetime.lifecycle.holders import BeatAnswer as HolderAnswer
 from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.settle import Report, Settler
 from duetime.model.task import (
@@ -30,7 +33,7 @@ from duetime.model.task import (
     Outcome,
     PriorityClass,
 )
-from duetime.scheduler.feed import Ask, Feeder
+from duetime.scheduler.feed import Ask
 
 #: Times that the database can hold in every zone.
 _FIRST, _LAST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)
@@ -55,11 +58,27 @@ _decode_settle = make_decoder(SettleRequest)
 _decode_beat = make_decoder(BeatRequest)
 
 
+class Leasing(Protocol):
+    """Who gives workers their tasks: this node's feeder, or all that share the shards."""
+
+    @property
+    def is_stopping(self) -> bool: ...
+    async def lease(self, ask: Ask, wait_seconds: float) -> list[LeasedTask]: ...
+    async def give_back(self, tasks: Sequence[LeasedTask], delay_seconds: float = 0.0) -> None: ...
+
+
+class Beating(Protocol):
+    """Who knows the workers."""
+
+    async def register(self, tenant: int, name: str) -> int: ...
+    async def beat(self, tenant: int, name: str, attempts: Sequence[Named]) -> HolderAnswer: ...
+
+
 @dataclass(frozen=True)
 class Workers:
     lanes: Lanes
-    feeder: Feeder
-    holders: Holders
+    feeder: Leasing
+    holders: Beating
     settler: Settler
     _polls: set[asyncio.Task[list[LeasedTask]]] = field(default_factory=set)
 

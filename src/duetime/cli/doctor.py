@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 from urllib.parse import quote
 
@@ -27,6 +28,8 @@ from duetime.errors import DuetimeError, UsageError
 
 #: The database's clock decides what is due; beyond this, what people read off theirs is misleading.
 CLOCK_SECONDS = 5.0
+#: A node beats every second.
+HEARD_SECONDS = 10.0
 _DAY_MS, _HOUR_MS = 86_400_000, 3_600_000
 
 
@@ -87,6 +90,7 @@ async def _examine(url: str | None, folder: Path, deep: bool) -> list[Finding]:
             if not schema.ok:
                 return findings
             findings.append(await _check_partitions(connection))
+            findings.append(await _check_nodes(connection))
         finally:
             await connection.close(timeout=5.0)
         findings.append(await _check_tasks(dsn, deep))
@@ -212,6 +216,18 @@ async def _check_partitions(connection: asyncpg.Connection) -> Finding:
     ]
     total = sum(len(found) for found in spans.values())
     return Finding("partitions", not problems, f"{total} in all, those of today and tomorrow are there", problems)
+
+
+async def _check_nodes(connection: asyncpg.Connection) -> Finding:
+    """By the database's clock alone; a single node shares nothing and is not listed."""
+    rows = await connection.fetch(
+        "SELECT clock_timestamp() - beaten_at < $1 AS is_heard FROM duetime.node", timedelta(seconds=HEARD_SECONDS)
+    )
+    heard = sum(row["is_heard"] for row in rows)
+    words = f"{counted(heard, 'node')} in sight that share the shards" if heard else "none that share the shards"
+    if len(rows) > heard:
+        words += f"; {len(rows) - heard} ended without a word, and others feed their shards"
+    return Finding("nodes", True, words)
 
 
 async def _check_tasks(dsn: str, deep: bool) -> Finding:

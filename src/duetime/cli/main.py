@@ -22,6 +22,7 @@ COMMANDS = {
     "tasks": ("tasks", "look at tasks and steer them"),
     "dead": ("dead", "dead letters: list, redrive, drop"),
     "keys": ("keys", "API keys and the signing secret"),
+    "cluster": ("cluster", "the nodes and how many shards each feeds"),
     "migrate": ("migrate", "bring the database's schema to this version of duetime"),
     "doctor": ("doctor", "check a database: settings, schema, invariants"),
 }

@@ -10,11 +10,13 @@ from pathlib import Path
 
 import uvloop
 
-from duetime.admin.keys import create_key, ensure_default
+from duetime.admin.keys import Keys, create_key, ensure_default
 from duetime.config import Config, read_config
 from duetime.database.embedded import EmbeddedServer
+from duetime.database.pool import Database
 from duetime.errors import UsageError
 from duetime.serve import Node, stop_when, watch_signals
+from duetime.supervise import Processes
 from duetime.telemetry import set_up_logs
 
 #: `up` is for trying things out on one machine, so targets on it may be called.
@@ -31,6 +33,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     for parser in (up, serve):
         parser.add_argument("--host", metavar="ADDRESS", help="address to listen on (127.0.0.1)")
         parser.add_argument("--port", metavar="PORT", help="port to listen on; 0 picks a free one (8080)")
+        parser.add_argument("--processes", metavar="N", help="node processes that share the port and the shards (1)")
         parser.add_argument("--database-url", metavar="URL", help="PostgreSQL 15 or newer (DUETIME_DATABASE_URL)")
         parser.add_argument("--config", type=Path, metavar="FILE", help="settings as TOML")
         parser.add_argument("--log-format", metavar="FORMAT", help="console or json")
@@ -54,7 +57,17 @@ def run_serve(arguments: argparse.Namespace) -> int:
 
 
 def _config(arguments: argparse.Namespace, *, quiet: bool) -> Config:
-    names = ("host", "port", "data", "database_url", "log_format", "log_level", "egress_allow", "node_name")
+    names = (
+        "host",
+        "port",
+        "data",
+        "database_url",
+        "processes",
+        "log_format",
+        "log_level",
+        "egress_allow",
+        "node_name",
+    )
     given: dict[str, object] = {name: getattr(arguments, name, None) for name in names}
     config = read_config(given, file=arguments.config)
     # `up` talks to a person: only what they should know.
@@ -78,12 +91,15 @@ def _run(main: Coroutine[None, None, None]) -> int:
 
 async def _up(config: Config, as_json: bool) -> None:
     signalled = watch_signals()
-    embedded = None if config.database_url else EmbeddedServer(Path(config.data))
+    # Beside the nodes there are doctors, backups and the server's own.
+    connections = max(50, config.processes * config.database_connections + 20)
+    settings = {"max_connections": str(connections)}
+    embedded = None if config.database_url else EmbeddedServer(Path(config.data), settings=settings)
     try:
         database_url = config.database_url or await _start(embedded)
-        node = await Node.open(config, database_url)
+        node = await _open(config, database_url)
         await node.start()
-        key = await _first_key(node, Path(config.data))
+        key = await _first_key(database_url, Path(config.data))
         _write_private(Path(config.data) / "url", node.url)
         _announce(node.url, key, config, as_json)
         await stop_when(signalled, node)
@@ -97,24 +113,34 @@ async def _start(embedded: EmbeddedServer | None) -> str:
     return await embedded.start()
 
 
+async def _open(config: Config, database_url: str) -> Node | Processes:
+    if config.processes > 1:
+        return await Processes.open(config, database_url)
+    return await Node.open(config, database_url)
+
+
 async def _serve(config: Config) -> None:
     assert config.database_url is not None
     signalled = watch_signals()
-    node = await Node.open(config, config.database_url)
+    node = await _open(config, config.database_url)
     await node.start()
     await stop_when(signalled, node)
 
 
-async def _first_key(node: Node, data: Path) -> str:
+async def _first_key(database_url: str, data: Path) -> str:
     """The admin key of the tenant `default`, kept beside the data so that it can be shown again."""
     file = data / "key"
-    tenant, key = await ensure_default(node.database)
-    if key is None and file.exists():
-        kept = _read(file)
-        if await node.keys.resolve(kept) is not None:
-            return kept
-    if key is None:
-        _, key = await create_key(node.database, tenant.id, "admin")
+    database = await Database.open(database_url, size=1)
+    try:
+        tenant, key = await ensure_default(database)
+        if key is None and file.exists():
+            kept = _read(file)
+            if await Keys(database).resolve(kept) is not None:
+                return kept
+        if key is None:
+            _, key = await create_key(database, tenant.id, "admin")
+    finally:
+        await database.close()
     _write_private(file, key)
     return key
 

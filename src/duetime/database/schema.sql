@@ -164,6 +164,17 @@ CREATE TABLE duetime.migration (
     applied_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
 );
 
+CREATE TABLE duetime.node (
+    cluster text NOT NULL,
+    name text NOT NULL,
+    incarnation bigint NOT NULL,
+    address text NOT NULL,
+    beats bigint DEFAULT 0 NOT NULL,
+    joined_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    beaten_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
+)
+WITH (fillfactor='50');
+
 CREATE TABLE duetime.request_key (
     id uuid NOT NULL,
     tenant integer NOT NULL,
@@ -241,6 +252,9 @@ ALTER TABLE ONLY duetime.lane
 
 ALTER TABLE ONLY duetime.migration
     ADD CONSTRAINT migration_pkey PRIMARY KEY (number);
+
+ALTER TABLE ONLY duetime.node
+    ADD CONSTRAINT node_pkey PRIMARY KEY (cluster, name);
 
 ALTER TABLE ONLY duetime.request_key
     ADD CONSTRAINT request_key_pkey PRIMARY KEY (id, tenant);

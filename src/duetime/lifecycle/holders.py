@@ -59,6 +59,7 @@ class Holders:
         self._monotonic = monotonic
         self._ids: dict[tuple[int, str], int] = {}
         self._unnamed: dict[int, dict[Attempt, float]] = {}
+        self._counts: dict[int, int] = {}
         self._gather: Gather[_Beat, BeatAnswer] = Gather(
             self._fly, weigh=lambda beat: len(beat.attempts) + 1, limit=5_000
         )
@@ -91,6 +92,7 @@ class Holders:
         holder = self._ids.pop((tenant, name), None)
         if holder is not None:
             self._unnamed.pop(holder, None)
+            self._counts.pop(holder, None)
             await self._database.run(SQL["end_now"], ids=[holder])
 
     def known(self) -> set[int]:
@@ -102,6 +104,7 @@ class Holders:
         self._ids = {name: holder for name, holder in self._ids.items() if holder not in holders}
         for holder in holders:
             self._unnamed.pop(holder, None)
+            self._counts.pop(holder, None)
 
     async def _fly(self, beats: list[_Beat]) -> list[BeatAnswer]:
         for repeat in range(3):
@@ -117,6 +120,11 @@ class Holders:
     async def _beat(self, beats: list[_Beat]) -> list[BeatAnswer]:
         ids = [await self.register(beat.tenant, beat.name) for beat in beats]
         alive = await self._raise_counters(beats, ids)
+        for holder, count in alive.items():
+            # Beats in between went to another node, which knows what they named: begin anew.
+            if count != self._counts.get(holder, 0) + 1:
+                self._unnamed.pop(holder, None)
+            self._counts[holder] = count
         for place, (beat, holder) in enumerate(zip(beats, ids, strict=True)):
             if holder not in alive:
                 # It was ended meanwhile: what it held is lost, and it begins anew.
@@ -128,7 +136,7 @@ class Holders:
         await self._release_unnamed(beats, ids, held)
         return await self._answers(beats, ids, held)
 
-    async def _raise_counters(self, beats: list[_Beat], ids: list[int]) -> set[int]:
+    async def _raise_counters(self, beats: list[_Beat], ids: list[int]) -> dict[int, int]:
         started = [
             (holder, named.id, named.number)
             for beat, holder in zip(beats, ids, strict=True)
@@ -142,7 +150,7 @@ class Holders:
             started_tasks=[task for _, task, _ in started],
             started_numbers=[number for _, _, number in started],
         )
-        return {row["id"] for row in rows}
+        return {row["id"]: row["beats"] for row in rows}
 
     async def _release_unnamed(self, beats: list[_Beat], ids: list[int], held: dict[int, set[Attempt]]) -> None:
         suspects: list[Attempt] = []

@@ -21,7 +21,7 @@ UPDATE holder
  WHERE id = ANY (@holders::bigint[])
    -- Not "IS NULL": that would let the planner read every living holder by holder_name.
    AND COALESCE(ended_at, 'infinity') = 'infinity'
-RETURNING id;
+RETURNING id, beats;
 
 -- name: read_held
 -- All that these holders hold, as far as the database knows.

@@ -4,7 +4,7 @@ A lane is never changed or deleted, so what is in memory stays true; a lane that
 another node made is found by asking again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import asyncpg
 
@@ -32,6 +32,8 @@ class Lanes:
         self._database = database
         self._by_key: dict[LaneKey, int] = {}
         self._by_id: dict[int, LaneKey] = {}
+        #: Tells the nodes that share the shards of a new lane, before anything is in it.
+        self.announce: Callable[[int], Awaitable[None]] | None = None
 
     async def load(self) -> None:
         """Read every lane; again once in a while, for those that other nodes made."""
@@ -53,6 +55,8 @@ class Lanes:
             await self._database.fetch(_MAKE, key.tenant, key.queue, int(key.priority), int(key.kind), requires)
             self._take(await self._database.fetch(_READ_OF_TENANT, key.tenant))
             lane = self._by_key[key]
+            if self.announce is not None:
+                await self.announce(lane)
         return lane
 
     def key_of(self, lane: int) -> LaneKey | None:

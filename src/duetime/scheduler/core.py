@@ -70,6 +70,8 @@ class _Work:
     is_flying: bool = False
     #: The earliest wake that was reported while it was: the claim may not have seen it.
     woken: uuid.UUID | None = None
+    #: Another node feeds it now; it is forgotten when the claim under way has landed.
+    is_dropped: bool = False
 
 
 @dataclass(frozen=True)
@@ -123,6 +125,7 @@ class Core:
             work = self._work[lane] = _Work(lane, key, due_ms, _before(wake))
             self._await_time(work)
             return
+        work.is_dropped = False
         if work.is_flying and (work.woken is None or wake < work.woken):
             work.woken = wake
         if wake <= work.hint:
@@ -135,6 +138,19 @@ class Core:
         """The database's clock went back: rows may lie before any hint."""
         for work in self._work.values():
             work.hint = EARLIEST
+
+    def drop(self, lane: int) -> None:
+        """Another node feeds the lane from now on."""
+        work = self._work.get(lane)
+        if work is None:
+            return
+        if work.is_flying:
+            work.is_dropped = True
+        else:
+            self._drained(work, None)
+
+    def lanes(self) -> list[int]:
+        return list(self._work)
 
     def next_ms(self) -> int | None:
         """When the next lane becomes due; None if no lane waits for its time."""
@@ -257,7 +273,10 @@ class Core:
     def put_back(self, plan: Plan) -> None:
         """A plan could not be carried out; its lanes and asks still wait."""
         for order in plan.orders:
-            self._work[order.lane].is_flying = False
+            work = self._work[order.lane]
+            work.is_flying = False
+            if work.is_dropped:
+                self._drained(work, None)
         for number in plan.holders:
             if number in self._asks:
                 self._asks[number].is_flying = False
@@ -272,7 +291,9 @@ class Core:
             work.hint = max(work.hint, rows[-1][0])
             mean = sum(size for _, size in rows) / len(rows)
             work.mean_bytes += (mean - work.mean_bytes) * 0.3
-        if work.woken is not None:
+        if work.is_dropped:
+            self._drained(work, None)
+        elif work.woken is not None:
             # The claim may have missed it: come again, from before it.
             work.hint = min(work.hint, _before(work.woken))
         elif len(rows) < order.room:

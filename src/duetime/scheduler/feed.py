@@ -18,7 +18,7 @@ import structlog
 
 from duetime.database.pool import Database
 from duetime.errors import Unavailable
-from duetime.ids import EARLIEST, just_after, lane_of
+from duetime.ids import EARLIEST, SHARDS, just_after, lane_of
 from duetime.lifecycle.claim import LaneOrder, claim_due, peek
 from duetime.lifecycle.handover import Seats
 from duetime.lifecycle.lanes import Lanes
@@ -68,6 +68,8 @@ class Feeder:
         self._full_look_at = 0.0
         self._keep_hints_at = 0.0
         self._look_loop = Loop("look", self._look_step, jitter=0.0)
+        #: None: all of them, because no other node shares them.
+        self._shards: frozenset[int] | None = None
         self.has_looked = False
 
     @property
@@ -116,7 +118,11 @@ class Feeder:
         """Seats at waiting polls for tasks that are about to be stored (`lifecycle.handover`)."""
         if self._is_stopping or not self._waiting:
             return None
-        keyed = {lane: (key, count) for lane, count in wanted.items() if (key := self._lanes.key_of(lane)) is not None}
+        keyed = {
+            lane: (key, count)
+            for lane, count in wanted.items()
+            if (key := self._lanes.key_of(lane)) is not None and self._feeds(lane)
+        }
         dealt = self._core.reserve(keyed, self._database.clock.now_ms())
         if not dealt:
             return None
@@ -165,11 +171,11 @@ class Feeder:
                 first[lane] = wake
         for lane, wake in first.items():
             key = self._lanes.key_of(lane)
-            if key is not None:
+            if key is not None and self._feeds(lane):
                 self._core.woke(lane, key, wake)
                 self._changed.set()
 
-    def describe(self, lane: int) -> LaneStatus:
+    async def describe(self, lane: int) -> LaneStatus:
         """Who serves a lane: holders that wait now, or that asked for such work lately."""
         key = self._lanes.key_of(lane)
         if key is None:
@@ -189,9 +195,7 @@ class Feeder:
         now_ms = self._database.clock.now_ms()
         rows = await self._database.fetch("SELECT lane, drained FROM lane_hint")
         self._hints.restore({row["lane"]: row["drained"] for row in rows}, now_ms)
-        lanes = list(self._lanes.all())
-        for place in range(0, len(lanes), LANES_PER_LOOK):
-            await self._look({lane: self._hints.low(lane) for lane in lanes[place : place + LANES_PER_LOOK]})
+        await self._look_at_all(self._own_lanes())
         self.has_looked = True
         self._keep_hints_at = time.monotonic() + KEEP_HINTS_EVERY_SECONDS
         self._feeding = asyncio.create_task(self._feed(), name="feed")
@@ -208,6 +212,36 @@ class Feeder:
             await asyncio.wait(self._flying)
         for answer in list(self._waiting.values()):
             if not answer.done():
+                answer.set_result([])
+
+    def feed_only(self, shards: frozenset[int]) -> None:
+        """Feed these shards from now on; polls that wait end, because their lanes may be elsewhere."""
+        self._shards = shards
+        for lane in self._core.lanes():
+            if not self._feeds(lane):
+                self._core.drop(lane)
+        self._end_polls()
+        self._changed.set()
+
+    async def look_at(self, shards: frozenset[int]) -> None:
+        """Look at shards that are new here, at once; without it the next look in turn finds the same."""
+        if self._feeding is not None:
+            await self._look_at_all([lane for lane in self._own_lanes() if lane % SHARDS in shards])
+
+    def _feeds(self, lane: int) -> bool:
+        return self._shards is None or lane % SHARDS in self._shards
+
+    def _own_lanes(self) -> list[int]:
+        lanes = self._lanes.all()
+        return list(lanes) if self._shards is None else [lane for lane in lanes if lane % SHARDS in self._shards]
+
+    def _end_polls(self) -> None:
+        """Answer those that wait with nothing; one for which a claim is under way gets what that brings."""
+        for number, answer in list(self._waiting.items()):
+            if self._core.is_flying(number):
+                self._overdue.add(number)
+            elif not answer.done():
+                self._core.withdraw(number)
                 answer.set_result([])
 
     def clock_jumped(self, jump_us: int) -> None:
@@ -304,7 +338,7 @@ class Feeder:
     # Looking
 
     async def _look_step(self) -> timedelta:
-        lanes = list(self._lanes.all())
+        lanes = self._own_lanes()
         if not lanes:
             return LOOK_EVERY
         chosen, self._look_turn = _take_turns(lanes, self._look_turn)
@@ -321,6 +355,10 @@ class Feeder:
             await self._keep_hints()
         return LOOK_EVERY
 
+    async def _look_at_all(self, lanes: list[int]) -> None:
+        for place in range(0, len(lanes), LANES_PER_LOOK):
+            await self._look({lane: self._hints.low(lane) for lane in lanes[place : place + LANES_PER_LOOK]})
+
     async def _look(self, hints: dict[int, uuid.UUID]) -> None:
         look = await peek(self._database, hints)
         self._hints.note(look.now_us // 1000, look.oldest_open, look.next_new)
@@ -332,7 +370,8 @@ class Feeder:
                 found.append((lane, first))
         for lane, first in found:
             key = self._lanes.key_of(lane)
-            if key is not None:
+            # It may have gone to another node meanwhile.
+            if key is not None and self._feeds(lane):
                 self._core.woke(lane, key, first)
         if found:
             self._changed.set()

@@ -1,11 +1,12 @@
 """Upkeep: partitions made ahead, tasks expired, old things retired; one node at a time.
 
-Each duty is a step of its own.  An advisory lock lets one node do it; another
-takes over when that one is gone, because the lock goes with its connection.
+Each duty is a step of its own.  Of the nodes that share the shards one has it,
+the others stand by; an advisory lock keeps nodes apart that do not know each
+other, and goes with its connection.
 """
 
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
@@ -44,6 +45,7 @@ class Upkeep:
         *,
         retention: timedelta,
         dead_retention: timedelta,
+        has_duty: Callable[[str], bool] = lambda duty: True,
     ) -> None:
         self._database = database
         self._partitions = partitions
@@ -51,6 +53,7 @@ class Upkeep:
         self._steering = steering
         self._retention = retention
         self._dead_retention = dead_retention
+        self._has_duty = has_duty
         self._expired_to: tuple[datetime, uuid.UUID] = (datetime(1970, 1, 1, tzinfo=UTC), EARLIEST)
         self.loops: Sequence[Loop] = (
             Loop("expire", self.expire),
@@ -61,6 +64,8 @@ class Upkeep:
 
     async def expire(self) -> timedelta:
         """End waiting tasks whose time to start is over."""
+        if not self._has_duty("expire"):
+            return timedelta(seconds=1)
         until = self._database.clock.now()
         after, after_task = self._expired_to
         rows = await self._database.run(
@@ -103,6 +108,9 @@ class Upkeep:
 
     @asynccontextmanager
     async def _alone(self, duty: str) -> AsyncIterator[bool]:
+        if not self._has_duty(duty):
+            yield False
+            return
         async with self._database.connection() as connection:
             rows = await connection.fetch("SELECT pg_try_advisory_lock(hashtext($1)) AS got", f"duetime {duty}")
             try:

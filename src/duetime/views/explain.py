@@ -25,7 +25,7 @@ SQL = load(__package__, "explain.sql")
 
 MAX_COUNTED = 1_000
 
-Reason = Literal["time", "paused", "dependency", "no_worker", "position", "running", "dead", "over"]
+Reason = Literal["time", "paused", "dependency", "no_worker", "no_node", "position", "running", "dead", "over"]
 
 
 class LaneStatus(Protocol):
@@ -42,7 +42,9 @@ class LaneStatus(Protocol):
 
 
 class LaneFeeder(Protocol):
-    def describe(self, lane: int) -> LaneStatus: ...
+    async def describe(self, lane: int) -> LaneStatus | None:
+        """None: no node feeds the lane's shard."""
+        ...
 
 
 class Waiting(msgspec.Struct, frozen=True):
@@ -93,6 +95,7 @@ class _Lane:
     position: int | str | None
     has_holders: bool
     has_room: bool
+    has_node: bool = True
 
 
 async def _look_ahead(database: Database, feeder: LaneFeeder | None, key: LaneKey, row: asyncpg.Record) -> _Lane:
@@ -100,7 +103,9 @@ async def _look_ahead(database: Database, feeder: LaneFeeder | None, key: LaneKe
     position = seen["ahead"] if seen["ahead"] <= MAX_COUNTED else f"{MAX_COUNTED}+"
     if feeder is None:
         return _Lane(key, position, True, True)
-    status = feeder.describe(row["lane"])
+    status = await feeder.describe(row["lane"])
+    if status is None:
+        return _Lane(key, position, True, False, has_node=False)
     return _Lane(key, position, status.has_holders or seen["is_served"], status.room > 0)
 
 
@@ -158,7 +163,10 @@ def _waits_for_holder(lane: _Lane) -> tuple[list[Waiting], str]:
 
 
 def _missing_holders(lane: _Lane) -> list[tuple[Waiting, str]]:
-    """The reason and its remedy, if nobody is there to run tasks of this lane."""
+    """The reason and its remedy, if nobody is there to feed or to run tasks of this lane."""
+    if not lane.has_node:
+        detail = "no node feeds its shard at this moment"
+        return [(Waiting("no_node", detail), "Another node takes the shard over within seconds; else start one")]
     if lane.has_holders:
         return []
     if lane.key.kind is Kind.PUSH:

@@ -1,0 +1,115 @@
+"""One line between two nodes: frames in both directions, and what may be in them.
+
+A frame is four bytes of length and a MessagePack array.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import cast
+
+import msgspec
+
+MAX_FRAME_BYTES = 64 * 1024 * 1024
+#: Before anyone has proved anything, nobody may make us keep more than this.
+_MAX_GREETING_BYTES = 1024
+
+
+class Challenge(msgspec.Struct, frozen=True, array_like=True, tag=0):
+    nonce: bytes
+
+
+class Proof(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    #: Who speaks, and to which incarnation: ports are given anew.
+    caller: str
+    wanted: int
+    nonce: bytes
+    proof: bytes
+
+
+class Welcome(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    proof: bytes
+
+
+class Call(msgspec.Struct, frozen=True, array_like=True, tag=3):
+    number: int
+    verb: str
+    body: bytes
+
+
+class End(msgspec.Struct, frozen=True, array_like=True, tag=4):
+    """The caller wants its answer now."""
+
+    number: int
+
+
+class Answer(msgspec.Struct, frozen=True, array_like=True, tag=5):
+    number: int
+    #: None: it could not be done, or was ended before anything was.
+    body: bytes | None
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Challenge | Proof | Welcome | Call | End | Answer).decode
+
+
+class Line(asyncio.Protocol):
+    """Frames in both directions."""
+
+    def __init__(
+        self,
+        on_frame: Callable[["Line", object], None],
+        on_lost: Callable[["Line"], None],
+        on_made: "Callable[[Line], None] | None" = None,
+    ) -> None:
+        self._on_frame = on_frame
+        self._on_lost = on_lost
+        self._on_made = on_made
+        self._buffer = bytearray()
+        self._transport: asyncio.Transport | None = None
+        self.limit = _MAX_GREETING_BYTES
+        #: What this end has been told or has chosen in the greeting.
+        self.nonce = b""
+        self.is_trusted = False
+
+    @property
+    def is_open(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+    def trust(self) -> None:
+        self.is_trusted = True
+        self.limit = MAX_FRAME_BYTES
+
+    def send(self, message: msgspec.Struct) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            frame = _encode(message)
+            self._transport.write(len(frame).to_bytes(4, "big") + frame)
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        if self._on_made is not None:
+            self._on_made(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        while len(self._buffer) >= 4:
+            length = int.from_bytes(self._buffer[:4], "big")
+            if length > self.limit:
+                self.close()
+                return
+            if len(self._buffer) < 4 + length:
+                return
+            frame = bytes(self._buffer[4 : 4 + length])
+            del self._buffer[: 4 + length]
+            try:
+                message = _decode(frame)
+            except msgspec.DecodeError:
+                self.close()
+                return
+            self._on_frame(self, message)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._on_lost(self)

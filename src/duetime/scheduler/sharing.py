@@ -1,0 +1,380 @@
+"""A feeder among others: this node feeds the lanes of its shards, and passes on what is about others.
+
+A row that was put into due is told to the node that feeds its lane, again and
+again until that has heard it.  A worker's poll goes to the nodes that feed its
+tenant's shards, its room divided between them; when the shards move it ends and
+is passed on anew.  A worker's beats all go to one node, which alone knows what
+two beats in a row did not name.  Answers carry payloads as they are stored.
+
+None of this is needed for safety: a claim takes a row that only one can take,
+and the feeder's look finds what nobody told it.
+"""
+
+import asyncio
+import secrets
+import time
+import uuid
+from collections.abc import Coroutine, Iterable, Sequence
+from dataclasses import replace
+
+import msgspec
+import structlog
+
+from duetime.cluster.contract import Coordinator, Member, NodeView
+from duetime.cluster.mesh import Ending, Mesh, PeerGone
+from duetime.cluster.shards import assign, owner_of
+from duetime.database.pool import Database
+from duetime.errors import Unavailable
+from duetime.ids import SHARDS, lane_of
+from duetime.lifecycle.holders import BeatAnswer, Holders, Named
+from duetime.lifecycle.lanes import Lanes
+from duetime.model.task import LeasedTask
+from duetime.scheduler.core import Ask, LaneStatus
+from duetime.scheduler.feed import Feeder
+
+log = structlog.get_logger()
+#: A poll that was passed on may take so much longer than it waits.
+GRACE_SECONDS = 5.0
+WAKE_SECONDS = 2.0
+BEAT_SECONDS = 5.0
+DESCRIBE_SECONDS = 1.0
+ANNOUNCE_SECONDS = 1.0
+#: Between two tries, while the views of two nodes differ.
+_PAUSE_SECONDS = 0.02
+REMEMBER_SHARDS_SECONDS = 30.0
+_SHARDS_OF = """
+SELECT shard::int FROM tenant WHERE id = $1
+ UNION
+SELECT id % 256 FROM lane WHERE tenant = $1
+"""
+
+
+class _Poll(msgspec.Struct, frozen=True, array_like=True):
+    ask: Ask
+    wait_seconds: float
+
+
+class _Beat(msgspec.Struct, frozen=True, array_like=True):
+    tenant: int
+    name: str
+    attempts: list[Named]
+
+
+_encode = msgspec.msgpack.Encoder(uuid_format="bytes").encode
+_decode_tasks = msgspec.msgpack.Decoder(list[LeasedTask]).decode
+_decode_wakes = msgspec.msgpack.Decoder(list[uuid.UUID]).decode
+_decode_poll = msgspec.msgpack.Decoder(_Poll).decode
+_decode_beat = msgspec.msgpack.Decoder(_Beat).decode
+_decode_beaten = msgspec.msgpack.Decoder(BeatAnswer).decode
+_decode_status = msgspec.msgpack.Decoder(LaneStatus).decode
+
+
+class SharedFeeder:
+    """What the API asks of a feeder, whichever node it is that feeds."""
+
+    def __init__(
+        self,
+        name: str,
+        secret: bytes,
+        coordinator: Coordinator,
+        database: Database,
+        feeder: Feeder,
+        lanes: Lanes,
+        holders: Holders,
+    ) -> None:
+        self.name = name
+        self._coordinator = coordinator
+        #: Before it has joined it feeds nothing.
+        feeder.feed_only(frozenset())
+        self._database = database
+        self._feeder = feeder
+        self._lanes = lanes
+        self._holders = holders
+        self._mesh = Mesh(name, secret, self._handle, self._undelivered, on_called=self._news, on_lost=self._lost)
+        self._names: frozenset[str] = frozenset()
+        self._owners: tuple[str | None, ...] = assign(frozenset())
+        self._own: frozenset[int] = frozenset()
+        self._passed: set[Ending] = set()
+        self._outboxes: dict[str, dict[int, uuid.UUID]] = {}
+        self._shards: dict[int, tuple[frozenset[int], float]] = {}
+        self._background: set[asyncio.Task[None]] = set()
+        self._is_leaving = False
+        lanes.announce = self._announce
+
+    # Membership
+
+    async def join(self) -> None:
+        """Become one of those that share the shards; the feeder then starts with its own."""
+        member = Member(self.name, secrets.randbits(62), await self._mesh.listen())
+        self._mesh.be(member.incarnation)
+        self._coordinator.on_change(self._changed)
+        await self._coordinator.join(member)
+
+    async def leave(self) -> None:
+        """Leave the shards to the others, and let them know."""
+        self._is_leaving = True
+        await self._coordinator.leave()
+        self._see(self._names - {self.name})
+        told = [asyncio.create_task(self._call(peer.member.name, "news", b"", 1.0)) for peer in self._mesh.peers()]
+        if told:
+            await asyncio.wait(told)
+
+    async def close(self) -> None:
+        await self._mesh.close()
+        for task in self._background:
+            task.cancel()
+
+    def nodes(self) -> list[NodeView]:
+        return [NodeView(name, self._owners.count(name), name == self.name) for name in sorted(self._names)]
+
+    def has_duty(self, duty: str) -> bool:
+        """Whether this node is the one that sees to it."""
+        return owner_of(f"duty {duty}", self._names) == self.name
+
+    @property
+    def owns_shards(self) -> bool:
+        return bool(self._own)
+
+    def _changed(self) -> None:
+        if self._is_leaving:
+            return
+        members = self._coordinator.members()
+        self._mesh.meet(members)
+        self._see(frozenset(member.name for member in members))
+
+    def _see(self, names: frozenset[str]) -> None:
+        if names == self._names:
+            # A node was started again: nothing moves, but what it was asked is lost.
+            self._route_again()
+            return
+        log.info("nodes that share the shards", nodes=sorted(names))
+        self._names, self._owners = names, assign(names)
+        before = self._own
+        self._own = frozenset(shard for shard, owner in enumerate(self._owners) if owner == self.name)
+        self._feeder.feed_only(self._own)
+        self._later(self._take_over(self._own - before))
+        for passed in self._passed:
+            passed.end()
+        self._route_again()
+
+    async def _take_over(self, gained: frozenset[int]) -> None:
+        try:
+            # Who is gone may have made lanes of which nobody here has heard.
+            await self._lanes.load()
+            await self._feeder.look_at(gained)
+        except Unavailable as error:
+            log.warning("new shards are looked at later", error=str(error))
+
+    def _lost(self, member: Member) -> None:
+        if not self._is_leaving:
+            self._coordinator.doubt(member)
+
+    def _news(self) -> None:
+        if not self._is_leaving:
+            self._later(self._look())
+
+    async def _look(self) -> None:
+        try:
+            await self._coordinator.look()
+        except Unavailable:
+            # The next beat looks again.
+            return
+
+    async def _announce(self, lane: int) -> None:
+        """Whoever lists a tenant's tasks goes by the lanes it knows."""
+        told = [self._call(peer.member.name, "lane", _encode(lane), ANNOUNCE_SECONDS) for peer in self._mesh.peers()]
+        await asyncio.gather(*told)
+
+    # Rows in due
+
+    def wake(self, wakes: Iterable[uuid.UUID]) -> None:
+        first: dict[int, uuid.UUID] = {}
+        for wake in wakes:
+            lane = lane_of(wake)
+            if lane not in first or wake < first[lane]:
+                first[lane] = wake
+        self._route(first)
+
+    def _route(self, first: dict[int, uuid.UUID]) -> None:
+        own = []
+        for lane, wake in first.items():
+            owner = self._owners[lane % SHARDS]
+            if owner == self.name:
+                own.append(wake)
+            elif owner is not None:
+                outbox = self._outboxes.get(owner)
+                if outbox is None:
+                    outbox = self._outboxes[owner] = {}
+                    self._later(self._tell(owner, outbox))
+                if lane not in outbox or wake < outbox[lane]:
+                    outbox[lane] = wake
+        if own:
+            self._feeder.wake(own)
+
+    def _route_again(self) -> None:
+        """What was not told yet may be for another node now."""
+        for outbox in list(self._outboxes.values()):
+            waiting = dict(outbox)
+            outbox.clear()
+            self._route(waiting)
+
+    async def _tell(self, owner: str, outbox: dict[int, uuid.UUID]) -> None:
+        try:
+            while outbox:
+                telling = dict(outbox)
+                outbox.clear()
+                if await self._call(owner, "wake", _encode(list(telling.values())), WAKE_SECONDS) is None:
+                    await asyncio.sleep(_PAUSE_SECONDS)
+                    self._route(telling)
+        finally:
+            del self._outboxes[owner]
+
+    # For workers
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._feeder.is_stopping
+
+    async def lease(self, ask: Ask, wait_seconds: float) -> list[LeasedTask]:
+        """What is due for this holder on whichever nodes feed its tenant, or nothing when the wait is over."""
+        loop = asyncio.get_running_loop()
+        ends_at = loop.time() + wait_seconds
+        while True:
+            rooms = self._divide(await self._shards_of(ask), ask.room)
+            left = max(ends_at - loop.time(), 0.0)
+            match list(rooms):
+                case []:
+                    tasks = []
+                case [owner]:
+                    tasks = await self._lease_from(owner, ask, left)
+                case _:
+                    tasks = await self._lease_from_many(rooms, ask, left)
+            left = ends_at - loop.time()
+            if tasks or self.is_stopping or left <= 0:
+                return tasks
+            if self.name not in rooms:
+                # Nobody to ask, or one that stops or went away: the view of it changes soon.
+                await asyncio.sleep(min(left, _PAUSE_SECONDS))
+
+    async def give_back(self, tasks: Sequence[LeasedTask], delay_seconds: float = 0.0) -> None:
+        await self._feeder.give_back(tasks, delay_seconds)
+
+    async def register(self, tenant: int, name: str) -> int:
+        return await self._holders.register(tenant, name)
+
+    async def beat(self, tenant: int, name: str, attempts: Sequence[Named]) -> BeatAnswer:
+        """One node hears all beats of a holder; without it, this one does."""
+        owner = owner_of(f"holder {tenant} {name}", self._names)
+        if owner is not None and owner != self.name:
+            answer = await self._call(owner, "beat", _encode(_Beat(tenant, name, list(attempts))), BEAT_SECONDS)
+            if answer is not None:
+                return _decode_beaten(answer)
+        return await self._holders.beat(tenant, name, attempts)
+
+    async def describe(self, lane: int) -> LaneStatus | None:
+        owner = self._owners[lane % SHARDS]
+        if owner is None:
+            return None
+        if owner == self.name:
+            return await self._feeder.describe(lane)
+        answer = await self._call(owner, "describe", _encode(lane), DESCRIBE_SECONDS)
+        return None if answer is None else _decode_status(answer)
+
+    def _divide(self, shards: Iterable[int], room: int) -> dict[str, int]:
+        """The room of a poll between the nodes that feed these shards: together never more than it."""
+        owners = sorted({owner for shard in shards if (owner := self._owners[shard]) is not None})
+        rooms = {}
+        for place, owner in enumerate(owners):
+            rooms[owner] = room // len(owners) + (place < room % len(owners))
+        return {owner: part for owner, part in rooms.items() if part}
+
+    async def _shards_of(self, ask: Ask) -> frozenset[int]:
+        assert ask.tenant is not None, "an executor leases from its own node's feeder"
+        known = self._shards.get(ask.tenant)
+        if known is None or known[1] < time.monotonic():
+            rows = await self._database.fetch(_SHARDS_OF, ask.tenant)
+            known = frozenset(row["shard"] for row in rows), time.monotonic() + REMEMBER_SHARDS_SECONDS
+            self._shards[ask.tenant] = known
+        return known[0]
+
+    async def _lease_from(self, owner: str, ask: Ask, wait_seconds: float) -> list[LeasedTask]:
+        if owner == self.name:
+            return await self._feeder.lease(ask, wait_seconds)
+        body = _encode(_Poll(ask, wait_seconds))
+        answer = await self._call(owner, "lease", body, wait_seconds + GRACE_SECONDS, self._passed)
+        tasks = [] if answer is None else _decode_tasks(answer)
+        try:
+            for task in tasks:
+                await self._lanes.resolve(task.lane)
+        except BaseException:
+            self._later(self._return(tasks))
+            raise
+        return tasks
+
+    async def _lease_from_many(self, rooms: dict[str, int], ask: Ask, wait_seconds: float) -> list[LeasedTask]:
+        """The first that has something ends the wait; what the others have got by then comes along."""
+        parts = [
+            asyncio.create_task(self._lease_from(owner, replace(ask, room=room), wait_seconds))
+            for owner, room in rooms.items()
+        ]
+        try:
+            await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for part in parts:
+                part.cancel()
+            # A part that is cancelled gives back what it had.
+            ended = await asyncio.gather(*parts, return_exceptions=True)
+        return [task for part in ended if isinstance(part, list) for task in part]
+
+    # Between nodes
+
+    async def _call(
+        self, name: str, verb: str, body: bytes, timeout: float, calls: set[Ending] | None = None
+    ) -> bytes | None:
+        """The other node's answer; None if there is none to be had."""
+        try:
+            return await self._mesh.peer(name).call(verb, body, timeout, calls)
+        except PeerGone:
+            return None
+
+    async def _handle(self, verb: str, body: bytes) -> bytes:
+        match verb:
+            case "wake":
+                wakes = _decode_wakes(body)
+                for wake in wakes:
+                    # The lane may have been made by the node that tells us of it.
+                    await self._lanes.resolve(lane_of(wake))
+                self._feeder.wake(wakes)
+                return b""
+            case "lease":
+                poll = _decode_poll(body)
+                return _encode(await self._feeder.lease(poll.ask, poll.wait_seconds))
+            case "lane":
+                await self._lanes.resolve(msgspec.msgpack.decode(body, type=int))
+                return b""
+            case "beat":
+                beat = _decode_beat(body)
+                return _encode(await self._holders.beat(beat.tenant, beat.name, beat.attempts))
+            case "describe":
+                return _encode(await self._feeder.describe(msgspec.msgpack.decode(body, type=int)))
+            case "news":
+                self._news()
+                return b""
+            case _:
+                raise Unavailable(f"this node does not know {verb}")
+
+    def _undelivered(self, verb: str, body: bytes) -> None:
+        if verb == "lease" and (tasks := _decode_tasks(body)):
+            self._later(self._return(tasks))
+
+    async def _return(self, tasks: list[LeasedTask]) -> None:
+        try:
+            await self._feeder.give_back(tasks)
+        except Unavailable as error:
+            # Their holder does not name them, so two beats release them.
+            log.warning("claims could not be given back", error=str(error))
+
+    def _later(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)

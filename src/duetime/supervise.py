@@ -1,0 +1,232 @@
+"""Several node processes on one port: start them, give them connections, start them again, stop them.
+
+This process alone listens.  Each connection goes to the next process in turn, as
+an open descriptor, so the load is spread evenly however few connections there
+are; while a process is being started again the others get all, and when none is
+ready connections wait in the port's own queue.  The processes find each other and
+share the shards by the database; this one knows nothing of that.
+"""
+
+import asyncio
+import os
+import secrets
+import signal
+import socket
+import sys
+import time
+
+import msgspec
+import structlog
+
+from duetime.child import READY, STOPPING, Order
+from duetime.config import Config
+from duetime.errors import UsageError
+from duetime.serve import bring_up_to_date, listen, url_of
+
+log = structlog.get_logger()
+START_SECONDS = 60.0
+#: A stop waits for calls, and then for the database; after this more it is cut off.
+_STOP_GRACE_SECONDS = 30.0
+_LEAST_BACKOFF_SECONDS, _MOST_BACKOFF_SECONDS = 0.1, 5.0
+#: A process that lived so long did not fail at its start.
+_SOUND_SECONDS = 30.0
+_BACKLOG = 2048
+
+
+class _Child:
+    """One node process, from its start to its end."""
+
+    def __init__(self, name: str, process: asyncio.subprocess.Process, channel: socket.socket) -> None:
+        self.name = name
+        self.process = process
+        self.channel = channel
+        self.is_ready = False
+        self.is_stopping = False
+
+
+class Processes:
+    def __init__(self, config: Config, database_url: str, listener: socket.socket) -> None:
+        self._config = config
+        self._database_url = database_url
+        self._listener = listener
+        self._name = config.node_name or socket.gethostname()
+        self._cluster = f"{self._name} {secrets.token_hex(8)}"
+        self._secret = secrets.token_bytes(32)
+        self._children: dict[int, _Child] = {}
+        self._turn = 0
+        self._changed = asyncio.Event()
+        self._is_stopping = False
+        self._tasks: list[asyncio.Task[None]] = []
+        self._accepting: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def open(cls, config: Config, database_url: str) -> "Processes":
+        """Bind the port and migrate, once for all."""
+        listener = listen(config.host, config.port)
+        try:
+            await bring_up_to_date(database_url)
+        except BaseException:
+            listener.close()
+            raise
+        return cls(config, database_url, listener)
+
+    @property
+    def url(self) -> str:
+        return url_of(self._listener)
+
+    async def start(self) -> None:
+        """Start all; returns when every one of them is ready."""
+        self._listener.listen(_BACKLOG)
+        self._listener.setblocking(False)
+        places = range(1, self._config.processes + 1)
+        self._tasks = [asyncio.create_task(self._keep(place), name=f"process {place}") for place in places]
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                while sum(child.is_ready for child in self._children.values()) < self._config.processes:
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError as error:
+            await self.stop()
+            raise UsageError(f"the node processes were not ready within {START_SECONDS:.0f} s; see the log") from error
+        self._accepting = asyncio.create_task(self._accept_for_ever(), name="accept")
+
+    async def stop(self) -> None:
+        """Stop all at once, each as a node stops; then close the port."""
+        self._is_stopping = True
+        self._signal_all(signal.SIGTERM)
+        if self._tasks:
+            limit = self._config.shutdown_seconds + _STOP_GRACE_SECONDS
+            _, late = await asyncio.wait(self._tasks, timeout=limit)
+            if late:
+                log.error("node processes do not stop and are killed", processes=len(late))
+                self._signal_all(signal.SIGKILL)
+                await asyncio.wait(late, timeout=5.0)
+        if self._accepting is not None:
+            self._accepting.cancel()
+            await asyncio.wait([self._accepting])
+        self._listener.close()
+
+    def _signal_all(self, number: signal.Signals) -> None:
+        for child in self._children.values():
+            if child.process.returncode is None:
+                child.process.send_signal(number)
+
+    # Keeping them
+
+    async def _keep(self, place: int) -> None:
+        """Start the process, and again whenever it ends."""
+        delay = _LEAST_BACKOFF_SECONDS
+        while not self._is_stopping:
+            started_at = time.monotonic()
+            try:
+                child = await self._spawn(place)
+            except OSError as error:
+                log.error("a node process cannot be started", place=place, error=str(error))
+            else:
+                code = await child.process.wait()
+                self._forget(place, child)
+                if self._is_stopping:
+                    return
+                log.warning("a node process ended and is started again", process=child.name, status=code)
+            if time.monotonic() - started_at > _SOUND_SECONDS:
+                delay = _LEAST_BACKOFF_SECONDS
+            await asyncio.sleep(delay)
+            delay = min(2 * delay, _MOST_BACKOFF_SECONDS)
+
+    async def _spawn(self, place: int) -> _Child:
+        ours, theirs = socket.socketpair()
+        name = f"{self._name}-{place}"
+        config = msgspec.structs.replace(self._config, node_name=name)
+        order = Order(config, self._database_url, self._cluster, self._secret, theirs.fileno())
+        try:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                # A file of the folder we are in must not stand in for a module.
+                "-P",
+                "-m",
+                "duetime.child",
+                stdin=asyncio.subprocess.PIPE,
+                pass_fds=(theirs.fileno(),),
+                # A Ctrl-C in our terminal is for us; we then stop them in order.
+                start_new_session=True,
+            )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        ours.setblocking(False)
+        child = self._children[place] = _Child(name, process, ours)
+        if self._is_stopping:
+            process.send_signal(signal.SIGTERM)
+        asyncio.get_running_loop().add_reader(ours.fileno(), self._hear, child)
+        assert process.stdin is not None
+        try:
+            process.stdin.write(msgspec.json.encode(order))
+            await process.stdin.drain()
+            process.stdin.close()
+        except OSError:
+            # It ended at once; whoever waits for it sees that.
+            pass
+        return child
+
+    def _hear(self, child: _Child) -> None:
+        try:
+            said = child.channel.recv(16)
+        except BlockingIOError:
+            return
+        except OSError:
+            said = b""
+        if not said:
+            asyncio.get_running_loop().remove_reader(child.channel.fileno())
+            child.is_ready = False
+        if READY in said:
+            child.is_ready = True
+        if STOPPING in said:
+            child.is_stopping = True
+        self._changed.set()
+
+    def _forget(self, place: int, child: _Child) -> None:
+        child.is_ready = False
+        asyncio.get_running_loop().remove_reader(child.channel.fileno())
+        child.channel.close()
+        if self._children.get(place) is child:
+            del self._children[place]
+        self._changed.set()
+
+    # Connections
+
+    async def _accept_for_ever(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            # Until somebody can serve it, a connection is best left in the queue.
+            while not self._takers():
+                self._changed.clear()
+                await self._changed.wait()
+            try:
+                connection, _ = await loop.sock_accept(self._listener)
+            except OSError as error:
+                log.warning("no connection can be accepted", error=os.strerror(error.errno or 0))
+                await asyncio.sleep(0.1)
+                continue
+            with connection:
+                while not self._hand_over(connection):
+                    await asyncio.sleep(0.01)
+
+    def _takers(self) -> list[_Child]:
+        """Who is ready; if all are about to stop, they still say so to whoever asks."""
+        ready = [child for child in self._children.values() if child.is_ready]
+        return [child for child in ready if not child.is_stopping] or ready
+
+    def _hand_over(self, connection: socket.socket) -> bool:
+        takers = self._takers()
+        for _ in takers:
+            self._turn += 1
+            child = takers[self._turn % len(takers)]
+            try:
+                socket.send_fds(child.channel, [b"c"], [connection.fileno()])
+                return True
+            except OSError:
+                # It is full of connections that it has not taken yet, or just gone.
+                continue
+        return False

@@ -1,0 +1,284 @@
+"""Feeders that share the shards, each with lines to the others; their looks are off, so that only messages help."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
+
+import pytest
+
+from duetime.cluster.postgres import PostgresCoordinator
+from duetime.database.pool import Database
+from duetime.errors import Unavailable
+from duetime.ids import SHARDS
+from duetime.lifecycle.holders import Named
+from duetime.model.task import Kind, LeasedTask, TaskState
+from duetime.scheduler import feed
+from duetime.scheduler.core import Ask
+from duetime.scheduler.feed import Feeder
+from duetime.scheduler.sharing import SharedFeeder
+from engine import Engine
+
+SECRET = b"secret" * 6
+
+
+class Node(Engine):
+    """Every move, with a feeder that shares the shards."""
+
+    def __init__(self, database: Database, name: str) -> None:
+        super().__init__(database)
+        self.name = name
+        self.feeder = Feeder(database, self.lanes, self.onward)
+        coordinator = PostgresCoordinator(database, "test")
+        self.shared = SharedFeeder(name, SECRET, coordinator, database, self.feeder, self.lanes, self.holders)
+        self.wake_also(self.shared.wake)
+
+    async def ask(self, worker: str = "w", room: int = 10, queue: str = "default") -> Ask:
+        holder = await self.holders.register(self.tenant, worker)
+        return Ask(holder, self.tenant, Kind.PULL, frozenset({queue}), frozenset(), room)
+
+    async def poll(self, worker: str = "w", room: int = 10, queue: str = "default") -> "asyncio.Task[list[LeasedTask]]":
+        return asyncio.create_task(self.shared.lease(await self.ask(worker, room, queue), 60.0))
+
+    @property
+    def names(self) -> list[str]:
+        return [node.name for node in self.shared.nodes()]
+
+
+class Team:
+    def __init__(self, database: Database, tenant: int, stack: AsyncExitStack) -> None:
+        self._database = database
+        self._tenant = tenant
+        self._stack = stack
+        self.nodes: list[Node] = []
+
+    async def join(self, name: str) -> Node:
+        node = await self._stack.enter_async_context(running(self._database, name, self._tenant))
+        self.nodes.append(node)
+        await self.agree()
+        return node
+
+    async def leave(self, node: Node) -> None:
+        self.nodes.remove(node)
+        await node.shared.leave()
+        await node.feeder.stop()
+        await node.shared.close()
+        await self.agree()
+
+    async def agree(self) -> None:
+        """Wait until all see the same nodes."""
+        names = sorted(node.name for node in self.nodes)
+        async with asyncio.timeout(30):
+            while any(node.names != names for node in self.nodes):
+                await asyncio.sleep(0.01)
+
+    async def feeding(self, queue: str = "default") -> tuple[Node, list[Node]]:
+        """The node that feeds the tenant, and the others."""
+        lane = await self.nodes[0].lanes.ensure(self.nodes[0].lane_key(queue))
+        [owner] = [node for node in self.nodes if node.feeder._feeds(lane)]
+        return owner, [node for node in self.nodes if node is not owner]
+
+
+@asynccontextmanager
+async def running(database: Database, name: str, tenant: int) -> AsyncIterator[Node]:
+    node = Node(database, name)
+    node.tenant = tenant
+    await node.lanes.load()
+    await node.shared.join()
+    await node.feeder.start()
+    yield node
+    await node.shared.leave()
+    await node.feeder.stop()
+    await node.shared.close()
+
+
+@pytest.fixture
+async def team(database: Database, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Team]:
+    monkeypatch.setattr(feed, "LOOK_EVERY", timedelta(hours=1))
+    engine = await Engine.open(database)
+    async with AsyncExitStack() as stack:
+        team = Team(database, engine.tenant, stack)
+        await team.join("one")
+        await team.join("two")
+        yield team
+
+
+async def test_a_row_stored_on_one_node_is_claimed_by_the_one_that_feeds_it(team: Team) -> None:
+    owner, [other] = await team.feeding()
+    poll = await owner.poll()
+
+    [task] = await other.submit()
+
+    assert [leased.id for leased in await poll] == [task]
+
+
+async def test_a_lane_made_on_one_node_is_known_to_the_others_before_anything_is_in_it(team: Team) -> None:
+    owner, [other] = await team.feeding()
+    poll = await owner.poll(queue="new")
+
+    [task] = await other.submit(queue="new")
+
+    assert [leased.id for leased in await poll] == [task]
+    assert owner.lane_key("new") in (await owner.lanes.of_tenant(owner.tenant)).values()
+
+
+async def test_a_wake_is_repeated_until_it_is_heard(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner, [other] = await team.feeding()
+    poll = await owner.poll()
+    resolve, heard = owner.lanes.resolve, 0
+
+    async def be_deaf_twice(lane: int) -> object:
+        nonlocal heard
+        heard += 1
+        if heard <= 2:
+            raise Unavailable("not now")
+        return await resolve(lane)
+
+    monkeypatch.setattr(owner.lanes, "resolve", be_deaf_twice)
+    [task] = await other.submit()
+
+    assert [leased.id for leased in await poll] == [task]
+    assert heard == 3
+
+
+async def test_a_poll_on_another_node_gets_payloads_as_they_are_stored(team: Team) -> None:
+    _, [other] = await team.feeding()
+    poll = await other.poll()
+    payload = b'{ "kept":  1.00, "as": "\xc3\xbc" }'
+
+    await other.submit(payload=payload, labels={"a": "b"})
+    [leased] = await poll
+
+    assert leased.payload == payload
+    assert (await other.settle([leased])).settled == [leased.id]
+
+
+async def test_a_poll_that_is_given_up_takes_nothing(team: Team) -> None:
+    owner, [other] = await team.feeding()
+    poll = await other.poll()
+    await waits(owner)
+
+    poll.cancel()
+    await asyncio.wait([poll])
+    await gone(owner)
+    [task] = await owner.submit()
+
+    assert await owner.state(task) is TaskState.READY
+    assert [leased.number for leased in await (await other.poll())] == [1]
+
+
+async def test_waiting_polls_follow_the_shards_when_a_node_comes_and_when_it_goes(team: Team) -> None:
+    owner, [other] = await team.feeding()
+    polls = [await node.poll(f"w-{node.name}", room=1) for node in (owner, other)]
+    await waits(owner, 2)
+
+    await team.leave(owner)
+    tasks = await other.submit(2)
+
+    assert [[leased.id for leased in await poll] for poll in polls] == [[], tasks[:1]]
+    third = await team.join("three")
+    poll = await third.poll("w-three", room=1)
+    assert [leased.id for leased in await poll] == tasks[1:]
+
+
+async def test_what_waits_in_shards_that_came_is_looked_at_at_once(team: Team) -> None:
+    owner, [other] = await team.feeding()
+    [task] = await owner.submit(delay=0.3)
+
+    await team.leave(owner)
+
+    assert [leased.id for leased in await (await other.poll())] == [task]
+
+
+async def test_room_is_divided_between_the_nodes_that_feed_a_tenant(team: Team, database: Database) -> None:
+    owner, [other] = await team.feeding()
+    lane = owner.lanes.find(owner.lane_key())
+    assert lane is not None
+    elsewhere = next(shard for shard in range(SHARDS) if other.feeder._feeds(shard))
+    # A tenant that is spread over two shards.
+    await database.execute(
+        "INSERT INTO lane (id, tenant, queue, class, kind) VALUES ($1, $2, 'spread', 2, 0)",
+        (1 << 20) * SHARDS + elsewhere,
+        owner.tenant,
+    )
+    for node in team.nodes:
+        await node.lanes.load()
+    own = await owner.submit(10)
+    spread = await owner.submit(10, queue="spread")
+
+    rooms = other.shared._divide(await other.shared._shards_of(await other.ask()), 7)
+    got: list[LeasedTask] = []
+    while len(got) < 20:
+        ask = Ask((await other.ask()).holder, other.tenant, Kind.PULL, None, frozenset(), 7)
+        part = await other.shared.lease(ask, 30.0)
+        assert 0 < len(part) <= 7
+        got += part
+
+    assert sorted(rooms.values()) == [3, 4]
+    # Parts that the first answer overtook were given back, and came again.
+    assert {leased.id for leased in got} == {*own, *spread}
+
+
+async def test_one_node_hears_all_beats_of_a_worker(team: Team) -> None:
+    owner, [other] = await team.feeding()
+    [task] = await owner.submit()
+    await (await owner.poll())
+
+    # Beats that do not name it, in turn on both: one node sees that two in a row did not.
+    for node in (owner, other):
+        await node.shared.beat(node.tenant, "w", [])
+
+    assert await owner.state(task) is TaskState.READY
+    assert await owner.outcomes(task) == ["released"]
+
+
+async def test_a_node_that_heard_a_beat_long_ago_does_not_take_it_for_the_last_one(team: Team) -> None:
+    owner, [other] = await team.feeding()
+    [task] = await owner.submit()
+    await (await owner.poll())
+
+    # Not by the shared way: as if the shards had moved in between.
+    await owner.holders.beat(owner.tenant, "w", [])
+    await other.holders.beat(other.tenant, "w", [Named(task, 1)])
+    await owner.holders.beat(owner.tenant, "w", [])
+
+    assert await owner.state(task) is TaskState.RUNNING
+
+
+async def test_a_duty_belongs_to_one_node_and_passes_on(team: Team) -> None:
+    for duty in ("expire", "tidy", "retire"):
+        assert sum(node.shared.has_duty(duty) for node in team.nodes) == 1
+
+    [left, _] = team.nodes
+    await team.leave(team.nodes[1])
+
+    assert all(left.shared.has_duty(duty) for duty in ("expire", "tidy", "retire"))
+
+
+async def test_every_node_can_say_who_serves_a_lane(team: Team) -> None:
+    owner, [other] = await team.feeding()
+    lane = owner.lanes.find(owner.lane_key())
+    assert lane is not None
+    poll = await other.poll()
+    await waits(owner)
+
+    told = [await node.shared.describe(lane) for node in (owner, other)]
+
+    assert told[0] == told[1]
+    assert told[0] is not None
+    assert told[0].has_holders
+    poll.cancel()
+    await asyncio.wait([poll])
+
+
+async def waits(owner: Node, count: int = 1) -> None:
+    """Until so many polls have reached the feeder."""
+    async with asyncio.timeout(30):
+        while len(owner.feeder._waiting) < count:
+            await asyncio.sleep(0.005)
+
+
+async def gone(owner: Node) -> None:
+    async with asyncio.timeout(30):
+        while owner.feeder._waiting:
+            await asyncio.sleep(0.005)
