@@ -25,6 +25,7 @@ import uvicorn
 from duetime.admin.keys import Keys
 from duetime.admin.tenants import read_signing_secret
 from duetime.api.app import App
+from duetime.api.protocol import JoiningProtocol
 from duetime.cluster.contract import NodeView
 from duetime.cluster.postgres import PostgresCoordinator
 from duetime.config import Config
@@ -121,6 +122,7 @@ class Node:
         self._server = _Server(
             uvicorn.Config(
                 self.app,
+                http=JoiningProtocol,
                 log_config=None,
                 access_log=False,
                 # Nothing here asks for the client's address.

@@ -237,7 +237,8 @@ async def test_a_line_that_breaks_after_the_answer_does_not_spoil_it(database_ur
     for _ in range(3):
         async with database.connection() as connection:
             assert await connection.fetchval("SELECT 1") == 1
-            # The loss is noticed in the next round of the loop, when the pool is taking the connection back.
-            connection._con._transport.abort()
+            # The loss is noticed in the next round of the loop, when the connection has been given back.
+            connection._transport.abort()
+        await asyncio.sleep(0)
     assert [row["two"] for row in await database.fetch("SELECT 2 AS two")] == [2]
     await database.close()

@@ -240,6 +240,8 @@ class Life:
             )
         for lane in chosen:
             later = [task.wake for task in self._waiting_in(lane) if task.wake_ms > self.clock.set_ms]
+            if len(claims.taken.get(lane, [])) == len(slots):
+                later = []
             assert claims.later.get(lane) == min(filter(None, later), default=None)
         self.leased += taken
         self._note(Move.CLAIM, before, {task.id for task in taken})

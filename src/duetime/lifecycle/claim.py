@@ -29,7 +29,8 @@ class LaneOrder:
 class Claims(msgspec.Struct):
     #: Per lane, in order of wake.
     taken: dict[int, list[tuple[uuid.UUID, LeasedTask]]]
-    #: Per lane, where to look next: the first wake that is not due yet, or one that was, if there may be more.
+    #: Per lane that did not fill its room, where to look next: the first wake that is not due
+    #: yet, or one that was, if others took part of the share and there may be more.
     later: dict[int, uuid.UUID]
 
 
@@ -62,8 +63,12 @@ async def claim_due(
             claims.later[row["lane"]] = row["wake"]
         else:
             claims.taken.setdefault(row["lane"], []).append((row["wake"], _leased(row)))
-    for taken in claims.taken.values():
+    for lane, room in zip(lanes, rooms, strict=True):
+        taken = claims.taken.get(lane, [])
         taken.sort(key=_by_wake)
+        if len(taken) == room:
+            # It got all it asked for: what comes next was not looked for.
+            claims.later.pop(lane, None)
     return claims
 
 

@@ -1,6 +1,7 @@
 """Gather what concurrent callers ask for into one commit, without waiting when idle.
 
-While a flight is in the air, what arrives is gathered for the next one.  Each
+While a flight is in the air, what arrives is gathered for the next one, unless
+it is enough for a flight of its own beside it.  Each
 caller is answered after the commit that holds its part.  A flight that fails
 on its data is split until the bad part is alone, so that one caller's bad row
 does not fail strangers.
@@ -25,6 +26,10 @@ DATA_ERRORS = (
 )
 
 
+#: From this weight on a flight beside another one is worth a commit of its own.
+AMPLE = 200
+
+
 class Gather(Generic[Part, Answer]):
     def __init__(
         self,
@@ -37,7 +42,10 @@ class Gather(Generic[Part, Answer]):
         self._fly = fly
         self._weigh = weigh
         self._limit = limit
-        self._free_flights = flights
+        self._flights = flights
+        #: How many will still look for what waits.
+        self._in_air = 0
+        self._waiting_weight = 0
         self._waiting: deque[tuple[Part, asyncio.Future[Answer]]] = deque()
         self._flying: set[asyncio.Task[None]] = set()
 
@@ -48,8 +56,9 @@ class Gather(Generic[Part, Answer]):
         """
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting.append((part, answer))
-        if self._free_flights:
-            self._free_flights -= 1
+        self._waiting_weight += self._weigh(part)
+        if not self._in_air or (self._in_air < self._flights and self._waiting_weight >= AMPLE):
+            self._in_air += 1
             flight = asyncio.create_task(self._take_off())
             self._flying.add(flight)
             flight.add_done_callback(self._flying.discard)
@@ -65,16 +74,18 @@ class Gather(Generic[Part, Answer]):
             while self._waiting:
                 await self._deliver(self._next_load())
         finally:
-            self._free_flights += 1
+            self._in_air -= 1
 
     def _next_load(self) -> list[tuple[Part, asyncio.Future[Answer]]]:
         load = [self._waiting.popleft()]
         weight = self._weigh(load[0][0])
         while self._waiting:
-            weight += self._weigh(self._waiting[0][0])
-            if weight > self._limit:
+            more = self._weigh(self._waiting[0][0])
+            if weight + more > self._limit:
                 break
+            weight += more
             load.append(self._waiting.popleft())
+        self._waiting_weight -= weight
         return load
 
     async def _deliver(self, load: list[tuple[Part, asyncio.Future[Answer]]]) -> None:
