@@ -290,8 +290,9 @@ async def test_they_end_when_their_supervisor_is_killed_and_everything_starts_ag
         assert leased["id"] == task["id"]
 
 
-async def test_a_second_signal_ends_everything_at_once(fresh_pair: NodeProcess, queue: str) -> None:
+async def test_a_second_signal_ends_everything_at_once(fresh_pair: NodeProcess) -> None:
     children = children_of(fresh_pair.pid)
+    postgres = fresh_pair.postgres_pid()
     for pid in children:
         # So that a stop cannot end by itself.
         os.kill(pid, signal.SIGSTOP)
@@ -303,7 +304,7 @@ async def test_a_second_signal_ends_everything_at_once(fresh_pair: NodeProcess, 
     for pid in children:
         os.kill(pid, signal.SIGCONT)
 
-    await until(lambda: not any(services.is_running(pid) for pid in children))
+    await until(lambda: not any(services.is_running(pid) for pid in (*children, postgres)))
     assert fresh_pair.stop() == 128 + signal.SIGTERM
 
 
