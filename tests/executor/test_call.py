@@ -22,7 +22,7 @@ from duetime.executor.call import (
     timeout_of,
 )
 from duetime.executor.connection import Reason
-from duetime.executor.http import NoResponse, Origin, Response, Timings
+from duetime.executor.messages import NoResponse, Origin, Response, Timings
 from duetime.executor.signing import show_secret
 from duetime.lifecycle.settle import Report
 from duetime.model.task import LeasedTask, Options, Outcome, Target

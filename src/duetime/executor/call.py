@@ -20,7 +20,7 @@ import msgspec
 
 from duetime.clock import to_us
 from duetime.executor.connection import Reason
-from duetime.executor.http import NoResponse, Origin, Request, Response, Timings
+from duetime.executor.messages import NoResponse, Origin, Request, Response, Timings
 from duetime.executor.signing import sign
 from duetime.lifecycle.settle import Report
 from duetime.model.task import DEFAULT_TIMEOUT_SECONDS, LeasedTask, Outcome, Target
