@@ -9,6 +9,7 @@ long it waits.
 
 import asyncio
 import enum
+import functools
 import re
 import socket
 import time
@@ -18,6 +19,8 @@ from typing import cast
 import httptools
 
 from duetime.model.task import MAX_RESPONSE_BYTES
+
+Headers = tuple[tuple[bytes, bytes], ...]
 
 MAX_HEAD_BYTES = 64 * 1024
 MAX_DRAIN_BYTES = 256 * 1024
@@ -69,10 +72,11 @@ class Connection(asyncio.Protocol):
 
     def _clear(self) -> None:
         self.status = 0
-        self.headers: list[tuple[bytes, bytes]] = []
+        self.headers: Headers = ()
         self.body = b""
         self.is_truncated = False
         self.first_byte_at = 0.0
+        self._fields: list[tuple[bytes, bytes]] = []
         self._chunks: list[bytes] = []
         self._kept_bytes = 0
         self._received_bytes = 0
@@ -141,10 +145,7 @@ class Connection(asyncio.Protocol):
 
     def keep_alive_seconds(self) -> float | None:
         """How long the server said that it keeps an idle connection."""
-        for name, value in self.headers:
-            if name == b"keep-alive" and (found := _KEEP_ALIVE_TIMEOUT.search(value)):
-                return float(found[1])
-        return None
+        return _keep_alive_seconds(self.headers)
 
     def close(self) -> None:
         if self._transport is not None:
@@ -212,7 +213,7 @@ class Connection(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         # Trailers come after the head, and are not kept.
         if not self._has_head and self._is_waiting:
-            self.headers.append((name.lower(), value))
+            self._fields.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         parser = self._parser
@@ -223,6 +224,7 @@ class Connection(asyncio.Protocol):
             return
         self._has_head = True
         self._is_kept_alive = parser.should_keep_alive()
+        self.headers = tuple(self._fields)
         length = _body_length(self.headers)
         self._ends_with_connection = length is None
         if self._is_head:
@@ -247,7 +249,7 @@ class Connection(asyncio.Protocol):
         if not self._is_waiting:
             return
         if _is_interim(self.status):
-            self.headers = []
+            self._fields = []
             return
         self._finish(is_complete=True)
 
@@ -289,7 +291,19 @@ def _is_interim(status: int) -> bool:
     return 100 <= status < 200 and status != 101
 
 
-def _body_length(headers: list[tuple[bytes, bytes]]) -> int | None:
+# A server's headers are mostly those of its answer before.
+
+
+@functools.lru_cache(maxsize=128)
+def _keep_alive_seconds(headers: Headers) -> float | None:
+    for name, value in headers:
+        if name == b"keep-alive" and (found := _KEEP_ALIVE_TIMEOUT.search(value)):
+            return float(found[1])
+    return None
+
+
+@functools.lru_cache(maxsize=128)
+def _body_length(headers: Headers) -> int | None:
     """The body's length, 0 where it is chunked; None where only the connection's end ends it."""
     length: int | None = None
     for name, value in headers:

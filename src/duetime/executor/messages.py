@@ -1,11 +1,10 @@
 """What goes out to a target and what comes back, as data."""
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
 
-from duetime.executor.connection import Reason
+from duetime.executor.connection import Headers, Reason
 
 
 class Origin(NamedTuple):
@@ -16,8 +15,7 @@ class Origin(NamedTuple):
     port: int
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(msgspec.Struct, frozen=True):
     origin: Origin
     #: Head and body, as they are sent.
     content: bytes
@@ -35,18 +33,16 @@ class Timings(msgspec.Struct, omit_defaults=True):
     first_byte_ms: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
+class Response(msgspec.Struct, frozen=True):
     status: int
     #: Names in lower case.
-    headers: list[tuple[bytes, bytes]]
+    headers: Headers
     body: bytes
     is_truncated: bool
     timings: Timings
 
 
-@dataclass(frozen=True, slots=True)
-class NoResponse:
+class NoResponse(msgspec.Struct, frozen=True):
     reason: Reason
     message: str
     timings: Timings
