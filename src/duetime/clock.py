@@ -8,9 +8,11 @@ that is due by it is early.
 
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 Monotonic = Callable[[], float]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class DatabaseClock:
@@ -45,8 +47,7 @@ class DatabaseClock:
 
 
 def from_us(us: int) -> datetime:
-    seconds, rest = divmod(us, 1_000_000)
-    return datetime.fromtimestamp(seconds, UTC).replace(microsecond=rest)
+    return _EPOCH + timedelta(0, 0, us)
 
 
 def from_ms(ms: int) -> datetime:

@@ -6,6 +6,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+from duetime.executor.http import HttpClient
+from duetime.executor.messages import NoResponse, Request, Response
+
 Handler = Callable[["Visitor"], Awaitable[None]]
 
 
@@ -100,3 +103,13 @@ async def answer_everything(visitor: Visitor) -> None:
     """200 to every request, on one connection."""
     while await visitor.read_request() is not None:
         await visitor.answer(200, b'{"ok":true}', Content_Type="application/json")
+
+
+async def send(client: HttpClient, request: Request, timeout_seconds: float) -> Response | NoResponse:
+    """One call, to be awaited; whoever stops waiting breaks it off."""
+    answer: asyncio.Future[Response | NoResponse] = asyncio.get_running_loop().create_future()
+    call = client.begin(request, timeout_seconds, answer.set_result)
+    try:
+        return await answer
+    finally:
+        call.cancel()

@@ -22,7 +22,7 @@ from duetime.executor.call import (
     timeout_of,
 )
 from duetime.executor.connection import Reason
-from duetime.executor.http import NoResponse, Origin, Response, Timings
+from duetime.executor.messages import NoResponse, Origin, Response, Timings
 from duetime.executor.signing import show_secret
 from duetime.lifecycle.settle import Report
 from duetime.model.task import LeasedTask, Options, Outcome, Target
@@ -206,7 +206,7 @@ def test_the_time_out_is_the_targets_else_the_tasks_else_five_minutes() -> None:
 
 def answered(status: int = 200, body: bytes = b"", *, is_truncated: bool = False, **headers: str) -> Response:
     fields = [(name.replace("_", "-").lower().encode(), value.encode()) for name, value in headers.items()]
-    return Response(status, fields, body, is_truncated, Timings(total_ms=12.5, reused=True, first_byte_ms=10.0))
+    return Response(status, tuple(fields), body, is_truncated, Timings(total_ms=12.5, reused=True, first_byte_ms=10.0))
 
 
 def reported(answer: Response | NoResponse, **target) -> Report:

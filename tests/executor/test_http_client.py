@@ -13,9 +13,10 @@ import trustme
 
 from duetime.executor.connection import MAX_DRAIN_BYTES, MAX_HEAD_BYTES, Reason
 from duetime.executor.egress import Address, Guard, read_networks
-from duetime.executor.http import HttpClient, NoResponse, Origin, Request, Response
+from duetime.executor.http import HttpClient
+from duetime.executor.messages import NoResponse, Origin, Request, Response
 from duetime.model.task import MAX_RESPONSE_BYTES
-from executor.targets import LocalTarget, Visitor, answer_everything, serving
+from executor.targets import LocalTarget, Visitor, answer_everything, send, serving
 
 OPEN = read_networks(["127.0.0.0/8", "::1/128"])
 
@@ -54,13 +55,13 @@ def saying_and_staying(content: bytes) -> Callable[[Visitor], Awaitable[None]]:
 
 
 async def call(client: HttpClient, target: LocalTarget, timeout: float = 10.0, **options: str) -> Response:
-    answer = await client.send(request(target, **options), timeout)
+    answer = await send(client, request(target, **options), timeout)
     assert isinstance(answer, Response), answer
     return answer
 
 
 async def fail(client: HttpClient, target: LocalTarget, timeout: float = 10.0) -> NoResponse:
-    answer = await client.send(request(target), timeout)
+    answer = await send(client, request(target), timeout)
     assert isinstance(answer, NoResponse), answer
     return answer
 
@@ -119,9 +120,9 @@ async def test_a_close_that_only_the_kernel_knows_of_is_seen_before_a_connection
         return accepted
 
     with listener:
-        first, accepted = await asyncio.gather(client.send(ask, 10), asyncio.to_thread(serve_one))
+        first, accepted = await asyncio.gather(send(client, ask, 10), asyncio.to_thread(serve_one))
         accepted.close()
-        second, accepted = await asyncio.gather(client.send(ask, 10), asyncio.to_thread(serve_one))
+        second, accepted = await asyncio.gather(send(client, ask, 10), asyncio.to_thread(serve_one))
         accepted.close()
 
     assert isinstance(first, Response)
@@ -238,7 +239,7 @@ async def test_an_answer_that_comes_byte_by_byte_is_read(client: HttpClient) -> 
 
 async def test_the_answer_to_head_has_no_body_whatever_its_length_says(client: HttpClient) -> None:
     async with serving(saying_and_staying(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")) as target:
-        answer = await client.send(request(target, method="HEAD", body=b""), 10)
+        answer = await send(client, request(target, method="HEAD", body=b""), 10)
 
     assert isinstance(answer, Response)
     assert (answer.status, answer.body) == (200, b"")
@@ -305,7 +306,7 @@ async def test_chunks_of_nothing_but_extensions_end_too(client: HttpClient) -> N
             await visitor.send(b"e" * 4096)
 
     async with serving(handle) as target:
-        answer = await client.send(request(target), 10)
+        answer = await send(client, request(target), 10)
 
     assert isinstance(answer, Response | NoResponse)
     assert not isinstance(answer, NoResponse) or answer.reason is not Reason.TIMEOUT
@@ -407,11 +408,11 @@ async def test_an_early_answer_is_taken_and_its_connection_not_used_again(client
         await asyncio.get_running_loop().create_future()
 
     async with serving(handle) as target:
-        answer = await client.send(request(target, body=b"x" * 30_000_000), 10)
+        answer = await send(client, request(target, body=b"x" * 30_000_000), 10)
 
         assert isinstance(answer, Response)
         assert answer.status == 413
-        again = await client.send(request(target), 10)
+        again = await send(client, request(target), 10)
         assert again.timings.reused is False
 
 
@@ -444,7 +445,7 @@ async def test_a_cancelled_call_takes_its_connection_with_it(client: HttpClient)
         closed.set()
 
     async with serving(handle) as target:
-        under_way = asyncio.create_task(client.send(request(target), 10))
+        under_way = asyncio.create_task(send(client, request(target), 10))
         await asked.wait()
         under_way.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -475,7 +476,7 @@ async def test_a_connection_that_does_not_come_about_is_given_up_after_the_conne
             filler.connect_ex(("127.0.0.1", port))
         client = HttpClient(Guard(OPEN), connect_timeout_seconds=0.1)
 
-        answer = await client.send(Request(Origin("http", "127.0.0.1", port), b"GET / HTTP/1.1\r\n\r\n"), 30)
+        answer = await send(client, Request(Origin("http", "127.0.0.1", port), b"GET / HTTP/1.1\r\n\r\n"), 30)
 
         for filler in fillers:
             filler.close()
@@ -518,7 +519,7 @@ async def test_a_kept_connection_is_not_used_once_its_host_has_moved() -> None:
         await call(client, target, host="moving.example")
         addresses[:] = ["127.0.0.2"]
         now = 6.0
-        answer = await client.send(request(target, host="moving.example"), 10)
+        answer = await send(client, request(target, host="moving.example"), 10)
 
         assert isinstance(answer, NoResponse)
         assert answer.reason is Reason.REFUSED
@@ -531,7 +532,7 @@ async def test_a_name_that_is_not_resolved_fails_the_call() -> None:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     client = HttpClient(Guard(resolve=resolve))
-    answer = await client.send(Request(Origin("http", "nowhere.example", 80), b""), 10)
+    answer = await send(client, Request(Origin("http", "nowhere.example", 80), b""), 10)
 
     assert isinstance(answer, NoResponse)
     assert answer.reason is Reason.RESOLVE
@@ -571,8 +572,8 @@ def tls_client(ca_file: str | None, names: dict[str, str]) -> HttpClient:
 async def test_tls_is_verified_against_the_name_and_kept(authority: trustme.CA, ca_file: str) -> None:
     client = tls_client(ca_file, {"hooks.example": "127.0.0.1"})
     async with serving(answer_everything, server_tls(authority, "hooks.example")) as target:
-        first = await client.send(tls_request(target, "hooks.example"), 10)
-        second = await client.send(tls_request(target, "hooks.example"), 10)
+        first = await send(client, tls_request(target, "hooks.example"), 10)
+        second = await send(client, tls_request(target, "hooks.example"), 10)
 
         assert isinstance(first, Response), first
         assert isinstance(second, Response), second
@@ -593,7 +594,7 @@ async def test_tls_that_cannot_be_verified_fails_the_call(authority: trustme.CA,
         await visitor.answer(400)
 
     async with serving(refuse, tls) as target:
-        answer = await client.send(tls_request(target, "hooks.example"), 10)
+        answer = await send(client, tls_request(target, "hooks.example"), 10)
         await client.close()
 
         assert target.received == []
@@ -609,7 +610,7 @@ async def test_a_handshake_that_does_not_end_is_given_up_after_the_connect_time(
 
     client = HttpClient(Guard(OPEN), ca_file=ca_file, connect_timeout_seconds=0.1)
     async with serving(handle) as target:
-        answer = await client.send(tls_request(target), 30)
+        answer = await send(client, tls_request(target), 30)
 
     assert isinstance(answer, NoResponse)
     assert answer.reason is Reason.TLS
@@ -626,7 +627,7 @@ async def test_a_body_that_ends_with_a_tls_connection_is_read(authority: trustme
         await visitor.writer.wait_closed()
 
     async with serving(handle, server_tls(authority, "hooks.example")) as target:
-        answer = await client.send(tls_request(target, "hooks.example"), 10)
+        answer = await send(client, tls_request(target, "hooks.example"), 10)
 
         assert isinstance(answer, Response), answer
         assert answer.body == b"abc"

@@ -3,11 +3,13 @@
 Whatever the server sends, an exchange ends with an answer or a failure, holds
 at most `MAX_HEAD_BYTES` of headers and `MAX_RESPONSE_BYTES` of body, and reads
 at most `MAX_DRAIN_BYTES` more to be able to keep the connection.  A request is
-written once and never again; who called decides what a failure means.
+written once and never again; who called decides what a failure means, and how
+long it waits.
 """
 
 import asyncio
 import enum
+import functools
 import re
 import socket
 import time
@@ -17,6 +19,8 @@ from typing import cast
 import httptools
 
 from duetime.model.task import MAX_RESPONSE_BYTES
+
+Headers = tuple[tuple[bytes, bytes], ...]
 
 MAX_HEAD_BYTES = 64 * 1024
 MAX_DRAIN_BYTES = 256 * 1024
@@ -35,6 +39,7 @@ class Reason(enum.StrEnum):
     TIMEOUT = "timeout"
     CLOSED = "closed"
     PROTOCOL = "protocol"
+    INTERNAL = "internal"
 
 
 class ExchangeError(Exception):
@@ -54,7 +59,10 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._socket: socket.socket | None = None
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
-        self._waiter: asyncio.Future[None] | None = None
+        self._on_end: Callable[[ExchangeError | None], None] | None = None
+        #: An exchange is under way; when it is over, `_on_end` is yet to be told.
+        self._is_waiting = False
+        self._problem: ExchangeError | None = None
         #: Monotonic time until which it may be used again.
         self.usable_until = 0.0
         self.exchanges = 0
@@ -64,10 +72,11 @@ class Connection(asyncio.Protocol):
 
     def _clear(self) -> None:
         self.status = 0
-        self.headers: list[tuple[bytes, bytes]] = []
+        self.headers: Headers = ()
         self.body = b""
         self.is_truncated = False
         self.first_byte_at = 0.0
+        self._fields: list[tuple[bytes, bytes]] = []
         self._chunks: list[bytes] = []
         self._kept_bytes = 0
         self._received_bytes = 0
@@ -81,26 +90,32 @@ class Connection(asyncio.Protocol):
         """The socket under the transport, to look whether it was closed by the other side."""
         self._socket = sock
 
-    async def exchange(self, request: bytes, *, is_head: bool, deadline: float) -> None:
-        """Send a request and read its answer until a time of the loop; raises ExchangeError."""
-        assert self._waiter is None
+    def exchange(self, request: bytes, on_end: Callable[[ExchangeError | None], None], *, is_head: bool) -> None:
+        """Send a request; `on_end` hears once, and never from in here, that there is an answer or why not."""
+        assert self._on_end is None
+        self._on_end = on_end
+        self._problem = None
         if self._transport is None or self._transport.is_closing():
-            raise ExchangeError(Reason.CLOSED, "the connection was closed before the request was sent")
+            self._problem = ExchangeError(Reason.CLOSED, "the connection was closed before the request was sent")
+            self._loop.call_soon(self._tell)
+            return
         if self.exchanges:
             self._clear()
         self.exchanges += 1
         self._is_head = is_head
-        waiter = self._waiter = self._loop.create_future()
-        timer = self._loop.call_at(deadline, self._time_out)
+        self._is_waiting = True
         self._transport.write(request)
-        try:
-            await waiter
-        finally:
-            timer.cancel()
-            if self._waiter is not None:
-                # The caller went away: what is under way must not become somebody else's answer.
-                self._waiter = None
-                self.abort()
+
+    def time_out(self) -> None:
+        """The time for the exchange is over."""
+        self._fail(Reason.TIMEOUT, "no answer in time" if not self._has_head else "the answer did not end in time")
+        self._tell()
+
+    def leave(self) -> None:
+        """The caller goes away and hears no more; what is under way must not become somebody else's answer."""
+        self._on_end = None
+        self._is_waiting = False
+        self.abort()
 
     def can_be_kept(self) -> bool:
         """Whether the next request may follow on this connection."""
@@ -130,10 +145,7 @@ class Connection(asyncio.Protocol):
 
     def keep_alive_seconds(self) -> float | None:
         """How long the server said that it keeps an idle connection."""
-        for name, value in self.headers:
-            if name == b"keep-alive" and (found := _KEEP_ALIVE_TIMEOUT.search(value)):
-                return float(found[1])
-        return None
+        return _keep_alive_seconds(self.headers)
 
     def close(self) -> None:
         if self._transport is not None:
@@ -151,7 +163,7 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        if self._waiter is None or self._parser is None:
+        if not self._is_waiting or self._parser is None:
             # Nothing was asked: whatever this is, the next answer could not be told from it.
             self.abort()
             return
@@ -165,9 +177,13 @@ class Connection(asyncio.Protocol):
         except httptools.HttpParserError as error:
             self._is_broken = True
             self._fail(Reason.PROTOCOL, f"the answer is not HTTP/1.1: {error}")
-            return
-        if self._waiter is None:
-            return
+        if self._is_waiting:
+            self._bound_answer()
+        if not self._is_waiting:
+            # Not before the parser has seen all of this: who hears it may send the next request at once.
+            self._tell()
+
+    def _bound_answer(self) -> None:
         if not self._has_head:
             if self._received_bytes > MAX_HEAD_BYTES:
                 self._fail(Reason.PROTOCOL, f"the answer's headers are larger than {MAX_HEAD_BYTES // 1024} KiB")
@@ -190,24 +206,25 @@ class Connection(asyncio.Protocol):
     # What the parser tells.
 
     def on_message_begin(self) -> None:
-        if self._waiter is None:
+        if not self._is_waiting:
             # A second answer to one request.
             self._is_broken = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
         # Trailers come after the head, and are not kept.
-        if not self._has_head and self._waiter is not None:
-            self.headers.append((name.lower(), value))
+        if not self._has_head and self._is_waiting:
+            self._fields.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         parser = self._parser
-        if self._waiter is None or parser is None:
+        if not self._is_waiting or parser is None:
             return
         self.status = parser.get_status_code()
         if _is_interim(self.status):
             return
         self._has_head = True
         self._is_kept_alive = parser.should_keep_alive()
+        self.headers = tuple(self._fields)
         length = _body_length(self.headers)
         self._ends_with_connection = length is None
         if self._is_head:
@@ -217,7 +234,7 @@ class Connection(asyncio.Protocol):
             self._is_kept_alive = False
 
     def on_body(self, data: bytes) -> None:
-        if self._waiter is None:
+        if not self._is_waiting:
             return
         room = MAX_RESPONSE_BYTES - self._kept_bytes
         if room > 0:
@@ -229,35 +246,35 @@ class Connection(asyncio.Protocol):
                 self._finish(is_complete=False)
 
     def on_message_complete(self) -> None:
-        if self._waiter is None:
+        if not self._is_waiting:
             return
         if _is_interim(self.status):
-            self.headers = []
+            self._fields = []
             return
         self._finish(is_complete=True)
 
     # How an exchange ends.
 
     def _finish(self, *, is_complete: bool) -> None:
-        waiter, self._waiter = self._waiter, None
+        self._is_waiting = False
         self.body = b"".join(self._chunks)
         self._chunks = []
         if not is_complete:
             self._is_broken = True
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
 
     def _fail(self, reason: Reason, message: str) -> None:
-        waiter, self._waiter = self._waiter, None
-        if waiter is not None and not waiter.done():
-            waiter.set_exception(ExchangeError(reason, message))
+        if self._is_waiting:
+            self._is_waiting = False
+            self._problem = ExchangeError(reason, message)
         self.abort()
 
-    def _time_out(self) -> None:
-        self._fail(Reason.TIMEOUT, "no answer in time" if not self._has_head else "the answer did not end in time")
+    def _tell(self) -> None:
+        on_end, self._on_end = self._on_end, None
+        if on_end is not None:
+            on_end(self._problem)
 
     def _end_by_close(self, error: Exception | None) -> None:
-        if self._waiter is None:
+        if not self._is_waiting:
             return
         if self._has_head and self._ends_with_connection and error is None:
             self._finish(is_complete=False)
@@ -267,13 +284,26 @@ class Connection(asyncio.Protocol):
             self._fail(Reason.CLOSED, "the server closed a kept connection before it answered")
         else:
             self._fail(Reason.CLOSED, "the server closed the connection before it answered")
+        self._tell()
 
 
 def _is_interim(status: int) -> bool:
     return 100 <= status < 200 and status != 101
 
 
-def _body_length(headers: list[tuple[bytes, bytes]]) -> int | None:
+# A server's headers are mostly those of its answer before.
+
+
+@functools.lru_cache(maxsize=128)
+def _keep_alive_seconds(headers: Headers) -> float | None:
+    for name, value in headers:
+        if name == b"keep-alive" and (found := _KEEP_ALIVE_TIMEOUT.search(value)):
+            return float(found[1])
+    return None
+
+
+@functools.lru_cache(maxsize=128)
+def _body_length(headers: Headers) -> int | None:
     """The body's length, 0 where it is chunked; None where only the connection's end ends it."""
     length: int | None = None
     for name, value in headers:

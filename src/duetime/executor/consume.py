@@ -8,23 +8,23 @@ a former holder lost is begun only after a beat that says so was acknowledged.
 """
 
 import asyncio
-import functools
 import secrets
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import structlog
 
 from duetime.clock import DatabaseClock
 from duetime.errors import Unavailable
-from duetime.executor.call import TargetError, build_request, host_of, report_answer, report_failure, timeout_of
+from duetime.executor.call import host_of, report_failure
+from duetime.executor.calling import Caller, KeyOf, SecretOf
 from duetime.executor.held import GiveBack, Held, Phase, backoff_of
 from duetime.executor.hosts import GRACE_SECONDS, HostSlots
 from duetime.executor.http import HttpClient
 from duetime.executor.outbox import Outbox
 from duetime.lifecycle.holders import BEAT_EVERY_SECONDS, Holders, Named
 from duetime.lifecycle.settle import Report, Settler
-from duetime.model.task import Kind, LaneKey, LeasedTask, Outcome
+from duetime.model.task import Kind, LeasedTask
 from duetime.scheduler.feed import Ask, Feeder
 
 #: Less than the 5 s after which a task that was not begun is released.
@@ -38,9 +38,6 @@ _AWAY_SECONDS = 0.5
 _LEAST_ALLOWANCE = 8
 _FLUSH_SECONDS = 5.0
 _TENANT = 0
-
-SecretOf = Callable[[int], Awaitable[bytes]]
-KeyOf = Callable[[int], LaneKey | None]
 
 log = structlog.get_logger(__name__)
 
@@ -61,13 +58,12 @@ class Executor:
         max_calls_per_host: int = 64,
         beat_every_seconds: float = BEAT_EVERY_SECONDS,
     ) -> None:
+        self._loop = asyncio.get_running_loop()
         self._feeder = feeder
         self._holders = holders
         self._settler = settler
-        self._client = client
         self._clock = clock
-        self._secret_of = secret_of
-        self._key_of = key_of
+        self._caller = Caller(client, clock, secret_of, key_of, self._over)
         self._max_calls = max_calls
         self._allowance = max_calls
         self._beat_every_seconds = beat_every_seconds
@@ -81,6 +77,7 @@ class Executor:
         self._returning: Outbox[tuple[Held, GiveBack]] = Outbox(self._return, lambda item: self._forget(item[0]))
         self._sweeper: asyncio.TimerHandle | None = None
         self._leasing: asyncio.Task[object] | None = None
+        self._has_no_calls = asyncio.Event()
         self._is_stopping = False
         self._is_stopped = asyncio.Event()
 
@@ -107,7 +104,11 @@ class Executor:
                     if not task.cancelled():
                         task.result()
         finally:
-            everything += [held.call for held in self._held.values() if held.call is not None]
+            for held in self._held.values():
+                if isinstance(held.call, asyncio.Task):
+                    everything.append(held.call)
+                elif held.call is not None:
+                    held.call.cancel()
             for task in everything:
                 task.cancel()
             await asyncio.gather(*everything, return_exceptions=True)
@@ -128,14 +129,16 @@ class Executor:
             for held in [held for held in self._held.values() if held.phase is phase]:
                 self._leave_line(held)
                 self._end(held, GiveBack(0.0))
-        calls = [held.call for held in self._held.values() if held.call is not None]
-        if calls:
-            await asyncio.wait(calls, timeout=deadline_seconds)
+        try:
+            async with asyncio.timeout(deadline_seconds):
+                while self._hosts.running:
+                    self._has_no_calls.clear()
+                    await self._has_no_calls.wait()
+        except TimeoutError:
+            pass
         for held in list(self._held.values()):
-            if held.phase is Phase.CALLING and held.call is not None and not held.call.done():
+            if held.phase is Phase.CALLING:
                 self._abort(held)
-        # Calls that ended just now are yet to hand in their ends.
-        await asyncio.sleep(0)
         try:
             async with asyncio.timeout(_FLUSH_SECONDS):
                 await self._settling.emptied()
@@ -187,8 +190,7 @@ class Executor:
         self._allowance = max(_LEAST_ALLOWANCE, self._allowance // 2)
 
     def _take(self, tasks: Iterable[LeasedTask], is_alive: bool) -> None:
-        loop = asyncio.get_running_loop()
-        now, database_now = loop.time(), self._clock.now()
+        now, database_now = self._loop.time(), self._clock.now()
         is_full = False
         for task in tasks:
             former = self._held.get(task.id)
@@ -222,11 +224,11 @@ class Executor:
 
     def _sweep_soon(self) -> None:
         if self._sweeper is None:
-            self._sweeper = asyncio.get_running_loop().call_later(GRACE_SECONDS, self._sweep)
+            self._sweeper = self._loop.call_later(GRACE_SECONDS, self._sweep)
 
     def _sweep(self) -> None:
         self._sweeper = None
-        swept = self._hosts.sweep(asyncio.get_running_loop().time())
+        swept = self._hosts.sweep(self._loop.time())
         for held in swept:
             self._end(held, GiveBack(backoff_of(held.task)))
         if swept:
@@ -238,59 +240,33 @@ class Executor:
 
     def _begin(self, held: Held) -> None:
         held.phase = Phase.CALLING
-        held.call = asyncio.get_running_loop().create_task(self._call(held))
-        held.call.add_done_callback(functools.partial(self._called, held))
+        self._caller.begin(held)
 
-    async def _call(self, held: Held) -> Report | GiveBack:
-        task = held.task
-        try:
-            secret = await self._secret_of(task.lane)
-        except Unavailable:
-            return GiveBack(_AWAY_SECONDS)
-        now = self._clock.now()
-        if task.expires_at is not None and now >= task.expires_at:
-            return Report(task.id, task.number, Outcome.EXPIRED, completed_at=now)
-        if asyncio.get_running_loop().time() > held.begin_by:
-            return GiveBack(0.0)
-        key = self._key_of(task.lane)
-        try:
-            request = build_request(task, secret, int(now.timestamp()), key.queue if key is not None else None)
-        except TargetError as error:
-            return report_failure(task.id, task.number, str(error), reason="target", is_permanent=True)
-        held.is_started, held.started_at = True, now
-        answer = await self._client.send(request, timeout_of(task))
-        return report_answer(task, answer, now, self._clock.now())
-
-    def _called(self, held: Held, call: "asyncio.Task[Report | GiveBack]") -> None:
+    def _over(self, held: Held, end: Report | GiveBack) -> None:
+        """Its call has ended by itself."""
+        held.call = None
+        self._end(held, end)
         self._free(held.host)
-        if call.cancelled():
-            # Whoever cancelled it has decided what becomes of the task.
-            return
-        error = call.exception()
-        if error is None:
-            end: Report | GiveBack = call.result()
-        else:
-            log.error("a call broke", task=str(held.task.id), exc_info=error)
-            end = report_failure(
-                held.task.id,
-                held.task.number,
-                "the executor could not make the call",
-                reason="internal",
-                started_at=held.started_at,
-            )
-        if held.phase is Phase.CALLING:
-            self._end(held, end)
+
+    def _break_off(self, held: Held) -> None:
+        """Stop its call; what becomes of the task is decided by whoever wants that."""
+        held.phase = Phase.OVER
+        if held.call is not None:
+            held.call.cancel()
+            held.call = None
+        self._free(held.host)
 
     def _free(self, host: str) -> None:
-        following = self._hosts.free(host, asyncio.get_running_loop().time())
+        following = self._hosts.free(host, self._loop.time())
         if following is not None:
             self._prepare(following)
+        elif not self._hosts.running:
+            self._has_no_calls.set()
         self._has_room.set()
 
     def _abort(self, held: Held) -> None:
         """Stop a call because the executor stops."""
-        if held.call is not None:
-            held.call.cancel()
+        self._break_off(held)
         report = report_failure(
             held.task.id,
             held.task.number,
@@ -334,8 +310,8 @@ class Executor:
             # Its end is on the way; the answer to that forgets it.
             return
         self._leave_line(held)
-        if held.phase is Phase.CALLING and held.call is not None:
-            held.call.cancel()
+        if held.phase is Phase.CALLING:
+            self._break_off(held)
         self._forget(held)
 
     def _leave_line(self, held: Held) -> None:
@@ -348,7 +324,7 @@ class Executor:
     # Beating.
 
     async def _beat_for_ever(self) -> None:
-        loop = asyncio.get_running_loop()
+        loop = self._loop
         beat_at = loop.time() + self._beat_every_seconds
         while True:
             try:
@@ -364,6 +340,7 @@ class Executor:
         """Name what we hold, hear what to stop; then begin what was announced."""
         announced, self._announcing = self._announcing, []
         self._must_announce.clear()
+        self._caller.forget_secrets()
         held_now = list(self._held.values())
         named = [
             Named(held.task.id, held.task.number, held.is_started or held.phase is Phase.ANNOUNCING)
@@ -387,7 +364,7 @@ class Executor:
         return True
 
     def _give_back_late_announcements(self) -> None:
-        now = asyncio.get_running_loop().time()
+        now = self._loop.time()
         late = [held for held in self._announcing if held.begin_by <= now and held.phase is Phase.ANNOUNCING]
         self._announcing = [held for held in self._announcing if held not in late]
         for held in late:

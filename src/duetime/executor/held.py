@@ -5,7 +5,7 @@ import enum
 from dataclasses import dataclass
 from datetime import datetime
 
-from duetime.lifecycle.settle import Report
+from duetime.executor.http import Call
 from duetime.model.task import LeasedTask
 
 _FIRST_BACKOFF_SECONDS = 0.5
@@ -36,7 +36,8 @@ class Held:
     phase: Phase = Phase.WAITING
     is_started: bool = False
     started_at: datetime | None = None
-    call: asyncio.Task[Report | GiveBack] | None = None
+    #: What to cancel to break it off: its call, or before that the task that gets its secret.
+    call: Call | asyncio.Task[None] | None = None
 
 
 def backoff_of(task: LeasedTask) -> float:

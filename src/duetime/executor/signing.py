@@ -5,6 +5,7 @@ secret is the tenant's; people see it as `whsec_…`.
 """
 
 import base64
+import binascii
 import functools
 import hashlib
 
@@ -26,7 +27,7 @@ def sign(secret: bytes, message_id: str, timestamp: int, body: bytes) -> str:
     inner.update(f"{message_id}.{timestamp}.".encode() + body)
     outer = begun_outer.copy()
     outer.update(inner.digest())
-    return "v1," + base64.b64encode(outer.digest()).decode()
+    return "v1," + binascii.b2a_base64(outer.digest(), newline=False).decode()
 
 
 @functools.lru_cache(maxsize=1024)

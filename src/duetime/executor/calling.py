@@ -1,0 +1,122 @@
+"""Make the call of one attempt, and say how it ended.
+
+No call begins after its task's end, nor after the time by which it had to
+begin.  Whatever goes wrong ends the attempt; nothing is raised at the executor.
+"""
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+
+import structlog
+
+from duetime.clock import DatabaseClock
+from duetime.errors import Unavailable
+from duetime.executor.call import TargetError, build_request, report_answer, report_failure, timeout_of
+from duetime.executor.held import GiveBack, Held, Phase
+from duetime.executor.http import HttpClient
+from duetime.executor.messages import NoResponse, Response
+from duetime.lifecycle.settle import Report
+from duetime.model.task import LaneKey, Outcome
+
+_AWAY_SECONDS = 0.5
+
+SecretOf = Callable[[int], Awaitable[bytes]]
+KeyOf = Callable[[int], LaneKey | None]
+
+log = structlog.get_logger(__name__)
+
+
+class Caller:
+    """`over` hears once of each call that was begun and not cancelled, and never from in here."""
+
+    def __init__(
+        self,
+        client: HttpClient,
+        clock: DatabaseClock,
+        secret_of: SecretOf,
+        key_of: KeyOf,
+        over: Callable[[Held, Report | GiveBack], None],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._client = client
+        self._clock = clock
+        self._secret_of = secret_of
+        self._key_of = key_of
+        self._over = over
+        self._secrets: dict[int, bytes] = {}
+        self._beginning: list[Held] = []
+
+    def forget_secrets(self) -> None:
+        """Ask for them anew, in case they have been changed."""
+        self._secrets.clear()
+
+    def begin(self, held: Held) -> None:
+        """Begin its call, in the loop's next turn.
+
+        Many at once: a server that is woken by each request on its own costs both sides more.
+        """
+        if not self._beginning:
+            self._loop.call_soon(self._begin_all)
+        self._beginning.append(held)
+
+    def _begin_all(self) -> None:
+        beginning, self._beginning = self._beginning, []
+        for held in beginning:
+            if held.phase is not Phase.CALLING:
+                # It was broken off before it began.
+                continue
+            secret = self._secrets.get(held.task.lane)
+            if secret is not None:
+                self._call(held, secret)
+            else:
+                held.call = self._loop.create_task(self._get_secret(held))
+
+    async def _get_secret(self, held: Held) -> None:
+        try:
+            secret = self._secrets[held.task.lane] = await self._secret_of(held.task.lane)
+        except Unavailable:
+            self._over(held, GiveBack(_AWAY_SECONDS))
+        except Exception as error:
+            self._over(held, _broken(held, error))
+        else:
+            self._call(held, secret)
+
+    def _call(self, held: Held, secret: bytes) -> None:
+        task, now = held.task, self._clock.now()
+        end: Report | GiveBack
+        try:
+            if task.expires_at is not None and now >= task.expires_at:
+                end = Report(task.id, task.number, Outcome.EXPIRED, completed_at=now)
+            elif self._loop.time() > held.begin_by:
+                end = GiveBack(0.0)
+            else:
+                key = self._key_of(task.lane)
+                request = build_request(task, secret, int(now.timestamp()), key.queue if key is not None else None)
+                held.is_started, held.started_at = True, now
+                held.call = self._client.begin(request, timeout_of(task), functools.partial(self._answered, held, now))
+                return
+        except TargetError as error:
+            end = report_failure(task.id, task.number, str(error), reason="target", is_permanent=True)
+        except Exception as error:
+            end = _broken(held, error)
+        self._over(held, end)
+
+    def _answered(self, held: Held, started_at: datetime, answer: Response | NoResponse) -> None:
+        try:
+            end = report_answer(held.task, answer, started_at, self._clock.now())
+        except Exception as error:
+            end = _broken(held, error)
+        self._over(held, end)
+
+
+def _broken(held: Held, error: Exception) -> Report:
+    log.error("a call broke", task=str(held.task.id), exc_info=error)
+    return report_failure(
+        held.task.id,
+        held.task.number,
+        "the executor could not make the call",
+        reason="internal",
+        started_at=held.started_at,
+    )

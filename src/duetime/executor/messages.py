@@ -1,0 +1,52 @@
+"""What goes out to a target and what comes back, as data."""
+
+from typing import NamedTuple
+
+import msgspec
+
+from duetime.executor.connection import Headers, Reason
+
+
+class Origin(NamedTuple):
+    """Whom to speak to; `host` is in ASCII, without brackets."""
+
+    scheme: str
+    host: str
+    port: int
+
+
+class Request(msgspec.Struct, frozen=True):
+    origin: Origin
+    #: Head and body, as they are sent.
+    content: bytes
+    is_head: bool = False
+
+
+class Timings(msgspec.Struct, omit_defaults=True):
+    """Milliseconds; what did not take place is absent."""
+
+    total_ms: float
+    reused: bool
+    dns_ms: float | None = None
+    connect_ms: float | None = None
+    tls_ms: float | None = None
+    first_byte_ms: float | None = None
+
+
+class Response(msgspec.Struct, frozen=True):
+    status: int
+    #: Names in lower case.
+    headers: Headers
+    body: bytes
+    is_truncated: bool
+    timings: Timings
+
+
+class NoResponse(msgspec.Struct, frozen=True):
+    reason: Reason
+    message: str
+    timings: Timings
+
+
+def to_ms(seconds: float) -> float:
+    return int(seconds * 1_000_000) / 1000
