@@ -24,6 +24,7 @@ COMMANDS = {
     "keys": ("keys", "API keys and the signing secret"),
     "migrate": ("migrate", "bring the database's schema to this version of duetime"),
     "doctor": ("doctor", "check a database: settings, schema, invariants"),
+    "bench": ("bench", "measure an installation, and say what limits it"),
 }
 
 

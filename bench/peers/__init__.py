@@ -1,0 +1,28 @@
+"""The peers, by name, in the order in which tables show them."""
+
+from importlib import import_module
+from importlib.util import find_spec
+
+from bench.peers.base import Peer
+
+_MODULES = (
+    "duetime",
+    "graphile_worker",
+    "pg_boss",
+    "pgqueuer",
+    "procrastinate",
+    "bullmq",
+    "dramatiq",
+    "taskiq",
+    "celery",
+)
+
+
+def _read() -> dict[str, Peer]:
+    peers: list[Peer] = [
+        import_module(f"bench.peers.{name}").PEER for name in _MODULES if find_spec(f"bench.peers.{name}")
+    ]
+    return {peer.name: peer for peer in peers}
+
+
+PEERS: dict[str, Peer] = _read()

@@ -1,0 +1,30 @@
+"""The scenarios, by name, in the order in which they are run."""
+
+from importlib import import_module
+from importlib.util import find_spec
+
+from bench.scenarios.contract import Scenario
+
+_MODULES = (
+    "submit",
+    "drain",
+    "sustained",
+    "lag",
+    "burst",
+    "limit",
+    "targets",
+    "load",
+    "waiting",
+    "snapshot",
+    "soak",
+)
+
+
+def _read() -> dict[str, Scenario]:
+    scenarios: list[Scenario] = [
+        import_module(f"bench.scenarios.{name}").SCENARIO for name in _MODULES if find_spec(f"bench.scenarios.{name}")
+    ]
+    return {scenario.name: scenario for scenario in scenarios}
+
+
+SCENARIOS: dict[str, Scenario] = _read()
