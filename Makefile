@@ -33,7 +33,7 @@ format: $(VENV)/.installed-dev ## Format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/.installed-dev ## Measure throughput and lag on this machine
+bench: $(VENV)/.installed-dev ## Measure duetime and its peers here, and write docs/benchmarks.md
 	$(BIN)/python -m bench
 
 lock: $(BIN)/python ## Lock the newest versions that fit (requirements/*.txt)
@@ -49,7 +49,7 @@ packages:
 	@.ci/packages
 
 clean: ## Remove what was built and installed, but no data
-	rm -rf "$(VENV)" dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf "$(VENV)" .bench/peers .bench/run dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:

@@ -15,10 +15,13 @@ START_SECONDS = 60.0
 class NodeProcess:
     """One `duetime up` with its data folder; `url` and `key` once it is ready."""
 
-    def __init__(self, data: Path, *, port: int = 0, arguments: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, data: Path, *, port: int = 0, arguments: tuple[str, ...] = (), python: tuple[str, ...] = (sys.executable,)
+    ) -> None:
         self.data = data
         self.port = port
         self.arguments = arguments
+        self.python = python
         self.url = ""
         self.key = ""
         self.log = data.parent / f"{data.name}.log"
@@ -30,7 +33,7 @@ class NodeProcess:
         return self._process.pid
 
     def start(self) -> "NodeProcess":
-        command = [sys.executable, "-m", "duetime.cli.main", "up", "--json", "--port", str(self.port)]
+        command = [*self.python, "-m", "duetime.cli.main", "up", "--json", "--port", str(self.port)]
         command += ["--data", str(self.data), *self.arguments]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(

@@ -25,6 +25,7 @@ COMMANDS = {
     "cluster": ("cluster", "the nodes and how many shards each feeds"),
     "migrate": ("migrate", "bring the database's schema to this version of duetime"),
     "doctor": ("doctor", "check a database: settings, schema, invariants"),
+    "bench": ("bench", "measure an installation, and say what limits it"),
 }
 
 

@@ -1,0 +1,54 @@
+"""A Markdown page with plots beside it, and how figures are written on it."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+#: The folders of a path that begins at the root; an address has a name before its first slash.
+_FOLDERS = re.compile(r"(?<![\w.:/-])/(?:[\w.@+-]+/)+")
+
+
+class Page:
+    """Paragraphs, tables and plots, in the order in which they were added."""
+
+    def __init__(self) -> None:
+        self._parts: list[str] = []
+        self._plots: dict[str, str] = {}
+
+    def add(self, part: str) -> None:
+        self._parts.append(part.strip())
+
+    def draw(self, name: str, title: str, plot: str) -> None:
+        self._plots[name] = plot
+        self._parts.append(f"![{title}](benchmarks/{name}.svg)")
+
+    def save(self, folder: Path, name: str) -> None:
+        """NAME.md, and the plots in a folder NAME that holds nothing else."""
+        plots = folder / name
+        plots.mkdir(parents=True, exist_ok=True)
+        for old in plots.glob("*.svg"):
+            if old.stem not in self._plots:
+                old.unlink()
+        for each, plot in self._plots.items():
+            (plots / f"{each}.svg").write_text(plot, "utf-8")
+        (folder / f"{name}.md").write_text("\n\n".join(self._parts) + "\n", "utf-8")
+
+
+def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [titles, ["---"] * len(titles), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def cell(text: str) -> str:
+    """Text from elsewhere: on one line, without what would end a cell, and without the folders of this machine."""
+    return _FOLDERS.sub("…/", " ".join(text.split())).replace("|", "\\|").replace("<", "&lt;")
+
+
+def rate(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.0f}"
+
+
+def ms(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if abs(value) >= 10 else f"{value:.1f}"

@@ -1,0 +1,22 @@
+"""Celery on Redis, without results."""
+
+from bench.peers.base import Peer
+
+PEER = Peer(
+    name="celery",
+    language="python",
+    packages=(
+        "celery==5.7.0",
+        "redis==8.1.0",
+        "hiredis==3.5.0",
+    ),
+    server="redis",
+    program="celery.py",
+    modes=("one",),
+    tasks=6_000,
+    workers=2,
+    tuning=(
+        "Redis transport with hiredis, results ignored, prefetch multiplier 128 (its documentation: many "
+        "short tasks), no gossip, mingle or heartbeat; the solo pool in each of two processes."
+    ),
+)

@@ -1,0 +1,153 @@
+"""Which runs are made, in which order, and how long they will take.
+
+The runs of all peers in one scenario are interleaved: the first run of each, then
+the second of each, so that whatever disturbs the machine for a while disturbs
+them all.  Each round begins with another peer.  Peers on the same server follow
+each other.  A peer that breaks keeps what it said and is not run again in that
+variant; the rest goes on.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.peers.base import Installation, Peer
+from bench.processes import BenchError
+from bench.results import Measurement, Run
+from bench.scenarios.contract import Options, Scenario
+from bench.stage import Hall
+
+
+@dataclass(frozen=True)
+class Step:
+    """One run of one peer in one variant of a scenario."""
+
+    scenario: Scenario
+    peer: Peer
+    variant: str
+    round: int
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return self.scenario.name, self.peer.name, self.variant
+
+    def __str__(self) -> str:
+        return " ".join(filter(None, (self.scenario.name, self.peer.name, self.variant and f"({self.variant})")))
+
+
+def make_steps(scenarios: Sequence[Scenario], peers: Sequence[Peer], options: Options) -> list[Step]:
+    """All runs, in their order."""
+    return [step for scenario in scenarios for step in _steps_of(scenario, peers, options)]
+
+
+def _steps_of(scenario: Scenario, peers: Sequence[Peer], options: Options) -> Iterator[Step]:
+    servers = ("postgres", "redis")
+    groups = [[peer for peer in peers if (peer.server == "redis") == (server == "redis")] for server in servers]
+    for number in range(scenario.runs(options)):
+        for group in groups:
+            first = number % len(group) if group else 0
+            for peer in group[first:] + group[:first]:
+                for variant in scenario.variants(peer, options):
+                    yield Step(scenario, peer, variant, number)
+
+
+class Durations:
+    """How long each kind of step took last time, in a file, to tell how long it will take."""
+
+    def __init__(self, file: Path, options: Options) -> None:
+        self._file = file
+        self._options = options
+        try:
+            self._seen: dict[str, float] = json.loads(file.read_text())
+        except (OSError, ValueError):
+            self._seen = {}
+
+    def estimate(self, step: Step) -> float:
+        return self._seen.get(self._name(step)) or step.scenario.seconds(step.peer, step.variant, self._options)
+
+    def learn(self, step: Step, seconds: float) -> None:
+        self._seen[self._name(step)] = round(seconds, 2)
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        self._file.write_text(json.dumps(self._seen, indent=1, sort_keys=True))
+
+    def _name(self, step: Step) -> str:
+        size = "quick" if self._options.is_quick else str(self._options.tasks or "")
+        return "/".join(filter(None, (*step.key, size)))
+
+
+class Record:
+    """What the runs have given so far."""
+
+    def __init__(self, steps: Sequence[Step]) -> None:
+        self._keys = dict.fromkeys(step.key for step in steps)
+        self._runs: dict[tuple[str, str, str], list[Run]] = {}
+        self._errors: dict[tuple[str, str, str], str] = {}
+
+    def add(self, step: Step, run: Run) -> None:
+        self._runs.setdefault(step.key, []).append(run)
+
+    def fail(self, step: Step, error: str) -> None:
+        self._errors[step.key] = error
+
+    def has_failed(self, step: Step) -> bool:
+        return step.key in self._errors
+
+    def measurements(self) -> list[Measurement]:
+        """Of all that was measured or has failed, scenario by scenario."""
+        made = [key for key in self._keys if key in self._runs or key in self._errors]
+        return [Measurement.of(*key, self._runs.get(key, []), self._errors.get(key, "")) for key in made]
+
+
+async def carry_out(
+    steps: Sequence[Step],
+    hall: Hall,
+    installations: Mapping[str, Installation],
+    options: Options,
+    durations: Durations,
+    record: Record,
+) -> None:
+    """Make all the runs, into the record."""
+    for place, step in enumerate(steps):
+        if record.has_failed(step):
+            continue
+        left = sum(durations.estimate(each) for each in steps[place:] if not record.has_failed(each))
+        runs = step.scenario.runs(options)
+        say(f"[{place + 1}/{len(steps)}, {tell_time(left)} left] {step}, run {step.round + 1} of {runs}")
+        began = time.monotonic()
+        try:
+            async with hall.stage(step.peer, installations[step.peer.name]) as stage:
+                run = await step.scenario.measure(stage, step.variant, options)
+        except* Exception as group:
+            # Whatever goes wrong with one peer is told in the results, and the others are still measured.
+            error = tell_error(group)
+            record.fail(step, error)
+            say(f"    failed: {error}")
+        else:
+            record.add(step, run)
+            durations.learn(step, time.monotonic() - began)
+            say(f"    {tell_run(run)}")
+
+
+def tell_error(error: BaseException) -> str:
+    """The first error of a group, in words."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return str(error) if isinstance(error, BenchError) else f"{type(error).__name__}: {error}"
+
+
+def tell_run(run: Run) -> str:
+    """The figures of one run, in one line."""
+    figures = ", ".join(f"{name} {value:,.1f}" for name, value in run.figures.items() if name != "tasks")
+    spent = ", ".join(f"{part} {value:,.0f}" for part, value in run.cpu.items())
+    return figures + (f"; CPU µs a task: {spent}" if spent else "")
+
+
+def tell_time(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,43 @@
+"""How many tasks a second go all the way: one producer submits in bulk while the workers work.
+
+Tasks by the seconds from the first submission to the last task begun.  duetime
+is measured with the idempotency keys that its SDK gives to every call, and once
+without any (`no keys`).
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+from bench.peers.base import Peer
+from bench.results import Run
+from bench.scenarios.contract import Options, Scenario
+from bench.stage import Stage
+
+NO_KEYS = "no keys"
+
+
+def find_variants(peer: Peer, options: Options) -> Sequence[str]:
+    return ("", NO_KEYS) if peer.language == "duetime" else ("",)
+
+
+async def measure(stage: Stage, variant: str, options: Options) -> Run:
+    tasks = options.tasks_of(stage.peer)
+    mode = "bulk-bare" if variant == NO_KEYS else stage.peer.best_mode
+    async with stage.workers() as workers:
+        meter = stage.meter(workers)
+        async with asyncio.TaskGroup() as group:
+            producing = group.create_task(stage.submit(mode, tasks))
+            working = group.create_task(workers.until(tasks))
+        submitted, last_at = producing.result(), working.result()
+        cpu = meter.since(tasks, producer=submitted.cpu_seconds)
+    figures = {"rate": tasks / (last_at - submitted.began_at), "submit_rate": submitted.rate, "tasks": tasks}
+    return Run(figures, cpu)
+
+
+def estimate(peer: Peer, variant: str, options: Options) -> float:
+    return 8.0 if options.is_quick else 20.0
+
+
+SCENARIO = Scenario(
+    "sustained", "tasks a second from a producer through the workers, both at once", find_variants, measure, estimate
+)

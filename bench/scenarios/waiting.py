@@ -1,0 +1,216 @@
+"""What waiting tasks cost: throughput and lag before and after ten million of them are put into the store.
+
+Variants: `tomorrow` (due from tomorrow on, over a week; submitted through the API)
+and `today` (due later today, so in the same partitions as the work; written by SQL,
+the rows that submit would write, in `task` and `due`).  All wait in the very lane
+that the measured tasks go through.  Sustained, drain, lag and burst are measured as
+in their own scenarios, the medians of three, on a node that has just started.
+
+After the fill the server is vacuumed and has nothing to do, as before it.
+
+Figures: `sustained_before`, `sustained_after`, `sustained_percent` and so on (`drain`,
+`p50_ms`, `p99_ms`, `burst_last_ms`; of milliseconds it is before by after, so that
+more is better everywhere), `memory_empty_mb`, `memory_filled_mb` (of the node that
+took them in), `memory_waiting_mb` (of one that has just started with them),
+`tasks`, `fill_rate`.
+"""
+
+import asyncio
+import dataclasses
+import statistics
+import time
+from collections.abc import Sequence
+
+import asyncpg
+import msgspec
+
+from bench.peers.base import Peer
+from bench.peers.programs.common import PAYLOAD
+from bench.peers.programs.duetime import TYPE
+from bench.processes import BenchError
+from bench.producing import check, memory_mb, node_of, producing, tell
+from bench.results import Run
+from bench.scenarios import burst, drain, lag, sustained
+from bench.scenarios.contract import Options, Scenario
+from bench.servers import Postgres
+from bench.stage import Stage
+from duetime.database.partitions import Partitions
+from duetime.database.pool import Database
+
+TASKS = 10_000_000
+QUICK_TASKS = 100_000
+REPEATS = 3
+DAY_SECONDS = 86_400
+SPREAD_SECONDS = 7 * DAY_SECONDS
+#: Tasks that are due today must still wait when the run is over.
+RUN_SECONDS = 1_800
+IDLE_SECONDS = 5.0
+FILL_SECONDS = 1_800.0
+#: Vacuum and analyse of what was filled in are done within this time.
+CALM_SECONDS = 600.0
+_PROGRESS_SECONDS = 10.0
+_SQL_BATCH = 50_000
+
+_LANE = "SELECT id FROM duetime.lane WHERE queue = 'default' AND class = 2 AND kind = 0 AND requires = '{}'"
+# Random times between two, as the API's fill has them; ids as submit mints them.
+_FILL = """
+WITH minted AS MATERIALIZED (
+    SELECT mint_wake(at_ms, $1, random_salt()) AS id, to_timestamp(at_ms / 1000.0) AS at
+      FROM (SELECT $4::bigint + floor(random() * ($5::bigint - $4::bigint))::bigint AS at_ms
+              FROM generate_series(1, $6::int)) AS chosen
+),
+asked AS (
+    INSERT INTO task (lane, id, type, payload, run_at, created_at)
+    SELECT $1, id, $2, $3, at, clock_timestamp()
+      FROM minted
+)
+INSERT INTO due (lane, wake, task, number)
+SELECT $1, id, id, 1
+  FROM minted
+"""
+_WAITING = "SELECT count(*) FROM duetime.due"
+_IS_CALM = "SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type = 'autovacuum worker'"
+
+
+def find_variants(peer: Peer, options: Options) -> Sequence[str]:
+    return ("tomorrow", "today") if peer.language == "duetime" else ()
+
+
+async def measure(stage: Stage, variant: str, options: Options) -> Run:
+    tasks = options.tasks or (QUICK_TASKS if options.is_quick else TASKS)
+    options = dataclasses.replace(options, tasks=None)
+    memory_empty = await _read_memory(stage)
+    before = await _measure_all(stage, options)
+    tell("before: " + _words(before))
+    began = time.monotonic()
+    await _fill(stage, variant, tasks)
+    fill_rate = tasks / (time.monotonic() - began)
+    memory_filled = await _read_memory(stage)
+    await _calm_down(stage, tasks)
+    await stage.restart_node()
+    memory_waiting = await _read_memory(stage)
+    after = await _measure_all(stage, options)
+    tell("after:  " + _words(after))
+    figures = {"tasks": float(tasks), "fill_rate": fill_rate, "memory_empty_mb": memory_empty}
+    figures |= {"memory_filled_mb": memory_filled, "memory_waiting_mb": memory_waiting}
+    for name in before:
+        ratio = before[name] / after[name] if name.endswith("_ms") else after[name] / before[name]
+        figures |= {f"{name}_before": before[name], f"{name}_after": after[name], f"{name}_percent": 100 * ratio}
+    return Run(figures)
+
+
+async def _measure_all(stage: Stage, options: Options) -> dict[str, float]:
+    """The medians of the scenarios' own figures."""
+    seen: dict[str, list[float]] = {}
+    for _ in range(1 if options.is_quick else REPEATS):
+        for scenario, figures in (
+            (sustained, {"rate": "sustained"}),
+            (drain, {"rate": "drain"}),
+            (lag, {"p50_ms": "p50_ms", "p99_ms": "p99_ms"}),
+            (burst, {"last_ms": "burst_last_ms", "early": "burst_early"}),
+        ):
+            run = await scenario.measure(stage, "", options)
+            for figure, shown in figures.items():
+                seen.setdefault(shown, []).append(run.figures[figure])
+    if any(seen.pop("burst_early")):
+        raise BenchError("tasks began before they were due")
+    return {name: statistics.median(values) for name, values in seen.items()}
+
+
+async def _fill(stage: Stage, variant: str, tasks: int) -> None:
+    now = time.time()
+    if variant == "tomorrow":
+        first = now + DAY_SECONDS
+        filling = _fill_by_api(stage, tasks, first, first + SPREAD_SECONDS)
+    else:
+        # Partitions are days of UTC.
+        end = (now // DAY_SECONDS + 1) * DAY_SECONDS
+        if now + 1.2 * RUN_SECONDS > end:
+            raise BenchError("too little is left of the day (UTC) for tasks that are due later today: run it tomorrow")
+        filling = _fill_by_sql(stage, tasks, now + RUN_SECONDS, end)
+    async with asyncio.TaskGroup() as group:
+        telling = group.create_task(_tell_progress(stage, tasks))
+        await filling
+        telling.cancel()
+
+
+async def _fill_by_api(stage: Stage, tasks: int, first: float, last: float) -> None:
+    async with producing(stage, "fill", tasks, first, last) as producer:
+        check(await producer.wait(FILL_SECONDS))
+
+
+async def _fill_by_sql(stage: Stage, tasks: int, first: float, last: float) -> None:
+    database = await Database.open(_dsn(stage), size=2)
+    try:
+        await Partitions(database).ensure(int(at * 1000) for at in (first, last - 1))
+        lane = (await database.fetch(_LANE))[0]["id"]
+        left = iter(range(0, tasks, _SQL_BATCH))
+
+        async def fill() -> None:
+            for start in left:
+                size = min(_SQL_BATCH, tasks - start)
+                payload = msgspec.json.encode(PAYLOAD)
+                times = int(first * 1000), int(last * 1000)
+                await database.execute(_FILL, lane, TYPE, payload, *times, size, timeout=60.0)
+
+        await asyncio.gather(fill(), fill())
+    finally:
+        await database.close()
+
+
+async def _tell_progress(stage: Stage, tasks: int) -> None:
+    connection = await asyncpg.connect(_dsn(stage), timeout=10.0, command_timeout=60.0)
+    try:
+        began = time.monotonic()
+        while True:
+            await asyncio.sleep(_PROGRESS_SECONDS)
+            # Rows of the statistics: counting the table would cost what is measured.
+            stored = await connection.fetchval(
+                "SELECT COALESCE(sum(n_live_tup), 0)::bigint FROM pg_stat_user_tables WHERE relname LIKE 'due\\_%'"
+            )
+            if stored:
+                left = (tasks - stored) / stored * (time.monotonic() - began)
+                tell(f"{stored:,} of {tasks:,} tasks are waiting, {max(0.0, left):.0f} s left")
+    finally:
+        await connection.close(timeout=5.0)
+
+
+async def _calm_down(stage: Stage, tasks: int) -> None:
+    """Let the server do what it owes for the rows that were filled in, and check that they are there."""
+    connection = await asyncpg.connect(_dsn(stage), timeout=10.0, command_timeout=CALM_SECONDS)
+    try:
+        if (waiting := await connection.fetchval(_WAITING)) != tasks:
+            raise BenchError(f"{waiting:,} tasks are waiting, not {tasks:,}")
+        deadline = time.monotonic() + CALM_SECONDS
+        await connection.execute("VACUUM (ANALYZE)")
+        await connection.execute("CHECKPOINT")
+        while not await connection.fetchval(_IS_CALM) and time.monotonic() < deadline:
+            await asyncio.sleep(1.0)
+    finally:
+        await connection.close(timeout=5.0)
+
+
+async def _read_memory(stage: Stage) -> float:
+    await asyncio.sleep(IDLE_SECONDS)
+    return memory_mb(node_of(stage).pid)
+
+
+def _dsn(stage: Stage) -> str:
+    assert isinstance(stage.server, Postgres)
+    return stage.server.dsn
+
+
+def _words(figures: dict[str, float]) -> str:
+    return ", ".join(f"{name} {value:,.1f}" for name, value in figures.items())
+
+
+def estimate(peer: Peer, variant: str, options: Options) -> float:
+    if options.is_quick:
+        return 90.0
+    fill_rate = 25_000 if variant == "tomorrow" else 60_000
+    return 2 * REPEATS * 75.0 + (options.tasks or TASKS) / fill_rate + 120.0
+
+
+SCENARIO = Scenario(
+    "waiting", "throughput and lag with 10 million waiting tasks, and memory", find_variants, measure, estimate, 1
+)
