@@ -7,6 +7,7 @@ PEER = Peer(
     language="python",
     packages=(
         "celery==5.7.0",
+        "packaging==26.3",
         "redis==8.1.0",
         "hiredis==3.5.0",
     ),
