@@ -3,7 +3,7 @@
 It claims only for holders that wait with room.  A claim whose holder went away
 before the answer left is given back at once.  Once a second it looks at its
 lanes from where they are drained for certain, which finds rows whose commit
-became visible late; a look from the very beginning takes at most 2 % of the
+became visible late; a look from the very beginning takes at most 0.2 % of the
 time.
 """
 
@@ -35,7 +35,7 @@ LOOK_EVERY = timedelta(seconds=1)
 KEEP_HINTS_EVERY_SECONDS = 60.0
 #: At most so many lanes are looked at in one pass; more take turns.
 LANES_PER_LOOK = 2_000
-_FULL_LOOK_SHARE = 0.02
+_FULL_LOOK_SHARE = 0.002
 #: A worker whose hands are full does not ask; it is still there.
 REMEMBER_ASKS_SECONDS = 90.0
 _KEEP_HINTS = """
