@@ -180,7 +180,8 @@ class Own:
 
 class Statements(Own):
     async def submit(self, tasks: int) -> None:
-        nothing: list[None] = [None] * tasks
+        # What would be nothing but NULL is left out, as submit does it.
+        nothing: list[None] = []
         await self._database.run(
             SUBMIT_SQL["submit"],
             lanes=[self._lane] * tasks,
@@ -191,6 +192,7 @@ class Statements(Own):
             labels=nothing,
             run_ats=nothing,
             expires_ats=nothing,
+            holders=nothing,
             minted_ms=_now_ms(),
             tolerance_ms=MINT_TOLERANCE_MS,
             now=None,
@@ -210,7 +212,7 @@ class Statements(Own):
         taken = [row for row in rows if row["task"] is not None]
         if taken:
             self._passed = max(row["wake"] for row in taken)
-            nothing: list[None] = [None] * len(taken)
+            nothing: list[None] = []
             now = [datetime.now(UTC)] * len(taken)
             await self._database.run(
                 ONWARD_SQL["end_succeeded"],

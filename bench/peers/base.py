@@ -90,7 +90,8 @@ async def install(peer: Peer, root: Path, say: Callable[[str], None]) -> Install
         return Installation([folder / "venv/bin/python", "-m", f"programs.{Path(peer.program).stem}"], folder)
     for name in ("common.mjs", peer.program):
         shutil.copyfile(_PROGRAMS / name, folder / name)
-    return Installation(["node", folder / peer.program], folder)
+    # The newest that npm has: what some peers ask for is newer than many a system's own.
+    return Installation([folder / "node_modules/.bin/node", folder / peer.program], folder)
 
 
 async def _install_python(peer: Peer, folder: Path) -> None:

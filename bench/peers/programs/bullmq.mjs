@@ -45,10 +45,7 @@ function delayUntil(dueAt) {
 }
 
 async function work(start) {
-  const worker = new Worker(QUEUE, async ({ data }) => start(data), {
-    connection,
-    concurrency: 100,
-  });
+  const worker = new Worker(QUEUE, async ({ data }) => start(data), { connection, concurrency: 100 });
   worker.on("error", (error) => console.error(error));
   await worker.waitUntilReady();
   return () => worker.close();
