@@ -2,8 +2,7 @@
 
 It sends each request at most once, to a vetted address, directly (no proxies),
 follows no redirect, and always ends by the deadline.  A call over a kept
-connection is callbacks alone: a task and a timer for each would cost a third as
-much again as all else that is done for it.
+connection is callbacks alone, without a task, a future or a timer of its own.
 """
 
 import asyncio
