@@ -90,6 +90,12 @@ async def peek(database: Database, hints: dict[int, uuid.UUID]) -> Look:
     )
 
 
+async def note(database: Database) -> Look:
+    """The transactions that are open now, without a look at any lane."""
+    [row] = await database.run(SQL["note"])
+    return Look({}, row["now_us"], row["oldest_open"], row["next_new"])
+
+
 def _by_wake(pair: tuple[uuid.UUID, LeasedTask]) -> uuid.UUID:
     return pair[0]
 

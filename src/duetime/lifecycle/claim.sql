@@ -137,3 +137,9 @@ SELECT asked.lane, first.wake,
           AND due.wake > asked.hint
         ORDER BY due.wake
         LIMIT 1) AS first ON true;
+
+-- name: note
+-- The same of the transactions alone: what is noted before a look lets it begin later.
+SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS oldest_open,
+       pg_current_xact_id()::text::bigint + 1 AS next_new,
+       (extract(epoch FROM now()) * 1000000)::bigint AS now_us;

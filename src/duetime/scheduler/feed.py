@@ -1,10 +1,10 @@
 """The feeder: carries out the core's plans and gives holders what was claimed.
 
 It claims only for holders that wait with room.  A claim whose holder went away
-before the answer left is given back at once.  Once a second it looks at its
-lanes from where they are drained for certain, which finds rows whose commit
-became visible late; a look from the very beginning takes at most 0.2 % of the
-time.
+before the answer left is given back at once.  Once a second, or every other
+second where looking is dear, it looks at its lanes from where they are drained
+for certain, which finds rows whose commit became visible late; a look from the
+very beginning takes at most 0.2 % of the time.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ import structlog
 from duetime.database.pool import Database
 from duetime.errors import Unavailable
 from duetime.ids import EARLIEST, SHARDS, just_after, lane_of
-from duetime.lifecycle.claim import LaneOrder, claim_due, peek
+from duetime.lifecycle.claim import LaneOrder, claim_due, note, peek
 from duetime.lifecycle.handover import Seats
 from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.onward import Claimed, End, Onward
@@ -32,7 +32,11 @@ from duetime.service import Loop
 
 log = structlog.get_logger()
 LOOK_EVERY = timedelta(seconds=1)
-KEEP_HINTS_EVERY_SECONDS = 60.0
+#: Looks take at most this share of the time, but are no further apart than this.
+_LOOK_SHARE = 0.01
+_LOOK_AT_LEAST_EVERY_SECONDS = 2.0
+_NOTE_AHEAD_SECONDS = 0.1
+KEEP_HINTS_EVERY_SECONDS = 15.0
 #: At most so many lanes are looked at in one pass; more take turns.
 LANES_PER_LOOK = 2_000
 _FULL_LOOK_SHARE = 0.002
@@ -208,6 +212,7 @@ class Feeder:
         await self._look_loop.stop()
         if self._feeding is not None:
             await asyncio.wait([self._feeding], timeout=15.0)
+            await self._keep_hints_or_not()
         while self._flying:
             await asyncio.wait(self._flying)
         for answer in list(self._waiting.values()):
@@ -342,8 +347,14 @@ class Feeder:
         if not lanes:
             return LOOK_EVERY
         chosen, self._look_turn = _take_turns(lanes, self._look_turn)
+        around = await note(self._database)
+        self._hints.note(around.now_us // 1000, around.oldest_open, around.next_new)
+        # The statements of that moment have ended by then, so that the look can tell what is drained up to it.
+        await asyncio.sleep(_NOTE_AHEAD_SECONDS)
+        looked_at = time.monotonic()
         await self._look({lane: self._hints.low(lane) for lane in chosen})
         began = time.monotonic()
+        pause = min((began - looked_at) / _LOOK_SHARE, _LOOK_AT_LEAST_EVERY_SECONDS)
         if began >= self._full_look_at:
             chosen, self._full_look_turn = _take_turns(lanes, self._full_look_turn)
             await self._look(dict.fromkeys(chosen, EARLIEST))
@@ -353,7 +364,7 @@ class Feeder:
         if began >= self._keep_hints_at:
             self._keep_hints_at = began + KEEP_HINTS_EVERY_SECONDS
             await self._keep_hints()
-        return LOOK_EVERY
+        return max(LOOK_EVERY, timedelta(seconds=pause))
 
     async def _look_at_all(self, lanes: list[int]) -> None:
         for place in range(0, len(lanes), LANES_PER_LOOK):
@@ -375,6 +386,13 @@ class Feeder:
                 self._core.woke(lane, key, first)
         if found:
             self._changed.set()
+
+    async def _keep_hints_or_not(self) -> None:
+        """For whoever feeds next; without them it begins further back."""
+        try:
+            await self._keep_hints()
+        except Unavailable as error:
+            log.warning("hints could not be kept", error=str(error))
 
     async def _keep_hints(self) -> None:
         lows = self._hints.take_changed()
