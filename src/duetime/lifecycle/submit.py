@@ -29,7 +29,7 @@ from duetime.lifecycle.winners import SQL, Call, Run, Submission, Submitted, sor
 from duetime.model.task import LeasedTask, NewTask
 
 #: How far behind the database's clock an id may be when it is stored.
-MINT_TOLERANCE_MS = 1_500
+MINT_TOLERANCE_MS = 5_000
 MAX_ROWS_PER_COMMIT = 5_000
 _TRIES = 5
 _LOST = "the connection to the database broke while the task was stored; ask again with the same key"
