@@ -25,7 +25,7 @@ import uvicorn
 from duetime.admin.keys import Keys
 from duetime.admin.tenants import read_signing_secret
 from duetime.api.app import App
-from duetime.api.protocol import JoiningProtocol
+from duetime.api.protocol import DuetimeProtocol
 from duetime.cluster.contract import NodeView
 from duetime.cluster.postgres import PostgresCoordinator
 from duetime.config import Config
@@ -122,7 +122,7 @@ class Node:
         self._server = _Server(
             uvicorn.Config(
                 self.app,
-                http=JoiningProtocol,
+                http=DuetimeProtocol,
                 log_config=None,
                 access_log=False,
                 # Nothing here asks for the client's address.
@@ -130,6 +130,7 @@ class Node:
                 lifespan="off",
                 # The API dates its answers by the database's clock.
                 date_header=False,
+                server_header=False,
                 timeout_keep_alive=75,
                 timeout_graceful_shutdown=5,
                 backlog=2048,

@@ -15,6 +15,7 @@ import uvicorn
 from duetime.admin.keys import Keys, Role, create_key
 from duetime.admin.tenants import create_tenant
 from duetime.api.app import App
+from duetime.api.protocol import DuetimeProtocol
 from duetime.cluster.contract import NodeView
 from duetime.database.partitions import Partitions
 from duetime.database.pool import Database
@@ -188,7 +189,17 @@ async def serve(database: Database) -> AsyncIterator[Serving]:
         nodes=lambda: [NodeView("here", 256, True)],
     )
     server = QuietServer(
-        uvicorn.Config(app, host="127.0.0.1", port=0, lifespan="off", log_level="warning", http="httptools")
+        uvicorn.Config(
+            app,
+            host="127.0.0.1",
+            port=0,
+            lifespan="off",
+            log_level="warning",
+            http=DuetimeProtocol,
+            date_header=False,
+            server_header=False,
+            proxy_headers=False,
+        )
     )
     running = asyncio.create_task(server.serve())
     while not server.started:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import uvicorn
 
-from duetime.api.protocol import JoiningProtocol
+from duetime.api.protocol import DuetimeProtocol
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
@@ -27,7 +27,7 @@ async def app(scope: dict[str, Any], receive: Callable[[], Awaitable[dict[str, A
 
 @pytest.fixture
 async def port() -> AsyncIterator[int]:
-    config = uvicorn.Config(app, http=JoiningProtocol, log_config=None, lifespan="off", port=0)  # type: ignore[arg-type]
+    config = uvicorn.Config(app, http=DuetimeProtocol, log_config=None, lifespan="off", port=0)  # type: ignore[arg-type]
     server = uvicorn.Server(config)
     serving = asyncio.ensure_future(server._serve())
     while not server.started:

@@ -106,11 +106,16 @@ class Keys:
         self._callers: dict[bytes, tuple[float, Caller]] = {}
         self._tenants: dict[str, tuple[float, Tenant]] = {}
 
+    def recall(self, hashed: bytes) -> Caller | None:
+        """The caller of a key, if it was looked up a moment ago."""
+        known = self._callers.get(hashed)
+        return known[1] if known is not None and known[0] > self._monotonic() else None
+
     async def resolve(self, key: str) -> Caller | None:
         hashed = hash_key(key)
-        known = self._callers.get(hashed)
-        if known is not None and known[0] > self._monotonic():
-            return known[1]
+        known = self.recall(hashed)
+        if known is not None:
+            return known
         rows = await self._database.run(_SQL["find"], hash=hashed)
         if not rows:
             self._callers.pop(hashed, None)

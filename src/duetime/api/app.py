@@ -7,8 +7,9 @@ the cause, of which the client sees nothing.
 
 import math
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from email.utils import formatdate
+from http import HTTPStatus
 from typing import Protocol
 
 import structlog
@@ -18,6 +19,7 @@ from duetime.api.admin import Administration
 from duetime.api.auth import authenticate
 from duetime.api.cluster import Cluster
 from duetime.api.dead import DeadLetters
+from duetime.api.express import Express
 from duetime.api.health import Health
 from duetime.api.http import PROBLEM_JSON, Answer, ClientGoneError, Receive, Request, Router, Scope, Send, encode
 from duetime.api.problems import problem_of
@@ -37,6 +39,7 @@ from duetime.views.explain import LaneFeeder
 
 log = structlog.get_logger()
 
+_PHRASES = {status.value: status.phrase.encode() for status in HTTPStatus}
 #: Stands in where a call needs no key.
 NOBODY = Caller(0, "", 0, "viewer")
 
@@ -64,9 +67,12 @@ class App:
         self._clock = database.clock
         self._date = (0, b"")
         self._workers = Workers(lanes, feeder, holders, settler)
+        tasks = Tasks(database, lanes, submitter, feeder, TaskReader())
+        #: The short way for single submissions.
+        self.express = Express(tasks, keys)
         self._router = Router(
             [
-                *Tasks(database, lanes, submitter, feeder, TaskReader()).routes(),
+                *tasks.routes(),
                 *Steer(database, lanes, steering).routes(),
                 *DeadLetters(database, lanes, steering).routes(),
                 *self._workers.routes(),
@@ -92,16 +98,37 @@ class App:
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            answer = await self._answer(scope, receive)
+            answer = await self.judge(self._answer(scope, receive), scope["method"], scope["path"])
         except ClientGoneError:
             return
+        await _send(answer, self._read_date(), scope["method"] == "HEAD", send)
+
+    async def judge(self, answering: Awaitable[Answer], method: str, path: str) -> Answer:
+        """The answer; an error as the problem that it is."""
+        try:
+            return await answering
+        except ClientGoneError:
+            raise
         except DuetimeError as error:
-            answer = _problem(error)
+            return _problem(error)
         except Exception as error:
             reference = uuid.uuid4().hex[:12]
-            log.exception("request failed", reference=reference, method=scope["method"], path=scope["path"])
-            answer = _problem(_fault(reference, error))
-        await _send(answer, self._read_date(), scope["method"] == "HEAD", send)
+            log.exception("request failed", reference=reference, method=method, path=path)
+            return _problem(_fault(reference, error))
+
+    def render(self, answer: Answer, *, keep_alive: bool) -> bytes:
+        """The answer as it goes out, for a server that takes bytes."""
+        more = b"".join([b"%s: %s\r\n" % header for header in answer.headers])
+        return b"HTTP/1.1 %d %s\r\ndate: %s\r\ncontent-type: %s\r\ncontent-length: %d\r\n%s%s\r\n%s" % (
+            answer.status,
+            _PHRASES[answer.status],
+            self._read_date(),
+            answer.content_type.encode(),
+            len(answer.body),
+            more,
+            b"" if keep_alive else b"connection: close\r\n",
+            answer.body,
+        )
 
     def _read_date(self) -> bytes:
         """By the database's clock, which judges the times that clients send; a node's own may be off."""

@@ -7,13 +7,15 @@ database is read only when a key turns out to be known.
 import hashlib
 import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 import msgspec
 from msgspec import Raw
 
+from duetime.admin.keys import Caller
 from duetime.api import task_operations as operations
 from duetime.api.answers import Accepted, BatchAnswer, BatchProblem, Rejected
 from duetime.api.batch import read_items
@@ -52,6 +54,14 @@ _decoder = make_decoder(TaskRequest)
 _NO_OPTIONS = Options()
 
 
+class Asked(NamedTuple):
+    """What a single submission asks for; `request` names it, the fingerprint is that of its body."""
+
+    task: NewTask
+    request: uuid.UUID | None
+    fingerprint: bytes
+
+
 @dataclass(frozen=True)
 class Tasks:
     database: Database
@@ -73,31 +83,37 @@ class Tasks:
         request.query()
         if request.content_type() != JSON:
             raise UnsupportedMediaType(f"send {JSON}, not {request.content_type()}")
-        body = await request.body()
+        asked = self.read_one(request.headers, request.caller, await request.body())
+        [submission] = await self.submitter.submit([asked.task], asked.request, asked.fingerprint)
+        return await self.answer_one(request.caller, asked.task, submission)
+
+    def read_one(self, headers: Mapping[bytes, bytes], caller: Caller, body: bytes) -> "Asked":
         now = self.database.clock.now()
-        asked = decode_json(_decoder, body)
-        task = self.reader.read(asked, request.caller.tenant, now, read_trace(request))
-        key = read_request_key(request, now)
-        (submission,) = await self.submitter.submit([task], key, _digest(body) if key else b"")
+        task = self.reader.read(decode_json(_decoder, body), caller.tenant, now, read_trace(headers))
+        key = read_request_key(headers, now)
+        return Asked(task, key, _digest(body) if key else b"")
+
+    async def answer_one(self, caller: Caller, task: NewTask, submission: Submission) -> Answer:
         if isinstance(submission, DuetimeError):
             raise submission
-        view = None
         if not submission.is_new:
-            caller = request.caller
             view = await get_task(self.database, self.lanes, caller.tenant, caller.tenant_name, submission.id)
-        if view is None:
-            view = _view_of(task, submission, request.caller.tenant_name, self.database.clock.now())
-        headers = ((b"location", f"/v1/tasks/{submission.id}".encode()),)
-        return json_answer(202 if submission.is_new else 200, view, headers)
+            if view is not None:
+                return json_answer(200, view, _location(submission))
+        return self.answer_new(caller, task, submission)
+
+    def answer_new(self, caller: Caller, task: NewTask, submission: Submitted) -> Answer:
+        view = _view_of(task, submission, caller.tenant_name, self.database.clock.now())
+        return json_answer(202 if submission.is_new else 200, view, _location(submission))
 
     async def submit_batch(self, request: Request) -> Answer:
         query = request.query()
         is_atomic = _read_flag(query, "atomic")
         body = await request.body()
         now = self.database.clock.now()
-        key = read_request_key(request, now)
+        key = read_request_key(request.headers, now)
         items = read_items(request.content_type(), body)
-        trace = read_trace(request)
+        trace = read_trace(request.headers)
         tenant = request.caller.tenant
         results: list[NewTask | DuetimeError] = []
         for item in items:
@@ -177,9 +193,9 @@ class Tasks:
         return json_answer(200, explanation)
 
 
-def read_request_key(request: Request, now: datetime) -> uuid.UUID | None:
+def read_request_key(headers: Mapping[bytes, bytes], now: datetime) -> uuid.UUID | None:
     """The header Idempotency-Key: it names the request, and is kept for an hour."""
-    given = request.headers.get(b"idempotency-key")
+    given = headers.get(b"idempotency-key")
     if given is None:
         return None
     key = read_uuid(given.decode("latin-1").strip())
@@ -195,10 +211,14 @@ def read_request_key(request: Request, now: datetime) -> uuid.UUID | None:
     return key
 
 
-def read_trace(request: Request) -> str | None:
+def read_trace(headers: Mapping[bytes, bytes]) -> str | None:
     """The trace that the task belongs to; one that cannot be read is ignored, as its standard asks."""
-    given = request.headers.get(b"traceparent")
+    given = headers.get(b"traceparent")
     return given.decode() if given is not None and _TRACE.fullmatch(given) else None
+
+
+def _location(submission: Submitted) -> tuple[tuple[bytes, bytes], ...]:
+    return ((b"location", b"/v1/tasks/%s" % str(submission.id).encode()),)
 
 
 def _digest(body: bytes) -> bytes:

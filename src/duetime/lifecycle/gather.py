@@ -50,7 +50,11 @@ class Gather(Generic[Part, Answer]):
         self._flying: set[asyncio.Task[None]] = set()
 
     async def add(self, part: Part) -> Answer:
-        """Have the part done in the next flight; returns its answer after the commit.
+        """Have the part done in the next flight; returns its answer after the commit."""
+        return await self.put(part)
+
+    def put(self, part: Part) -> "asyncio.Future[Answer]":
+        """The same, to be awaited later or to call back.
 
         A caller that is cancelled does not take its part back: it may be in the air.
         """
@@ -62,7 +66,7 @@ class Gather(Generic[Part, Answer]):
             flight = asyncio.create_task(self._take_off())
             self._flying.add(flight)
             flight.add_done_callback(self._flying.discard)
-        return await answer
+        return answer
 
     async def close(self) -> None:
         """Wait for what is in the air or gathered."""

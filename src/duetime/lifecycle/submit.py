@@ -116,6 +116,18 @@ class Submitter:
         except DATA_ERRORS as error:
             raise InvalidInput(f"the database refuses this task: {error}") from error
 
+    def submit_soon(
+        self, task: NewTask, request: uuid.UUID | None, fingerprint: bytes
+    ) -> "asyncio.Future[list[Submission]] | None":
+        """One task, for a caller that wants to be called back; None: its lane is not known yet, so await `submit`."""
+        lane = self._lanes.find(task.lane)
+        if lane is None:
+            return None
+        tenant = task.lane.tenant
+        if request is not None:
+            request = _request_of_tenant(request, tenant)
+        return self._gather.put(Call([task], [lane], tenant, request, fingerprint))
+
     async def close(self) -> None:
         await self._gather.close()
 

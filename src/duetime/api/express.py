@@ -1,0 +1,75 @@
+"""The short way of a single submission: gathered and answered by callbacks, without a task of its own.
+
+It takes only what it is sure of, and before anything has happened: a request
+that is unusual or wrong goes the long way (`app.py`), which has its answer.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+
+from duetime.admin.keys import Caller, Keys, hash_key
+from duetime.api.http import JSON, Answer
+from duetime.api.tasks import Tasks
+from duetime.errors import DuetimeError, InvalidInput
+from duetime.lifecycle.gather import DATA_ERRORS
+from duetime.lifecycle.submit import Submission, Submitted
+from duetime.model.task import NewTask
+
+PATH = b"/v1/tasks"
+METHOD = b"POST"
+#: A longer body takes long enough by itself.
+MAX_BODY = 64 * 1024
+
+_BEARER = b"Bearer "
+#: Headers whose meaning is the long way's business.
+_UNUSUAL = frozenset({b"content-encoding", b"duetime-tenant", b"expect", b"transfer-encoding", b"upgrade"})
+
+#: Gives the finished answer, or what will make one.
+Finish = Callable[[Answer | Coroutine[None, None, Answer]], None]
+
+
+class Express:
+    def __init__(self, tasks: Tasks, keys: Keys) -> None:
+        self._tasks = tasks
+        self._keys = keys
+
+    def take(self, given: list[tuple[bytes, bytes]], body: bytes, finish: Finish) -> bool:
+        """Submit what the request asks for and finish later; False: nothing has happened, go the long way."""
+        headers = dict(given)
+        if len(headers) != len(given) or not _UNUSUAL.isdisjoint(headers):
+            return False
+        if headers.get(b"content-type", b"").partition(b";")[0].strip().lower() not in (b"", JSON.encode()):
+            return False
+        authorization = headers.get(b"authorization", b"")
+        if not authorization.startswith(_BEARER):
+            return False
+        caller = self._keys.recall(hash_key(authorization[len(_BEARER) :].decode("latin-1").strip()))
+        if caller is None:
+            return False
+        try:
+            asked = self._tasks.read_one(headers, caller, body)
+        except DuetimeError:
+            return False
+        answer = self._tasks.submitter.submit_soon(asked.task, asked.request, asked.fingerprint)
+        if answer is None:
+            return False
+        answer.add_done_callback(lambda done: finish(self._answer(caller, asked.task, done)))
+        return True
+
+    def _answer(
+        self, caller: Caller, task: NewTask, done: "asyncio.Future[list[Submission]]"
+    ) -> Answer | Coroutine[None, None, Answer]:
+        if not done.cancelled() and done.exception() is None:
+            [submission] = done.result()
+            if isinstance(submission, Submitted) and submission.is_new:
+                return self._tasks.answer_new(caller, task, submission)
+        return self._answer_at_leisure(caller, task, done)
+
+    async def _answer_at_leisure(
+        self, caller: Caller, task: NewTask, done: "asyncio.Future[list[Submission]]"
+    ) -> Answer:
+        try:
+            [submission] = done.result()
+        except DATA_ERRORS as error:
+            raise InvalidInput(f"the database refuses this task: {error}") from error
+        return await self._tasks.answer_one(caller, task, submission)

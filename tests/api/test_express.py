@@ -1,0 +1,164 @@
+"""Single submissions by the short way: the same answers as by the long one, in the order of the requests."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from api.client import Api
+from duetime.api.express import MAX_BODY, Express
+from duetime.sdk.uuid7 import make_uuid7
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+#: The same call, by a URL that only the long way knows.
+LONG = "/v1/task%73"
+SHORT = "/v1/tasks"
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each request that was offered went the short way."""
+    found: list[bool] = []
+    take = Express.take
+
+    def note(self: Express, *arguments: Any) -> bool:
+        found.append(take(self, *arguments))
+        return found[-1]
+
+    monkeypatch.setattr(Express, "take", note)
+    return found
+
+
+def raw(api: Api, body: bytes, path: str = SHORT, *, more: bytes = b"", version: bytes = b"1.1") -> bytes:
+    head = b"POST %s HTTP/%s\r\nhost: x\r\nauthorization: Bearer %s\r\n" % (path.encode(), version, api.key.encode())
+    return head + b"content-type: application/json\r\ncontent-length: %d\r\n%s\r\n%s" % (len(body), more, body)
+
+
+async def talk(api: Api, *pieces: bytes, pause: float = 0.0) -> list[tuple[int, dict[str, str], Any]]:
+    """Send the pieces on one connection, the last with `connection: close`; every answer, in order."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", api.serving.port)
+    for piece in pieces:
+        writer.write(piece)
+        await asyncio.sleep(pause)
+    answers = []
+    while head := await asyncio.wait_for(reader.readline(), 10):
+        headers: dict[str, str] = {}
+        while (line := await reader.readline()) != b"\r\n":
+            name, _, value = line.decode().partition(": ")
+            assert name.lower() not in headers
+            headers[name.lower()] = value.strip()
+        body = await reader.readexactly(int(headers["content-length"]))
+        answers.append((int(head.split()[1]), headers, json.loads(body)))
+    writer.close()
+    return answers
+
+
+CLOSE = b"connection: close\r\n"
+
+
+async def test_both_ways_answer_alike(api: Api, taken: list[bool]) -> None:
+    body = {"type": "email.send", "payload": {"to": "ada"}, "queue": "mail", "priority": "high", "labels": {"a": "b"}}
+    long = await api.post(SHORT, body, headers={"Duetime-Tenant": api.tenant_name})
+    short = await api.post(SHORT, body)
+
+    assert taken == [False, True]
+    assert (long.status, short.status) == (202, 202)
+    assert long.headers.keys() == short.headers.keys()
+    assert short.headers["Location"] == f"/v1/tasks/{short.json['id']}"
+    own = {"id", "run_at", "created_at", "next_run_at"}
+    assert {name: long.json[name] for name in long.json.keys() - own} == {
+        name: short.json[name] for name in short.json.keys() - own
+    }
+    assert await api.state(short.json) == "ready"
+
+
+async def test_a_request_key_gives_the_first_task_again(api: Api, taken: list[bool]) -> None:
+    await api.submit()
+    headers = {"Idempotency-Key": str(make_uuid7())}
+    first = await api.post(SHORT, {"type": "a"}, headers=headers)
+    again = await api.post(SHORT, {"type": "a"}, headers=headers)
+    other = await api.post(SHORT, {"type": "b"}, headers=headers)
+
+    assert taken[1:] == [True, True, True]
+    assert (first.status, again.status, other.status) == (202, 200, 409)
+    assert again.json["id"] == first.json["id"]
+    assert other.headers["Content-Type"] == "application/problem+json"
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "key", "status"),
+    [
+        (b'{"type": "a b"}', {}, None, 422),
+        (b'{"type": ', {}, None, 400),
+        (b"", {}, None, 400),
+        (b'{"type": "a"}', {"Content-Type": "text/plain"}, None, 415),
+        (b'{"type": "a"}', {"Content-Encoding": "br"}, None, 415),
+        (b'{"type": "a"}', {"Idempotency-Key": "x"}, None, 422),
+        (b'{"type": "a"}', {"Duetime-Tenant": "nobody"}, None, 404),
+        (b'{"type": "a"}', {}, "dt_wrong", 401),
+    ],
+)
+async def test_what_is_wrong_is_answered_by_the_long_way(
+    api: Api, taken: list[bool], body: bytes, headers: dict[str, str], key: str | None, status: int
+) -> None:
+    await api.submit()
+    taken.clear()
+    before = await api.stored()
+
+    reply = await api.post(SHORT, data=body, headers=headers, key=key)
+
+    assert taken == [False]
+    assert reply.status == status, reply.body
+    assert reply.json["status"] == status
+    assert await api.stored() == before
+
+
+async def test_requests_in_a_row_are_answered_in_their_order(api: Api, taken: list[bool]) -> None:
+    await api.submit()
+    bodies = [b'{"type": "t%d"}' % number for number in range(6)]
+    look = b"GET /v1/tasks?limit=1 HTTP/1.1\r\nhost: x\r\nauthorization: Bearer %s\r\n\r\n" % api.key.encode()
+    pieces = [raw(api, bodies[0]), look, raw(api, bodies[1]), raw(api, b"{"), raw(api, bodies[2], LONG)]
+
+    answers = await talk(
+        api, b"".join(pieces), raw(api, bodies[3]) + raw(api, bodies[4]), raw(api, bodies[5], more=CLOSE)
+    )
+
+    assert [status for status, _, _ in answers] == [202, 200, 202, 400, 202, 202, 202, 202]
+    types = [answer["type"] for status, _, answer in answers if status == 202]
+    assert types == ["t0", "t1", "t2", "t3", "t4", "t5"]
+
+
+async def test_a_body_may_come_in_pieces_and_be_long(api: Api, taken: list[bool]) -> None:
+    await api.submit()
+    short = raw(api, b'{"type": "a", "payload": "%s"}' % (b"x" * 1_000))
+    long = raw(api, b'{"type": "b", "payload": 7}' + b" " * MAX_BODY, more=CLOSE)
+
+    answers = await talk(api, short[:50], short[50:700], short[700:], long[:40_000], long[40_000:], pause=0.01)
+
+    assert [(status, answer["type"]) for status, _, answer in answers] == [(202, "a"), (202, "b")]
+    assert answers[1][2]["payload"] == 7
+    assert taken[1:] == [True]
+
+
+async def test_a_connection_closes_when_the_client_asks_for_it(api: Api, taken: list[bool]) -> None:
+    await api.submit()
+    [(status, headers, _)] = await talk(api, raw(api, b'{"type": "a"}', more=CLOSE))
+    assert (status, headers["connection"]) == (202, "close")
+
+    [(status, headers, _)] = await talk(api, raw(api, b'{"type": "a"}', version=b"1.0"))
+    assert (status, headers["connection"]) == (202, "close")
+
+
+async def test_a_client_that_leaves_harms_nobody(api: Api, taken: list[bool]) -> None:
+    await api.submit()
+    before = await api.stored()
+    for _ in range(5):
+        _, writer = await asyncio.open_connection("127.0.0.1", api.serving.port)
+        writer.write(raw(api, b'{"type": "a"}'))
+        await writer.drain()
+        writer.transport.abort()
+
+    assert (await api.post(SHORT, {"type": "b"})).status == 202
+    assert before < await api.stored() <= before + 6
