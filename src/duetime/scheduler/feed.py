@@ -1,7 +1,7 @@
 """The feeder: carries out the core's plans and gives holders what was claimed.
 
 It claims only for holders that wait with room.  A claim whose holder went away
-before the answer left is given back at once.  Once a second, or every other
+before the answer left is given back at once.  Once a second, or every third
 second where looking is dear, it looks at its lanes from where they are drained
 for certain, which finds rows whose commit became visible late; a look from the
 very beginning takes at most 0.2 % of the time.
@@ -34,12 +34,14 @@ log = structlog.get_logger()
 LOOK_EVERY = timedelta(seconds=1)
 #: Looks take at most this share of the time, but are no further apart than this.
 _LOOK_SHARE = 0.01
-_LOOK_AT_LEAST_EVERY_SECONDS = 2.0
+_LOOK_AT_LEAST_EVERY_SECONDS = 3.0
 _NOTE_AHEAD_SECONDS = 0.1
 KEEP_HINTS_EVERY_SECONDS = 15.0
 #: At most so many lanes are looked at in one pass; more take turns.
 LANES_PER_LOOK = 2_000
 _FULL_LOOK_SHARE = 0.002
+#: After a start with hints that were kept; without them the first look is from the beginning anyway.
+_FIRST_FULL_LOOK_SECONDS = 600.0
 #: A worker whose hands are full does not ask; it is still there.
 REMEMBER_ASKS_SECONDS = 90.0
 _KEEP_HINTS = """
@@ -199,6 +201,7 @@ class Feeder:
         now_ms = self._database.clock.now_ms()
         rows = await self._database.fetch("SELECT lane, drained FROM lane_hint")
         self._hints.restore({row["lane"]: row["drained"] for row in rows}, now_ms)
+        self._full_look_at = time.monotonic() + (_FIRST_FULL_LOOK_SECONDS if rows else 0.0)
         await self._look_at_all(self._own_lanes())
         self.has_looked = True
         self._keep_hints_at = time.monotonic() + KEEP_HINTS_EVERY_SECONDS
