@@ -22,6 +22,8 @@ _VERSION_AND_VARIANT = 8 << 76 | 2 << 62
 
 #: Before every wake there is.
 EARLIEST = uuid.UUID(int=0)
+#: Behind every wake there is.
+LATEST = uuid.UUID(int=(1 << 128) - 1)
 #: The last millisecond that fits into 48 bits would be in the year 10889.
 LATEST_MS = (1 << 48) - 1
 

@@ -10,6 +10,7 @@ import msgspec
 
 from duetime.database.pool import Database
 from duetime.database.statements import load
+from duetime.ids import LATEST
 from duetime.lifecycle.onward import decode_options
 from duetime.model.task import LeasedTask
 
@@ -82,9 +83,9 @@ class Look:
     next_new: int
 
 
-async def peek(database: Database, hints: dict[int, uuid.UUID]) -> Look:
-    """Look at lanes behind their hints; takes nothing."""
-    rows = await database.run(SQL["peek"], lanes=list(hints), hints=list(hints.values()))
+async def peek(database: Database, hints: dict[int, uuid.UUID], until: uuid.UUID = LATEST) -> Look:
+    """Look at lanes behind their hints, and before `until`; takes nothing."""
+    rows = await database.run(SQL["peek"], lanes=list(hints), hints=list(hints.values()), until=until)
     return Look(
         {row["lane"]: row["wake"] for row in rows}, rows[0]["now_us"], rows[0]["oldest_open"], rows[0]["next_new"]
     )

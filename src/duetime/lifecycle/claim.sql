@@ -121,7 +121,7 @@ SELECT wanted.lane, later.wake, NULL, 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NUL
         LIMIT 1) AS later;
 
 -- name: peek
--- The first waiting row of each lane behind its hint, due or not; takes nothing.
+-- The first waiting row of each lane behind its hint and before `until`, due or not; takes nothing.
 -- Also what is needed to know when a hint is firm: the transactions that are open,
 -- a number above all that have begun (the end of a snapshot is only above those that
 -- have ended), and a time before that (now() is the transaction's start).
@@ -135,6 +135,7 @@ SELECT asked.lane, first.wake,
          FROM due
         WHERE due.lane = asked.lane
           AND due.wake > asked.hint
+          AND due.wake < @until::uuid
         ORDER BY due.wake
         LIMIT 1) AS first ON true;
 

@@ -18,7 +18,7 @@ import structlog
 
 from duetime.database.pool import Database
 from duetime.errors import Unavailable
-from duetime.ids import EARLIEST, SHARDS, just_after, lane_of
+from duetime.ids import LATEST, SHARDS, just_after, just_before, lane_of
 from duetime.lifecycle.claim import LaneOrder, claim_due, note, peek
 from duetime.lifecycle.handover import Seats
 from duetime.lifecycle.lanes import Lanes
@@ -28,6 +28,7 @@ from duetime.model.attempt import Ended
 from duetime.model.task import LeasedTask, Outcome, Waiting
 from duetime.scheduler.core import Ask, Core, LaneStatus, Plan
 from duetime.scheduler.hints import Hints
+from duetime.scheduler.rounds import Rounds
 from duetime.service import Loop
 
 log = structlog.get_logger()
@@ -39,9 +40,6 @@ _NOTE_AHEAD_SECONDS = 0.1
 KEEP_HINTS_EVERY_SECONDS = 15.0
 #: At most so many lanes are looked at in one pass; more take turns.
 LANES_PER_LOOK = 2_000
-_FULL_LOOK_SHARE = 0.002
-#: After a start with hints that were kept; without them the first look is from the beginning anyway.
-_FIRST_FULL_LOOK_SECONDS = 600.0
 #: A worker whose hands are full does not ask; it is still there.
 REMEMBER_ASKS_SECONDS = 90.0
 _KEEP_HINTS = """
@@ -70,8 +68,8 @@ class Feeder:
         self._is_stopping = False
         self._feeding: asyncio.Task[None] | None = None
         self._look_turn = 0
-        self._full_look_turn = 0
-        self._full_look_at = 0.0
+        self._rounds = Rounds()
+        self._round_turn = 0
         self._keep_hints_at = 0.0
         self._look_loop = Loop("look", self._look_step, jitter=0.0)
         #: None: all of them, because no other node shares them.
@@ -201,7 +199,6 @@ class Feeder:
         now_ms = self._database.clock.now_ms()
         rows = await self._database.fetch("SELECT lane, drained FROM lane_hint")
         self._hints.restore({row["lane"]: row["drained"] for row in rows}, now_ms)
-        self._full_look_at = time.monotonic() + (_FIRST_FULL_LOOK_SECONDS if rows else 0.0)
         await self._look_at_all(self._own_lanes())
         self.has_looked = True
         self._keep_hints_at = time.monotonic() + KEEP_HINTS_EVERY_SECONDS
@@ -358,27 +355,34 @@ class Feeder:
         await self._look({lane: self._hints.low(lane) for lane in chosen})
         began = time.monotonic()
         pause = min((began - looked_at) / _LOOK_SHARE, _LOOK_AT_LEAST_EVERY_SECONDS)
-        if began >= self._full_look_at:
-            chosen, self._full_look_turn = _take_turns(lanes, self._full_look_turn)
-            await self._look(dict.fromkeys(chosen, EARLIEST))
-            took = time.monotonic() - began
-            self._full_look_at = began + max(took / _FULL_LOOK_SHARE, 1.0)
+        await self._go_round(lanes)
         self._recent_asks()
         if began >= self._keep_hints_at:
             self._keep_hints_at = began + KEEP_HINTS_EVERY_SECONDS
             await self._keep_hints()
         return max(LOOK_EVERY, timedelta(seconds=pause))
 
+    async def _go_round(self, lanes: list[int]) -> None:
+        """From the very beginning, whatever the hints say, as far as the time for it goes."""
+        while stretch := self._rounds.next(self._database.clock.now_ms(), began := time.monotonic()):
+            from_ms, until_ms = stretch
+            chosen, turn = _take_turns(lanes, self._round_turn)
+            if until_ms is None:
+                self._round_turn = turn
+            until = LATEST if until_ms is None else just_before(until_ms)
+            await self._look(dict.fromkeys(chosen, just_before(from_ms)), until)
+            self._rounds.looked(until_ms, began, time.monotonic())
+
     async def _look_at_all(self, lanes: list[int]) -> None:
         for place in range(0, len(lanes), LANES_PER_LOOK):
             await self._look({lane: self._hints.low(lane) for lane in lanes[place : place + LANES_PER_LOOK]})
 
-    async def _look(self, hints: dict[int, uuid.UUID]) -> None:
-        look = await peek(self._database, hints)
+    async def _look(self, hints: dict[int, uuid.UUID], until: uuid.UUID = LATEST) -> None:
+        look = await peek(self._database, hints, until)
         self._hints.note(look.now_us // 1000, look.oldest_open, look.next_new)
         found = []
         for lane, first in look.first.items():
-            if hints[lane] >= self._hints.low(lane):
+            if until == LATEST and hints[lane] <= self._hints.low(lane):
                 self._hints.seen(lane, first)
             if first is not None:
                 found.append((lane, first))
