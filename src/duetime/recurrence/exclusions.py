@@ -1,0 +1,253 @@
+"""Which instants a schedule leaves out, and up to where.
+
+An exclusion is judged by the local time of an instant, so a day that a clock
+change interrupts is excluded exactly.  The span that it answers with is for
+jumping: every instant of it that is after the one asked about is excluded too.
+"""
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import lru_cache
+from typing import Protocol
+
+from duetime.recurrence.cron import ALL_HOURS, ALL_MINUTES, ClockRule, parse_cron
+from duetime.recurrence.moments import Instant, LocalDay, LocalTime, read_moment
+from duetime.recurrence.spec import Exclusion, ExclusionRule, NamedCalendar, Problem, SpecError
+from duetime.recurrence.zones import DAY_SECONDS, EARLIEST_SECOND, LATEST_SECOND, Zone, find_zone
+
+MAXIMUM_EXCLUSIONS = 1000
+MAXIMUM_TEXT = 1000
+
+
+class LocalExclusion(Protocol):
+    def span(self, local: int) -> tuple[int, int] | None:
+        """The local times from, inclusive, and to, exclusive, around this one that are excluded; None if it is not."""
+
+
+class Spans:
+    """Merged spans, in local seconds or in milliseconds, found by bisection."""
+
+    __slots__ = ("_ends", "_starts")
+
+    def __init__(self, spans: list[tuple[int, int]]) -> None:
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        for start, end in sorted(spans):
+            if self._ends and start <= self._ends[-1]:
+                self._ends[-1] = max(self._ends[-1], end)
+            else:
+                self._starts.append(start)
+                self._ends.append(end)
+
+    def span(self, at: int) -> tuple[int, int] | None:
+        index = bisect_right(self._starts, at) - 1
+        return (self._starts[index], self._ends[index]) if index >= 0 and at < self._ends[index] else None
+
+
+class CronExclusion:
+    """The whole minutes, or with six fields the seconds, that a cron matches."""
+
+    __slots__ = ("_rule", "_unit")
+
+    def __init__(self, rule: ClockRule) -> None:
+        self._rule = rule
+        # Whatever the cron leaves open is excluded in one piece.
+        if rule.has_seconds and rule.seconds != ALL_MINUTES:
+            self._unit = 1
+        elif rule.minutes != ALL_MINUTES:
+            self._unit = 60
+        elif rule.hours != ALL_HOURS:
+            self._unit = 3600
+        else:
+            self._unit = DAY_SECONDS
+
+    def span(self, local: int) -> tuple[int, int] | None:
+        if not self._rule.matches(local if self._rule.has_seconds else local - local % 60):
+            return None
+        if self._unit < DAY_SECONDS:
+            start = local - local % self._unit
+            return start, start + self._unit
+        day = local // DAY_SECONDS
+        before = self._rule.days.previous_day(day, matching=False)
+        after = self._rule.days.next_day(day, matching=False)
+        start = EARLIEST_SECOND if before is None else (before + 1) * DAY_SECONDS
+        return start, LATEST_SECOND if after is None else after * DAY_SECONDS
+
+
+@dataclass(frozen=True, slots=True)
+class ExclusionSet:
+    """All exclusions of a definition in its zone, ready to be asked."""
+
+    zone: Zone
+    locals_: tuple[LocalExclusion, ...]
+    instants: Spans | None
+    # In the order written, for reasons and words: each as a set of its own.
+    parts: tuple[tuple[str, "ExclusionSet"], ...] = ()
+
+    def span(self, at_ms: int) -> tuple[int, int] | None:
+        """The excluded milliseconds from, inclusive, and to, exclusive, around this one; None if it fires."""
+        if self.instants is not None and (found := self.instants.span(at_ms)):
+            return found
+        if self.locals_:
+            second = at_ms // 1000
+            local = second + self.zone.offset_at(second)
+            for exclusion in self.locals_:
+                if found := exclusion.span(local):
+                    return self._span_of(second, *found)
+        return None
+
+    def _span_of(self, second: int, start: int, end: int) -> tuple[int, int]:
+        """The instants of a local span that lie around this one without leaving it."""
+        first, last = (
+            self.zone.last_instant(max(start, EARLIEST_SECOND)),
+            self.zone.first_instant(min(end, LATEST_SECOND)),
+        )
+        # Where the wall clock comes by the edge twice, the edge on this instant's side counts.
+        if first > second:
+            first = self.zone.first_instant(start)
+        if last <= second:
+            last = self.zone.last_instant(end)
+        return min(first, second) * 1000, max(last, second + 1) * 1000
+
+    def reason(self, at_ms: int) -> str | None:
+        """The first exclusion, as written, that leaves this instant out."""
+        return next((label for label, part in self.parts if part.span(at_ms) is not None), None)
+
+
+def compile_exclusions(
+    exclusions: tuple[Exclusion, ...], zone: Zone, key: str, calendars: Mapping[str, NamedCalendar], path: str
+) -> ExclusionSet | None:
+    """Read them all; None if there are none.  A SpecError names the one that is wrong."""
+    if not exclusions:
+        return None
+    if len(exclusions) > MAXIMUM_EXCLUSIONS:
+        raise SpecError(path, f"there are {len(exclusions)} exclusions; use at most {MAXIMUM_EXCLUSIONS}")
+    parts = []
+    for index, exclusion in enumerate(exclusions):
+        here = f"{path}[{index}]"
+        if isinstance(exclusion, ExclusionRule) and exclusion.calendar is not None:
+            parts.append(_named_part(exclusion, zone, calendars, here))
+        else:
+            parts.append((exclusion_words(exclusion), _compile_one(exclusion, zone, key, here)))
+    return _joined(zone, parts)
+
+
+def _joined(zone: Zone, parts: list[tuple[str, ExclusionSet]]) -> ExclusionSet:
+    """One set of many, their plain spans merged."""
+    spans: list[tuple[int, int]] = []
+    instants: list[tuple[int, int]] = []
+    others: list[LocalExclusion] = []
+    for _, part in parts:
+        for exclusion in part.locals_:
+            if isinstance(exclusion, Spans):
+                spans.extend(zip(exclusion._starts, exclusion._ends, strict=True))
+            else:
+                others.append(exclusion)
+        if part.instants is not None:
+            instants.extend(zip(part.instants._starts, part.instants._ends, strict=True))
+    locals_ = (Spans(spans), *others) if spans else tuple(others)
+    return ExclusionSet(zone, locals_, Spans(instants) if instants else None, tuple(parts))
+
+
+def _named_part(
+    rule: ExclusionRule, zone: Zone, calendars: Mapping[str, NamedCalendar], path: str
+) -> tuple[str, ExclusionSet]:
+    name = rule.calendar or ""
+    if rule.from_ is not None or rule.to is not None or rule.cron is not None:
+        raise SpecError(path, "an exclusion is either `from` with `to`, or `cron`, or `calendar`; give one")
+    if name not in calendars:
+        alike = get_close_matches(name[:100], list(calendars), n=1)
+        hint = f'did you mean "{alike[0]}"?' if alike else "create it first"
+        raise SpecError(f"{path}.calendar", f'there is no calendar "{name[:100]}"; {hint}')
+    try:
+        return f'calendar "{name}"', _compile_calendar(calendars[name], zone.key)
+    except SpecError as error:
+        raise SpecError(f"{path}.calendar", f'calendar "{name}" is wrong at {error.path}: {error.message}') from None
+
+
+# A calendar of 1,000 days is some 200 kB, reasons included.
+@lru_cache(maxsize=64)
+def _compile_calendar(calendar: NamedCalendar, zone_key: str) -> ExclusionSet:
+    zone = find_zone(zone_key)
+    if len(calendar.dates) + len(calendar.exclude) > MAXIMUM_EXCLUSIONS:
+        raise SpecError("dates", f"a calendar has at most {MAXIMUM_EXCLUSIONS} entries")
+    parts = [(text, _compile_one(text, zone, "", f"dates[{index}]")) for index, text in enumerate(calendar.dates)]
+    for index, exclusion in enumerate(calendar.exclude):
+        if isinstance(exclusion, ExclusionRule) and exclusion.calendar is not None:
+            raise SpecError(f"exclude[{index}].calendar", "a calendar cannot name another; list its entries here")
+        parts.append((exclusion_words(exclusion), _compile_one(exclusion, zone, "", f"exclude[{index}]")))
+    # Its own name is the reason given, so the parts are not kept.
+    joined = _joined(zone, parts)
+    return ExclusionSet(zone, joined.locals_, joined.instants)
+
+
+def check_calendar(calendar: NamedCalendar) -> None:
+    """Raise the SpecError that a schedule using this calendar would meet."""
+    _compile_calendar(calendar, "UTC")
+
+
+def _compile_one(exclusion: Exclusion, zone: Zone, key: str, path: str) -> ExclusionSet:
+    match exclusion:
+        case str():
+            day = _read(exclusion, path)
+            if not isinstance(day, LocalDay):
+                raise SpecError(
+                    path, f'"{exclusion[:40]}" is not a whole day; write 2027-12-24, or use `from` and `to`'
+                )
+            return _local_set(zone, day.day * DAY_SECONDS, (day.day + 1) * DAY_SECONDS)
+        case ExclusionRule(from_=str() as start, to=str() as end, cron=None):
+            return _compile_range(zone, start, end, path)
+        case ExclusionRule(from_=None, to=None, cron=str() as text):
+            if len(text) > MAXIMUM_TEXT:
+                raise SpecError(f"{path}.cron", f"it is longer than {MAXIMUM_TEXT} characters")
+            try:
+                return ExclusionSet(zone, (CronExclusion(parse_cron(text, key)),), None)
+            except Problem as problem:
+                raise SpecError(f"{path}.cron", str(problem)) from None
+        case _:
+            raise SpecError(path, "an exclusion is either `from` with `to`, or `cron`, or `calendar`; give one")
+
+
+def _compile_range(zone: Zone, start_text: str, end_text: str, path: str) -> ExclusionSet:
+    result: ExclusionSet
+    match _read(start_text, f"{path}.from"), _read(end_text, f"{path}.to"):
+        case LocalDay(first), LocalDay(last):
+            start, end = first * DAY_SECONDS, (last + 1) * DAY_SECONDS
+            result = _local_set(zone, start, end)
+        case LocalTime(start), LocalTime(end):
+            result = _local_set(zone, start, end)
+        case Instant(start), Instant(end):
+            result = ExclusionSet(zone, (), Spans([(start, end)]))
+        case _:
+            raise SpecError(
+                f"{path}.to", "`from` and `to` must be written alike: both days, both local, or both with offset"
+            )
+    if start >= end:
+        raise SpecError(f"{path}.to", f'"{end_text}" is not after "{start_text}"')
+    return result
+
+
+def _local_set(zone: Zone, start: int, end: int) -> ExclusionSet:
+    return ExclusionSet(zone, (Spans([(start, end)]),), None)
+
+
+def _read(text: str, path: str) -> LocalDay | LocalTime | Instant:
+    try:
+        return read_moment(text)
+    except Problem as problem:
+        raise SpecError(path, str(problem)) from None
+
+
+def exclusion_words(exclusion: Exclusion) -> str:
+    """The exclusion as a short phrase, for reasons and words."""
+    match exclusion:
+        case str():
+            return exclusion
+        case ExclusionRule(calendar=str() as name):
+            return f'calendar "{name}"'
+        case ExclusionRule(cron=str() as text):
+            return f'cron "{text}"'
+        case _:
+            return f"{exclusion.from_} to {exclusion.to}"

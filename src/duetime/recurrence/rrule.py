@@ -1,0 +1,392 @@
+"""Recurrence rules of RFC 5545, as rules over local times.
+
+A search goes straight to the period (the year, month, week, day, hour, minute or
+second) that holds the time asked about, by arithmetic from DTSTART, and looks at
+a bounded number of periods from there.  Only COUNT walks from DTSTART, once.
+"""
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+from functools import lru_cache
+
+from duetime.recurrence.days import (
+    ALL_MONTHS,
+    EPOCH_ORDINAL,
+    first_weekday,
+    lowest,
+    month_length,
+    nth_weekday,
+    weekday_days,
+)
+from duetime.recurrence.sources import DateRule, LocalRule
+from duetime.recurrence.spec import Problem
+from duetime.recurrence.zones import DAY_SECONDS, LATEST_SECOND, LATEST_YEAR
+
+FREQUENCIES = ("YEARLY", "MONTHLY", "WEEKLY", "DAILY", "HOURLY", "MINUTELY", "SECONDLY")
+UNIT_SECONDS = {"DAILY": DAY_SECONDS, "HOURLY": 3600, "MINUTELY": 60, "SECONDLY": 1}
+MAXIMUM_COUNT = 10_000
+# Periods looked at in one search.  Each costs some microseconds: a search ends within 50 ms.
+_PERIODS = {"YEARLY": 400, "MONTHLY": 1200, "WEEKLY": 2100}
+_FINE_PERIODS = 8000
+
+
+@dataclass(frozen=True, slots=True)
+class RuleParts:
+    """A rule with every default filled in; weekdays count from Sunday, 0."""
+
+    frequency: str
+    start: int
+    interval: int = 1
+    count: int | None = None
+    until: int | None = None
+    months: int = ALL_MONTHS
+    month_days: tuple[int, ...] = ()
+    year_days: frozenset[int] = frozenset()
+    week_numbers: frozenset[int] = frozenset()
+    weekdays: int = 0
+    ordinals: tuple[tuple[int, int], ...] = ()
+    hours: tuple[int, ...] = ()
+    minutes: tuple[int, ...] = ()
+    seconds: tuple[int, ...] = ()
+    positions: tuple[int, ...] = ()
+    week_start: int = 1
+    ordinals_in_year: bool = False
+
+    def days_of(self, year: int, month: int) -> int:
+        """The days of a month, as bits, by BYMONTH, BYMONTHDAY and BYDAY."""
+        if not self.months >> month & 1:
+            return 0
+        length = month_length(year, month)
+        mask = (2 << length) - 2
+        if self.month_days:
+            wanted = 0
+            for day in self.month_days:
+                if day > 0:
+                    wanted |= 1 << day
+                elif day + length >= 0:
+                    wanted |= 1 << (length + 1 + day)
+            mask &= wanted
+        if (self.weekdays or self.ordinals) and not self.ordinals_in_year:
+            first = first_weekday(year, month)
+            wanted = weekday_days(self.weekdays, first)
+            for weekday, number in self.ordinals:
+                wanted |= nth_weekday(weekday, number, first, length)
+            mask &= wanted
+        return mask
+
+    def is_day_of_year(self, day: int, year: int, first: int, length: int) -> bool:
+        """Whether a day passes the parts that count within a year, which begins at `first`."""
+        number = day - first + 1
+        if self.year_days and number not in self.year_days and number - length - 1 not in self.year_days:
+            return False
+        if self.ordinals_in_year:
+            weekday = weekday_of(day)
+            from_start, from_end = (number - 1) // 7 + 1, -((length - number) // 7) - 1
+            if not self.weekdays >> weekday & 1 and not any(
+                weekday == wanted and place in (from_start, from_end) for wanted, place in self.ordinals
+            ):
+                return False
+        return not self.week_numbers or self._has_week(day, year)
+
+    def _has_week(self, day: int, year: int) -> bool:
+        # A week belongs to the year that holds its fourth day.
+        fourth = day - (weekday_of(day) - self.week_start) % 7 + 3
+        owner = year_of(fourth)
+        number = (fourth - first_day(owner)) // 7 + 1
+        # The last week of a year holds the third day before its end, or one of the six days before that.
+        last = first_day(owner + 1) - 1
+        weeks = (last - (weekday_of(last) - self.week_start - 3) % 7 - first_day(owner)) // 7 + 1
+        return number in self.week_numbers or number - weeks - 1 in self.week_numbers
+
+
+def weekday_of(day: int) -> int:
+    """The weekday of a day counted from 1970-01-01, a Thursday."""
+    return (day + 4) % 7
+
+
+def year_of(day: int) -> int:
+    return date.fromordinal(day + EPOCH_ORDINAL).year
+
+
+def first_day(year: int) -> int:
+    return date(year, 1, 1).toordinal() - EPOCH_ORDINAL
+
+
+def times_of_day(parts: RuleParts) -> list[int]:
+    return sorted(
+        hour * 3600 + minute * 60 + s for hour in parts.hours for minute in parts.minutes for s in parts.seconds
+    )
+
+
+class DayPeriodRule:
+    """YEARLY, MONTHLY and WEEKLY: periods of several days, each day with the same times."""
+
+    def __init__(self, parts: RuleParts) -> None:
+        self._parts = parts
+        self._times = times_of_day(parts)
+        self._base = self._period_of(parts.start // DAY_SECONDS)
+        self._latest = self._period_of(LATEST_SECOND // DAY_SECONDS) - 1
+        self.visits = 0
+        self._memory: tuple[int, list[int]] | None = None
+
+    def next_local(self, local: int) -> int | None:
+        parts = self._parts
+        local = max(local, parts.start)
+        index = (self._period_of(local // DAY_SECONDS) - self._base) // parts.interval
+        for number in range(index, index + _PERIODS[parts.frequency]):
+            period = self._base + number * parts.interval
+            self.visits += 1
+            if period > self._latest:
+                return None
+            instants = self._instants(period)
+            place = bisect_left(instants, local)
+            if place < len(instants):
+                return _until(instants[place], parts)
+        return None
+
+    def previous_local(self, local: int) -> int | None:
+        parts = self._parts
+        if parts.until is not None:
+            local = min(local, parts.until)
+        index = (self._period_of(local // DAY_SECONDS) - self._base) // parts.interval
+        for number in range(index, max(-1, index - _PERIODS[parts.frequency]), -1):
+            instants = self._instants(self._base + number * parts.interval)
+            place = bisect_right(instants, local)
+            if place:
+                return instants[place - 1] if instants[place - 1] >= parts.start else None
+        return None
+
+    def _period_of(self, day: int) -> int:
+        match self._parts.frequency:
+            case "YEARLY":
+                return year_of(day)
+            case "MONTHLY":
+                moment = date.fromordinal(day + EPOCH_ORDINAL)
+                return moment.year * 12 + moment.month - 1
+            case _:
+                return (day + 4 - self._parts.week_start) // 7
+
+    def _instants(self, period: int) -> list[int]:
+        """All local times of a period, BYSETPOS applied, in order."""
+        if self._memory is not None and self._memory[0] == period:
+            return self._memory[1]
+        days, times = self._days(period), self._times
+        if self._parts.positions:
+            total = len(days) * len(times)
+            places = {place - 1 if place > 0 else total + place for place in self._parts.positions}
+            instants = [
+                days[place // len(times)] * DAY_SECONDS + times[place % len(times)]
+                for place in sorted(places)
+                if 0 <= place < total
+            ]
+        else:
+            instants = [day * DAY_SECONDS + time for day in days for time in times]
+        self._memory = (period, instants)
+        return instants
+
+    def _days(self, period: int) -> list[int]:
+        parts = self._parts
+        if parts.frequency == "WEEKLY":
+            first = period * 7 - 4 + parts.week_start
+            return [
+                day for day in range(first, first + 7) if parts.weekdays >> weekday_of(day) & 1 and self._in_month(day)
+            ]
+        if parts.frequency == "MONTHLY":
+            return _listed(parts, period // 12, period % 12 + 1)
+        days = [day for month in range(1, 13) for day in _listed(parts, period, month)]
+        if parts.year_days or parts.week_numbers or parts.ordinals_in_year:
+            first, length = first_day(period), first_day(period + 1) - first_day(period)
+            days = [day for day in days if parts.is_day_of_year(day, period, first, length)]
+        return days
+
+    def _in_month(self, day: int) -> bool:
+        months = self._parts.months
+        return months == ALL_MONTHS or bool(months >> date.fromordinal(day + EPOCH_ORDINAL).month & 1)
+
+
+def _listed(parts: RuleParts, year: int, month: int) -> list[int]:
+    mask = parts.days_of(year, month)
+    days = []
+    if mask:
+        before = date(year, month, 1).toordinal() - EPOCH_ORDINAL - 1
+        while mask:
+            days.append(before + lowest(mask))
+            mask &= mask - 1
+    return days
+
+
+class UnitRule:
+    """DAILY and finer: equal periods, each with the same times in it, of which the BY parts leave some out."""
+
+    def __init__(self, parts: RuleParts) -> None:
+        self._parts = parts
+        self._unit = UNIT_SECONDS[parts.frequency]
+        self._step = self._unit * parts.interval
+        self._base = parts.start // self._unit * self._unit
+        place = FREQUENCIES.index(parts.frequency) - 3
+        everything = ((24, 3600, parts.hours), (60, 60, parts.minutes), (60, 1, parts.seconds))
+        # Parts coarser than the period, or of its size, choose periods; finer ones are times within each.
+        self._limits = [(size, unit, frozenset(wanted)) for size, unit, wanted in everything[:place] if wanted]
+        offsets = [0]
+        for _, unit, wanted in everything[place:]:
+            offsets = [offset + number * unit for offset in offsets for number in sorted(wanted)]
+        if parts.positions:
+            places = {place - 1 if place > 0 else len(offsets) + place for place in parts.positions}
+            offsets = [offsets[place] for place in sorted(places) if 0 <= place < len(offsets)]
+        self._offsets = offsets
+        self.visits = 0
+        self._filters_days = bool(parts.months != ALL_MONTHS or parts.month_days or parts.weekdays or parts.year_days)
+
+    def next_local(self, local: int) -> int | None:
+        local = max(local, self._parts.start)
+        index = (local - self._base) // self._step
+        for _ in range(_FINE_PERIODS):
+            self.visits += 1
+            period = self._base + index * self._step
+            if period > LATEST_SECOND:
+                return None
+            allowed = self._allowed_from(period)
+            if allowed is None:
+                return None
+            if allowed == period:
+                place = bisect_left(self._offsets, local - period)
+                if place < len(self._offsets):
+                    return _until(period + self._offsets[place], self._parts)
+                index += 1
+            else:
+                index = -((self._base - allowed) // self._step)
+        return None
+
+    def previous_local(self, local: int) -> int | None:
+        parts = self._parts
+        if parts.until is not None:
+            local = min(local, parts.until)
+        index = (local - self._base) // self._step
+        for _ in range(_FINE_PERIODS):
+            if index < 0:
+                return None
+            period = self._base + index * self._step
+            allowed = self._allowed_until(period)
+            if allowed is None:
+                return None
+            if allowed == period:
+                place = bisect_right(self._offsets, local - period)
+                if place:
+                    found = period + self._offsets[place - 1]
+                    return found if found >= parts.start else None
+                index -= 1
+            else:
+                index = (allowed - self._base) // self._step
+        return None
+
+    def _allowed_from(self, period: int) -> int | None:
+        """This period, or a later time before which there is certainly no allowed one."""
+        if self._filters_days:
+            day = period // DAY_SECONDS
+            found = self._find_day(day, 1)
+            if found != day:
+                return None if found is None else found * DAY_SECONDS
+        for size, unit, wanted in self._limits:
+            number = period // unit
+            if number % size not in wanted:
+                later = [place for place in wanted if place > number % size]
+                base = number - number % size
+                return (base + (min(later) if later else size)) * unit
+        return period
+
+    def _allowed_until(self, period: int) -> int | None:
+        """This period, or the last one before a time after which there is certainly no allowed one."""
+        if self._filters_days:
+            day = period // DAY_SECONDS
+            found = self._find_day(day, -1)
+            if found != day:
+                return None if found is None else (found + 1) * DAY_SECONDS - self._unit
+        for size, unit, wanted in self._limits:
+            number = period // unit
+            if number % size not in wanted:
+                earlier = [place for place in wanted if place < number % size]
+                base = number - number % size
+                return (base + max(earlier) + 1 if earlier else base) * unit - self._unit
+        return period
+
+    def _find_day(self, day: int, direction: int) -> int | None:
+        """The nearest day, this one included, that the day parts allow."""
+        parts = self._parts
+        moment = date.fromordinal(day + EPOCH_ORDINAL)
+        year, month = moment.year, moment.month
+        open_days = -1 << moment.day if direction > 0 else (2 << moment.day) - 1
+        # Dates by month and weekday come within 40 years, or not at all.
+        for _ in range(40 * 12 + 1):
+            mask = parts.days_of(year, month) & open_days
+            open_days = -1
+            while mask:
+                chosen = lowest(mask) if direction > 0 else mask.bit_length() - 1
+                found = date(year, month, chosen).toordinal() - EPOCH_ORDINAL
+                if not parts.year_days:
+                    return found
+                first = first_day(year)
+                if parts.is_day_of_year(found, year, first, first_day(year + 1) - first):
+                    return found
+                mask &= ~(1 << chosen)
+            year, month = divmod(year * 12 + month - 1 + direction, 12)
+            month += 1
+            if not 2 <= year <= LATEST_YEAR:
+                return None
+        return None
+
+
+def _until(found: int, parts: RuleParts) -> int | None:
+    return found if parts.until is None or found <= parts.until else None
+
+
+# Periods looked at while walking to the end of a COUNT.
+_COUNTED_VISITS = 30_000
+
+
+# At most 80 kB each.
+@lru_cache(maxsize=64)
+def counted_times(parts: RuleParts) -> Sequence[int]:
+    """The first COUNT times of a rule, in order; a Problem if they lie too far apart to be walked."""
+    rule = make_rule(parts)
+    found = array("q")
+    upcoming = parts.start
+    while len(found) < (parts.count or 0):
+        local = rule.next_local(upcoming)
+        if local is None:
+            break
+        upcoming = local + 1
+        if rule.visits > _COUNTED_VISITS:
+            raise Problem("rrule with COUNT would walk years to find its dates; use UNTIL or the end of the schedule")
+        found.append(local)
+    return found
+
+
+def make_rule(parts: RuleParts) -> DayPeriodRule | UnitRule:
+    """The rule without its COUNT."""
+    return UnitRule(parts) if parts.frequency in UNIT_SECONDS else DayPeriodRule(parts)
+
+
+class AmendedRule:
+    """A rule with RDATE added and EXDATE taken away."""
+
+    def __init__(self, rule: LocalRule, added: Sequence[int], removed: frozenset[int]) -> None:
+        self._rule, self._added, self._removed = rule, DateRule(added), removed
+
+    def next_local(self, local: int) -> int | None:
+        while True:
+            found = [self._rule.next_local(local), self._added.next_local(local)]
+            first = min((one for one in found if one is not None), default=None)
+            if first not in self._removed or first is None:
+                return first
+            local = first + 1
+
+    def previous_local(self, local: int) -> int | None:
+        while True:
+            found = [self._rule.previous_local(local), self._added.previous_local(local)]
+            last = max((one for one in found if one is not None), default=None)
+            if last not in self._removed or last is None:
+                return last
+            local = last - 1

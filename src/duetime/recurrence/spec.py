@@ -1,0 +1,109 @@
+"""What a recurrence is made of, and what it answers, as plain data.
+
+A definition is what a user writes.  Nothing here computes anything: a value of
+these types may still be wrong, and `compile_definition` is where that shows.
+Definitions are immutable and hashable, so that what is derived from them can be
+cached by value.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+
+class SpecError(Exception):
+    """A definition cannot be used: where it is wrong, and what to do about it."""
+
+    def __init__(self, path: str, message: str) -> None:
+        super().__init__(f"{path}: {message}")
+        self.path, self.message = path, message
+
+
+class Problem(ValueError):
+    """What is wrong with a piece of text; whoever knows where it stands makes a SpecError of it."""
+
+
+class Dst(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What to do with local times that a clock change leaves out (gap) or repeats (overlap)."""
+
+    gap: Literal["skip", "shift"] = "shift"
+    overlap: Literal["first", "last", "both"] = "first"
+
+
+class CalendarEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One cron field each; a date must satisfy all of them, day and weekday included."""
+
+    year: str | int | None = None
+    month: str | int | None = None
+    day: str | int | None = None
+    weekday: str | int | None = None
+    hour: str | int | None = None
+    minute: str | int | None = None
+    second: str | int | None = None
+
+
+class ExclusionRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Either `from` with `to`, or `cron`, or `calendar`."""
+
+    from_: str | None = msgspec.field(default=None, name="from")
+    to: str | None = None
+    cron: str | None = None
+    calendar: str | None = None
+
+
+# A plain text is one whole local day: "2027-12-24".
+Exclusion = str | ExclusionRule
+
+
+class NamedCalendar(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Times that many schedules leave out, read in the zone of each; it names no other calendar."""
+
+    dates: tuple[str, ...] = ()
+    exclude: tuple[Exclusion, ...] = ()
+
+
+class Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The union of its sources, minus its exclusions; `after` stands alone."""
+
+    cron: tuple[str, ...] = ()
+    every: float | None = None
+    phase: float = 0
+    after: float | None = None
+    rrule: tuple[str, ...] = ()
+    calendar: tuple[CalendarEntry, ...] = ()
+    dates: tuple[str, ...] = ()
+    exclude: tuple[Exclusion, ...] = ()
+
+
+class Definition(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A spec with its zone and bounds; `key` is what `H` and jitter are hashed from."""
+
+    spec: Spec
+    timezone: str = "UTC"
+    dst: Dst = msgspec.field(default_factory=Dst)
+    jitter: float = 0
+    start_at: int | None = None
+    end_at: int | None = None
+    key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Fire:
+    """One time to run: when the definition says, and when it really is after jitter."""
+
+    nominal_ms: int
+    at_ms: int
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PreviewLine:
+    """One line of a preview; an excluded one says what excluded it and does not fire."""
+
+    at_ms: int
+    nominal_ms: int
+    local: str
+    note: str | None = None
+    excluded: bool = False
+    reason: str | None = None

@@ -1,0 +1,5 @@
+from duetime.recurrence.spec import Definition
+
+
+def describe(definition: Definition) -> str:
+    return ""
