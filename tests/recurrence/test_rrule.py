@@ -67,7 +67,8 @@ def rules(draw: st.DrawFn) -> str:
     maybe("BYMINUTE", some(0, 59))
     maybe("BYSECOND", some(0, 59), 4)
     maybe("WKST", st.sampled_from(WEEKDAYS), 4)
-    if any(part.startswith("BY") for part in parts):
+    # In the first week dateutil counts BYSETPOS from DTSTART, in a first month or year from its beginning.
+    if frequency != "WEEKLY" and any(part.startswith("BY") for part in parts):
         maybe("BYSETPOS", some(1, 5, signed=True), 4)
     match draw(st.integers(1, 6)):
         case 1:
@@ -96,7 +97,8 @@ def expected_times(text: str, start: datetime, limit: datetime, count: int) -> t
             found.append(moment)
             if len(found) == count:
                 return found, False
-    except TimeoutError:
+    except (TimeoutError, IndexError):
+        # It also stumbles over weekdays numbered beyond the end of a year.
         return found, False
     except ValueError as error:
         # Its way to say that no time matches.
@@ -124,7 +126,7 @@ def test_a_rule_fires_as_dateutil_says(text: str, start: datetime) -> None:
 
     wanted = 41 if is_complete else len(oracle)
     found = [fire.nominal_ms for fire in islice(recurrence.between(to_ms(start), to_ms(limit)), wanted)]
-    assert found == [to_ms(moment) for moment in oracle]
+    assert found == [to_ms(moment) for moment in oracle], f"{start} {text}"
     for index in range(len(found) - 1, -1, -1):
         earlier = recurrence.previous(found[index])
         assert (earlier.nominal_ms if earlier else None) == (found[index - 1] if index else None)
@@ -146,6 +148,8 @@ def test_a_rule_fires_as_dateutil_says(text: str, start: datetime) -> None:
         ),
         ("FREQ=MONTHLY;BYMONTHDAY=-3", ["2027-01-29", "2027-02-26", "2027-03-29"]),
         ("FREQ=WEEKLY;INTERVAL=2;WKST=SU;BYDAY=TU,SU", ["2027-01-10", "2027-01-12", "2027-01-24"]),
+        # BYSETPOS counts from the start of the week, also in that of DTSTART.
+        ("FREQ=WEEKLY;BYDAY=WE,SA;BYSETPOS=1", ["2027-01-06", "2027-01-13", "2027-01-20"]),
         # A plain weekday and a numbered one are both meant.
         ("FREQ=MONTHLY;BYDAY=1MO,SU", ["2027-01-03", "2027-01-04", "2027-01-10"]),
         ("FREQ=YEARLY;BYMONTH=2;BYMONTHDAY=29", ["2028-02-29", "2032-02-29", "2036-02-29"]),
