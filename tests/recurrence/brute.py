@@ -7,6 +7,7 @@ the engine: fields are tested by asking a date, not by masks.
 from calendar import monthrange
 from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
+from itertools import pairwise
 from zoneinfo import ZoneInfo
 
 MINUTE = timedelta(minutes=1)
@@ -142,7 +143,7 @@ def fires(cron: str, zone_key: str, gap: str, overlap: str, start: datetime, end
             else:
                 found.add(instants[0] if overlap == "first" else instants[-1])
     if gap == "shift" and not fine:
-        for (_, before), (after_instant, after) in zip(walk, walk[1:], strict=False):
+        for (_, before), (after_instant, after) in pairwise(walk):
             missing = before + MINUTE
             while missing < after:
                 if missing not in seen and matches(missing):

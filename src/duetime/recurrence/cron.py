@@ -27,7 +27,7 @@ _USES_HASH = re.compile(r"(?<![A-Za-z])[Hh](?![A-Za-z])")
 
 ALL_HOURS = (1 << 24) - 1
 ALL_MINUTES = (1 << 60) - 1
-_MONTH_WORDS = (
+MONTH_WORDS = (
     "",
     "January",
     "February",
@@ -234,6 +234,6 @@ def _refuse_if_it_never_comes(what: str, days: DayRule) -> None:
     lengths = (0, 31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
     relative = days.last_offsets or days.last_workday or days.nearest
     if plain_days and not relative and all(lengths[month] < plain_days[0] for month in months):
-        names = " and ".join(_MONTH_WORDS[month] for month in months)
+        names = " and ".join(MONTH_WORDS[month] for month in months)
         raise Problem(f"{what} never fires: {names} {'has' if len(months) == 1 else 'have'} no day {plain_days[0]}")
     raise Problem(f"{what} never fires: no date has its month, day and weekday together")

@@ -99,16 +99,17 @@ class ExclusionSet:
         return None
 
     def _span_of(self, second: int, start: int, end: int) -> tuple[int, int]:
-        """The instants of a local span that lie around this one without leaving it."""
-        first, last = (
-            self.zone.last_instant(max(start, EARLIEST_SECOND)),
-            self.zone.first_instant(min(end, LATEST_SECOND)),
-        )
-        # Where the wall clock comes by the edge twice, the edge on this instant's side counts.
-        if first > second:
-            first = self.zone.first_instant(start)
-        if last <= second:
-            last = self.zone.last_instant(end)
+        """The instants around this one up to which the wall clock stays within a local span."""
+        entry, reentry, back = self.zone.meetings(max(start, EARLIEST_SECOND))
+        first = reentry if reentry <= second else entry
+        exit_, last, forth = self.zone.meetings(min(end, LATEST_SECOND))
+        if exit_ > second:
+            last = exit_
+        # Where an edge is met twice, the clock goes back over it and leaves the span from the other side.
+        if back is not None and second < back.at:
+            last = min(last, back.at)
+        if forth is not None and second >= forth.at:
+            first = max(first, forth.at)
         return min(first, second) * 1000, max(last, second + 1) * 1000
 
     def reason(self, at_ms: int) -> str | None:

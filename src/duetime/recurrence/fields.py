@@ -84,6 +84,8 @@ def hashed_number(key: str, purpose: str) -> int:
 @lru_cache(maxsize=4096)
 def parse_field(field: Field, text: str, key: str) -> FieldSet:
     """Read one field; a Problem says what is wrong with it."""
+    if not text.isascii():
+        raise Problem(_cannot_read(field, text))
     upper = text.upper()
     if upper == "*" or (upper == "?" and field.is_day):
         return FieldSet(_bits(range(field.low, field.high + 1)), is_star=True)

@@ -52,6 +52,8 @@ class ParsedRule(NamedTuple):
 
 def parse_rrule(text: str, zone: Zone, start_second: int | None) -> ParsedRule:
     """Read one entry; a Problem says what is wrong with it."""
+    if not text.isascii():
+        raise Problem("rrule has letters or digits beyond ASCII; write it with plain ones")
     start: int | None = None
     rule_text: str | None = None
     amendments: list[tuple[str, str, str]] = []

@@ -88,15 +88,18 @@ class Zone:
                 low = middle
         return Change(high, before, after)
 
-    def first_instant(self, local: int) -> int:
-        """The first instant at which the wall clock shows this time or, in a gap, jumps over it."""
-        before, after = self.offsets_of(local)
-        return self.change_around(local, before, after).at if before < after else local - before
+    def meetings(self, local: int) -> tuple[int, int, Change | None]:
+        """The first and the last instant at which the wall clock shows this time, or jumps over it.
 
-    def last_instant(self, local: int) -> int:
-        """As first_instant, and the later one where the time comes twice."""
+        If they differ, the change that brings the time twice comes with them.
+        """
         before, after = self.offsets_of(local)
-        return self.change_around(local, before, after).at if before < after else local - after
+        if before == after:
+            return local - before, local - before, None
+        change = self.change_around(local, before, after)
+        if before < after:
+            return change.at, change.at, None
+        return local - before, local - after, change
 
     def iso(self, at_ms: int) -> str:
         """ISO 8601 local time with offset; milliseconds only where there are any."""
