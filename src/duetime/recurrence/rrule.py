@@ -141,10 +141,9 @@ class DayPeriodRule:
             self.visits += 1
             if period > self._latest:
                 return None
-            instants = self._instants(period)
-            place = bisect_left(instants, local)
-            if place < len(instants):
-                return _until(instants[place], parts)
+            found = self._first_from(self._days(period), local)
+            if found is not None:
+                return _until(found, parts)
         return None
 
     def previous_local(self, local: int) -> int | None:
@@ -153,10 +152,9 @@ class DayPeriodRule:
             local = min(local, parts.until)
         index = (self._period_of(local // DAY_SECONDS) - self._base) // parts.interval
         for number in range(index, max(-1, index - _PERIODS[parts.frequency]), -1):
-            instants = self._instants(self._base + number * parts.interval)
-            place = bisect_right(instants, local)
-            if place:
-                return instants[place - 1] if instants[place - 1] >= parts.start else None
+            found = self._last_until(self._days(self._base + number * parts.interval), local)
+            if found is not None:
+                return found if found >= parts.start else None
         return None
 
     def _period_of(self, day: int) -> int:
@@ -169,25 +167,51 @@ class DayPeriodRule:
             case _:
                 return (day + 4 - self._parts.week_start) // 7
 
-    def _instants(self, period: int) -> list[int]:
-        """All local times of a period, BYSETPOS applied, in order."""
-        if self._memory is not None and self._memory[0] == period:
-            return self._memory[1]
-        days, times = self._days(period), self._times
+    def _first_from(self, days: list[int], local: int) -> int | None:
+        """The first time of a period's days, BYSETPOS applied, that is not before this one."""
         if self._parts.positions:
-            total = len(days) * len(times)
-            places = {place - 1 if place > 0 else total + place for place in self._parts.positions}
-            instants = [
-                days[place // len(times)] * DAY_SECONDS + times[place % len(times)]
-                for place in sorted(places)
-                if 0 <= place < total
-            ]
-        else:
-            instants = [day * DAY_SECONDS + time for day in days for time in times]
-        self._memory = (period, instants)
-        return instants
+            chosen = self._chosen(days)
+            place = bisect_left(chosen, local)
+            return chosen[place] if place < len(chosen) else None
+        day, time = divmod(local, DAY_SECONDS)
+        place = bisect_left(days, day)
+        if place < len(days) and days[place] == day:
+            if time <= self._times[-1]:
+                return day * DAY_SECONDS + self._times[bisect_left(self._times, time)]
+            place += 1
+        return days[place] * DAY_SECONDS + self._times[0] if place < len(days) else None
+
+    def _last_until(self, days: list[int], local: int) -> int | None:
+        """The last time of a period's days, BYSETPOS applied, that is not after this one."""
+        if self._parts.positions:
+            chosen = self._chosen(days)
+            place = bisect_right(chosen, local)
+            return chosen[place - 1] if place else None
+        day, time = divmod(local, DAY_SECONDS)
+        place = bisect_right(days, day)
+        if place and days[place - 1] == day:
+            if time >= self._times[0]:
+                return day * DAY_SECONDS + self._times[bisect_right(self._times, time) - 1]
+            place -= 1
+        return days[place - 1] * DAY_SECONDS + self._times[-1] if place else None
+
+    def _chosen(self, days: list[int]) -> list[int]:
+        """What BYSETPOS takes of a period: places among all its times, which need not be written out."""
+        times = self._times
+        total = len(days) * len(times)
+        places = {place - 1 if place > 0 else total + place for place in self._parts.positions}
+        return [
+            days[place // len(times)] * DAY_SECONDS + times[place % len(times)]
+            for place in sorted(places)
+            if 0 <= place < total
+        ]
 
     def _days(self, period: int) -> list[int]:
+        if self._memory is None or self._memory[0] != period:
+            self._memory = (period, self._find_days(period))
+        return self._memory[1]
+
+    def _find_days(self, period: int) -> list[int]:
         parts = self._parts
         if parts.frequency == "WEEKLY":
             first = period * 7 - 4 + parts.week_start
