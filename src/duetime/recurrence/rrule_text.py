@@ -10,15 +10,8 @@ from datetime import datetime
 from typing import NamedTuple
 
 from duetime.recurrence.days import ALL_MONTHS
-from duetime.recurrence.rrule import (
-    FREQUENCIES,
-    MAXIMUM_COUNT,
-    AmendedRule,
-    RuleParts,
-    counted_times,
-    make_rule,
-    weekday_of,
-)
+from duetime.recurrence.rrule import FREQUENCIES, MAXIMUM_COUNT, AmendedRule, counted_times, make_rule
+from duetime.recurrence.rrule_parts import RuleParts, weekday_of
 from duetime.recurrence.sources import DateRule, LocalRule
 from duetime.recurrence.spec import Problem
 from duetime.recurrence.zones import DAY_SECONDS, LATEST_YEAR, Zone, find_zone, local_datetime, local_seconds
