@@ -123,6 +123,7 @@ def by_next(recurrence: Recurrence, start: int, end: int) -> list[Fire]:
     found: list[Fire] = []
     fire = recurrence.next(start - 1)
     while fire is not None and fire.nominal_ms < end:
+        assert not found or fire.nominal_ms > found[-1].nominal_ms
         found.append(fire)
         fire = recurrence.next(fire.nominal_ms)
     return found
@@ -132,6 +133,7 @@ def by_previous(recurrence: Recurrence, start: int, end: int) -> list[Fire]:
     found: list[Fire] = []
     fire = recurrence.previous(end)
     while fire is not None and fire.nominal_ms >= start:
+        assert not found or fire.nominal_ms < found[-1].nominal_ms
         found.append(fire)
         fire = recurrence.previous(fire.nominal_ms)
     return found[::-1]

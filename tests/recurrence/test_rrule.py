@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from duetime.recurrence import Definition, Recurrence, Spec, SpecError, compile_definition
 
 EPOCH = datetime(1970, 1, 1)
+SIXTY = ",".join(map(str, range(60)))
 WEEKDAYS = ["MO", "TU", "WE", "TH", "FR", "SA", "SU"]
 
 
@@ -236,6 +237,7 @@ def test_a_minutely_rule_from_long_ago_answers_at_once() -> None:
         ("FREQ=WEEKLY;BYMONTHDAY=2", "does not work"),
         ("FREQ=DAILY;BYSETPOS=1", "another BY part"),
         ("FREQ=DAILY;WKST=XX", "WKST"),
+        (f"FREQ=DAILY;BYMINUTE={SIXTY};BYSECOND={SIXTY}", "use a finer FREQ"),
         ("FREQ=YEARLY;BYMONTH=2;BYMONTHDAY=30", "never fires"),
         ("FREQ=MINUTELY;INTERVAL=1440;BYHOUR=3", "never fires"),
         ("FREQ=MINUTELY;INTERVAL=1441;BYHOUR=3;BYMINUTE=7;COUNT=10000", "would walk years"),

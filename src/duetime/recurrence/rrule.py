@@ -8,19 +8,11 @@ a bounded number of periods from there.  Only COUNT walks from DTSTART, once.
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import date
 from functools import lru_cache
 
-from duetime.recurrence.days import (
-    ALL_MONTHS,
-    EPOCH_ORDINAL,
-    first_weekday,
-    lowest,
-    month_length,
-    nth_weekday,
-    weekday_days,
-)
+from duetime.recurrence.days import ALL_MONTHS, EPOCH_ORDINAL, lowest
+from duetime.recurrence.rrule_parts import RuleParts, first_day, times_of_day, weekday_of, year_of
 from duetime.recurrence.sources import DateRule, LocalRule
 from duetime.recurrence.spec import Problem
 from duetime.recurrence.zones import DAY_SECONDS, LATEST_SECOND, LATEST_YEAR
@@ -31,94 +23,6 @@ MAXIMUM_COUNT = 10_000
 # Periods looked at in one search.  Each costs some microseconds: a search ends within 50 ms.
 _PERIODS = {"YEARLY": 400, "MONTHLY": 1200, "WEEKLY": 2100}
 _FINE_PERIODS = 8000
-
-
-@dataclass(frozen=True, slots=True)
-class RuleParts:
-    """A rule with every default filled in; weekdays count from Sunday, 0."""
-
-    frequency: str
-    start: int
-    interval: int = 1
-    count: int | None = None
-    until: int | None = None
-    months: int = ALL_MONTHS
-    month_days: tuple[int, ...] = ()
-    year_days: frozenset[int] = frozenset()
-    week_numbers: frozenset[int] = frozenset()
-    weekdays: int = 0
-    ordinals: tuple[tuple[int, int], ...] = ()
-    hours: tuple[int, ...] = ()
-    minutes: tuple[int, ...] = ()
-    seconds: tuple[int, ...] = ()
-    positions: tuple[int, ...] = ()
-    week_start: int = 1
-    ordinals_in_year: bool = False
-
-    def days_of(self, year: int, month: int) -> int:
-        """The days of a month, as bits, by BYMONTH, BYMONTHDAY and BYDAY."""
-        if not self.months >> month & 1:
-            return 0
-        length = month_length(year, month)
-        mask = (2 << length) - 2
-        if self.month_days:
-            wanted = 0
-            for day in self.month_days:
-                if day > 0:
-                    wanted |= 1 << day
-                elif day + length >= 0:
-                    wanted |= 1 << (length + 1 + day)
-            mask &= wanted
-        if (self.weekdays or self.ordinals) and not self.ordinals_in_year:
-            first = first_weekday(year, month)
-            wanted = weekday_days(self.weekdays, first)
-            for weekday, number in self.ordinals:
-                wanted |= nth_weekday(weekday, number, first, length)
-            mask &= wanted
-        return mask
-
-    def is_day_of_year(self, day: int, year: int, first: int, length: int) -> bool:
-        """Whether a day passes the parts that count within a year, which begins at `first`."""
-        number = day - first + 1
-        if self.year_days and number not in self.year_days and number - length - 1 not in self.year_days:
-            return False
-        if self.ordinals_in_year:
-            weekday = weekday_of(day)
-            from_start, from_end = (number - 1) // 7 + 1, -((length - number) // 7) - 1
-            if not self.weekdays >> weekday & 1 and not any(
-                weekday == wanted and place in (from_start, from_end) for wanted, place in self.ordinals
-            ):
-                return False
-        return not self.week_numbers or self._has_week(day, year)
-
-    def _has_week(self, day: int, year: int) -> bool:
-        # A week belongs to the year that holds its fourth day.
-        fourth = day - (weekday_of(day) - self.week_start) % 7 + 3
-        owner = year_of(fourth)
-        number = (fourth - first_day(owner)) // 7 + 1
-        # The last week of a year holds the third day before its end, or one of the six days before that.
-        last = first_day(owner + 1) - 1
-        weeks = (last - (weekday_of(last) - self.week_start - 3) % 7 - first_day(owner)) // 7 + 1
-        return number in self.week_numbers or number - weeks - 1 in self.week_numbers
-
-
-def weekday_of(day: int) -> int:
-    """The weekday of a day counted from 1970-01-01, a Thursday."""
-    return (day + 4) % 7
-
-
-def year_of(day: int) -> int:
-    return date.fromordinal(day + EPOCH_ORDINAL).year
-
-
-def first_day(year: int) -> int:
-    return date(year, 1, 1).toordinal() - EPOCH_ORDINAL
-
-
-def times_of_day(parts: RuleParts) -> list[int]:
-    return sorted(
-        hour * 3600 + minute * 60 + s for hour in parts.hours for minute in parts.minutes for s in parts.seconds
-    )
 
 
 class DayPeriodRule:
@@ -141,10 +45,9 @@ class DayPeriodRule:
             self.visits += 1
             if period > self._latest:
                 return None
-            instants = self._instants(period)
-            place = bisect_left(instants, local)
-            if place < len(instants):
-                return _until(instants[place], parts)
+            found = self._first_from(self._days(period), local)
+            if found is not None:
+                return _until(found, parts)
         return None
 
     def previous_local(self, local: int) -> int | None:
@@ -153,10 +56,9 @@ class DayPeriodRule:
             local = min(local, parts.until)
         index = (self._period_of(local // DAY_SECONDS) - self._base) // parts.interval
         for number in range(index, max(-1, index - _PERIODS[parts.frequency]), -1):
-            instants = self._instants(self._base + number * parts.interval)
-            place = bisect_right(instants, local)
-            if place:
-                return instants[place - 1] if instants[place - 1] >= parts.start else None
+            found = self._last_until(self._days(self._base + number * parts.interval), local)
+            if found is not None:
+                return found if found >= parts.start else None
         return None
 
     def _period_of(self, day: int) -> int:
@@ -169,25 +71,51 @@ class DayPeriodRule:
             case _:
                 return (day + 4 - self._parts.week_start) // 7
 
-    def _instants(self, period: int) -> list[int]:
-        """All local times of a period, BYSETPOS applied, in order."""
-        if self._memory is not None and self._memory[0] == period:
-            return self._memory[1]
-        days, times = self._days(period), self._times
+    def _first_from(self, days: list[int], local: int) -> int | None:
+        """The first time of a period's days, BYSETPOS applied, that is not before this one."""
         if self._parts.positions:
-            total = len(days) * len(times)
-            places = {place - 1 if place > 0 else total + place for place in self._parts.positions}
-            instants = [
-                days[place // len(times)] * DAY_SECONDS + times[place % len(times)]
-                for place in sorted(places)
-                if 0 <= place < total
-            ]
-        else:
-            instants = [day * DAY_SECONDS + time for day in days for time in times]
-        self._memory = (period, instants)
-        return instants
+            chosen = self._chosen(days)
+            place = bisect_left(chosen, local)
+            return chosen[place] if place < len(chosen) else None
+        day, time = divmod(local, DAY_SECONDS)
+        place = bisect_left(days, day)
+        if place < len(days) and days[place] == day:
+            if time <= self._times[-1]:
+                return day * DAY_SECONDS + self._times[bisect_left(self._times, time)]
+            place += 1
+        return days[place] * DAY_SECONDS + self._times[0] if place < len(days) else None
+
+    def _last_until(self, days: list[int], local: int) -> int | None:
+        """The last time of a period's days, BYSETPOS applied, that is not after this one."""
+        if self._parts.positions:
+            chosen = self._chosen(days)
+            place = bisect_right(chosen, local)
+            return chosen[place - 1] if place else None
+        day, time = divmod(local, DAY_SECONDS)
+        place = bisect_right(days, day)
+        if place and days[place - 1] == day:
+            if time >= self._times[0]:
+                return day * DAY_SECONDS + self._times[bisect_right(self._times, time) - 1]
+            place -= 1
+        return days[place - 1] * DAY_SECONDS + self._times[-1] if place else None
+
+    def _chosen(self, days: list[int]) -> list[int]:
+        """What BYSETPOS takes of a period: places among all its times, which need not be written out."""
+        times = self._times
+        total = len(days) * len(times)
+        places = {place - 1 if place > 0 else total + place for place in self._parts.positions}
+        return [
+            days[place // len(times)] * DAY_SECONDS + times[place % len(times)]
+            for place in sorted(places)
+            if 0 <= place < total
+        ]
 
     def _days(self, period: int) -> list[int]:
+        if self._memory is None or self._memory[0] != period:
+            self._memory = (period, self._find_days(period))
+        return self._memory[1]
+
+    def _find_days(self, period: int) -> list[int]:
         parts = self._parts
         if parts.frequency == "WEEKLY":
             first = period * 7 - 4 + parts.week_start

@@ -10,15 +10,8 @@ from datetime import datetime
 from typing import NamedTuple
 
 from duetime.recurrence.days import ALL_MONTHS
-from duetime.recurrence.rrule import (
-    FREQUENCIES,
-    MAXIMUM_COUNT,
-    AmendedRule,
-    RuleParts,
-    counted_times,
-    make_rule,
-    weekday_of,
-)
+from duetime.recurrence.rrule import FREQUENCIES, MAXIMUM_COUNT, AmendedRule, counted_times, make_rule
+from duetime.recurrence.rrule_parts import RuleParts, weekday_of
 from duetime.recurrence.sources import DateRule, LocalRule
 from duetime.recurrence.spec import Problem
 from duetime.recurrence.zones import DAY_SECONDS, LATEST_YEAR, Zone, find_zone, local_datetime, local_seconds
@@ -37,6 +30,8 @@ _LISTS = {
     "BYMONTH": (1, 12, False),
     "BYSETPOS": (1, 366, True),
 }
+# Times that BYHOUR, BYMINUTE and BYSECOND make together; they are kept in memory.
+MAXIMUM_TIMES = 1440
 _PARTS = {"FREQ", "INTERVAL", "COUNT", "UNTIL", "WKST", "BYDAY", *_LISTS}
 
 
@@ -174,6 +169,11 @@ def _read_parts(text: str, start: int, zone: Zone) -> RuleParts:
             month_days = (first.day,)
             months = months or ((first.month,) if frequency == "YEARLY" else ())
     place = FREQUENCIES.index(frequency)
+    times = 1
+    for name, below in (("BYHOUR", "HOURLY"), ("BYMINUTE", "MINUTELY"), ("BYSECOND", "SECONDLY")):
+        times *= len(lists.get(name, ())) or 1 if place < FREQUENCIES.index(below) else 1
+    if times > MAXIMUM_TIMES:
+        raise Problem(f"rrule names {times} times in each day or hour, above {MAXIMUM_TIMES}; use a finer FREQ")
     return RuleParts(
         frequency=frequency,
         start=start,
