@@ -10,11 +10,14 @@ from duetime.admin.tenants import create_tenant
 from duetime.database.partitions import Partitions
 from duetime.database.pool import Database
 from duetime.ids import EARLIEST, just_after
+from duetime.lifecycle.backfill import Backfills
 from duetime.lifecycle.claim import LaneOrder, claim_due
 from duetime.lifecycle.holders import Holders
 from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.lapse import end_silent_holders, sweep_left_behind
 from duetime.lifecycle.onward import Onward, Wake
+from duetime.lifecycle.recurrences import Recurrences
+from duetime.lifecycle.schedules import Schedules
 from duetime.lifecycle.settle import Report, Settled, Settler
 from duetime.lifecycle.state import read_states
 from duetime.lifecycle.steer import Steering
@@ -37,6 +40,9 @@ class Engine:
         self.settler = Settler(database, self.holders, self.onward)
         self.submitter = Submitter(database, self.lanes, self.partitions, self._wake)
         self.steering = Steering(database, self.partitions, self._wake)
+        self.recurrences = Recurrences(database)
+        self.schedules = Schedules(database, self.partitions, self.lanes, self.steering, self.recurrences, self._wake)
+        self.backfills = Backfills(database, self.partitions, self.recurrences)
         self.tenant = 0
 
     @classmethod

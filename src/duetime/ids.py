@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from asyncpg.pgproto.pgproto import UUID as DriverUUID
 
 SHARDS = 256
+#: Lanes below are the schedule lanes of the shards; tasks have lanes from here on.
+SCHEDULE_LANES_END = SHARDS
 _UNIQUE_BITS = 42
 _UNIQUE_MASK = (1 << _UNIQUE_BITS) - 1
 _LOW_MASK = (1 << 30) - 1

@@ -37,14 +37,18 @@ from duetime.executor.consume import Executor
 from duetime.executor.egress import Guard, read_networks
 from duetime.executor.http import HttpClient
 from duetime.ids import SHARDS
+from duetime.lifecycle.backfill import Backfills
 from duetime.lifecycle.holders import Holders
 from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.onward import Onward
+from duetime.lifecycle.recurrences import Recurrences
+from duetime.lifecycle.schedules import Schedules
 from duetime.lifecycle.settle import Settler
 from duetime.lifecycle.steer import Steering
 from duetime.lifecycle.submit import Submitter
 from duetime.scheduler.clockwork import Clockwork
 from duetime.scheduler.feed import Feeder
+from duetime.scheduler.firing import Firing
 from duetime.scheduler.liveness import Liveness
 from duetime.scheduler.sharing import SharedFeeder
 from duetime.scheduler.upkeep import Upkeep
@@ -92,6 +96,21 @@ class Node:
             self.shared = SharedFeeder(
                 self.name, sharing.secret, coordinator, database, self.feeder, self.lanes, self.holders
             )
+        self.recurrences = Recurrences(database)
+        self.schedules = Schedules(database, self.partitions, self.lanes, self.steering, self.recurrences, self._wake)
+        self.backfills = Backfills(database, self.partitions, self.recurrences)
+        self.firing = Firing(
+            database,
+            self.partitions,
+            self.schedules,
+            self.backfills,
+            self.recurrences,
+            self.steering,
+            self._wake,
+            feeds=self.feeder.feeds,
+            has_duty=self._has_duty,
+        )
+        self.feeder.schedules = self.firing
         self.liveness = Liveness(database, self.holders, self.onward)
         self.clockwork = Clockwork(database, self.feeder)
         self.upkeep = Upkeep(
@@ -113,6 +132,9 @@ class Node:
             holders=self.shared or self.holders,
             settler=self.settler,
             steering=self.steering,
+            schedules=self.schedules,
+            recurrences=self.recurrences,
+            backfills=self.backfills,
             keys=self.keys,
             is_ready=self.why_not_ready,
             nodes=self.nodes,
@@ -163,6 +185,7 @@ class Node:
         if self.shared is not None:
             await self.shared.join()
         await self.feeder.start()
+        await self.firing.start()
         self.liveness.loop.start()
         for loop in self.upkeep.loops:
             loop.start()
@@ -187,6 +210,7 @@ class Node:
         deadline = self.config.shutdown_seconds
         if self.shared is not None:
             await self.shared.leave()
+        await self.firing.stop()
         await self.feeder.stop()
         self.app.end_polls()
         await self.executor.stop(deadline)

@@ -19,13 +19,17 @@ from duetime.api.protocol import DuetimeProtocol
 from duetime.cluster.contract import NodeView
 from duetime.database.partitions import Partitions
 from duetime.database.pool import Database
+from duetime.lifecycle.backfill import Backfills
 from duetime.lifecycle.holders import Holders
 from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.onward import Onward
+from duetime.lifecycle.recurrences import Recurrences
+from duetime.lifecycle.schedules import Schedules
 from duetime.lifecycle.settle import Settler
 from duetime.lifecycle.steer import Steering
 from duetime.lifecycle.submit import Submitter
 from duetime.scheduler.feed import Feeder
+from duetime.scheduler.firing import Firing
 
 
 @dataclass
@@ -176,6 +180,13 @@ async def serve(database: Database) -> AsyncIterator[Serving]:
     await feeder.start()
     holders = Holders(database, onward)
     reasons: list[str] = []
+    steering = Steering(database, partitions, wake)
+    recurrences = Recurrences(database)
+    schedules = Schedules(database, partitions, lanes, steering, recurrences, wake)
+    backfills = Backfills(database, partitions, recurrences)
+    firing = Firing(database, partitions, schedules, backfills, recurrences, steering, wake)
+    feeder.schedules = firing
+    await firing.start()
     app = App(
         database=database,
         lanes=lanes,
@@ -183,7 +194,10 @@ async def serve(database: Database) -> AsyncIterator[Serving]:
         feeder=feeder,
         holders=holders,
         settler=Settler(database, holders, onward),
-        steering=Steering(database, partitions, wake),
+        steering=steering,
+        schedules=schedules,
+        recurrences=recurrences,
+        backfills=backfills,
         keys=Keys(database),
         is_ready=lambda: reasons[0] if reasons else None,
         nodes=lambda: [NodeView("here", 256, True)],
@@ -210,4 +224,5 @@ async def serve(database: Database) -> AsyncIterator[Serving]:
         app.end_polls()
     server.should_exit = True
     await running
+    await firing.stop()
     await feeder.stop()

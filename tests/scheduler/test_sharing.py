@@ -75,7 +75,7 @@ class Team:
     async def feeding(self, queue: str = "default") -> tuple[Node, list[Node]]:
         """The node that feeds the tenant, and the others."""
         lane = await self.nodes[0].lanes.ensure(self.nodes[0].lane_key(queue))
-        [owner] = [node for node in self.nodes if node.feeder._feeds(lane)]
+        [owner] = [node for node in self.nodes if node.feeder.feeds(lane)]
         return owner, [node for node in self.nodes if node is not owner]
 
 
@@ -194,7 +194,7 @@ async def test_room_is_divided_between_the_nodes_that_feed_a_tenant(team: Team, 
     owner, [other] = await team.feeding()
     lane = owner.lanes.find(owner.lane_key())
     assert lane is not None
-    elsewhere = next(shard for shard in range(SHARDS) if other.feeder._feeds(shard))
+    elsewhere = next(shard for shard in range(SHARDS) if other.feeder.feeds(shard))
     # A tenant that is spread over two shards.
     await database.execute(
         "INSERT INTO lane (id, tenant, queue, class, kind) VALUES ($1, $2, 'spread', 2, 0)",

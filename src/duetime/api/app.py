@@ -17,6 +17,7 @@ import structlog
 from duetime.admin.keys import Caller, Keys
 from duetime.api.admin import Administration
 from duetime.api.auth import authenticate
+from duetime.api.calendars import CalendarCalls
 from duetime.api.cluster import Cluster
 from duetime.api.dead import DeadLetters
 from duetime.api.express import Express
@@ -24,6 +25,7 @@ from duetime.api.health import Health
 from duetime.api.http import PROBLEM_JSON, Answer, ClientGoneError, Receive, Request, Router, Scope, Send, encode
 from duetime.api.problems import problem_of
 from duetime.api.reference import Reference
+from duetime.api.schedules import ScheduleCalls
 from duetime.api.steer import Steer
 from duetime.api.tasks import Tasks
 from duetime.api.validation import TaskReader
@@ -31,7 +33,10 @@ from duetime.api.workers import Beating, Leasing, Workers
 from duetime.cluster.contract import NodeView
 from duetime.database.pool import Database
 from duetime.errors import DuetimeError, MethodNotAllowed, NotFound, Unauthorized
+from duetime.lifecycle.backfill import Backfills
 from duetime.lifecycle.lanes import Lanes
+from duetime.lifecycle.recurrences import Recurrences
+from duetime.lifecycle.schedules import Schedules
 from duetime.lifecycle.settle import Settler
 from duetime.lifecycle.steer import Steering
 from duetime.lifecycle.submit import Submitter
@@ -59,6 +64,9 @@ class App:
         holders: Beating,
         settler: Settler,
         steering: Steering,
+        schedules: Schedules,
+        recurrences: Recurrences,
+        backfills: Backfills,
         keys: Keys,
         is_ready: Callable[[], str | None],
         nodes: Callable[[], list[NodeView]],
@@ -67,7 +75,8 @@ class App:
         self._clock = database.clock
         self._date = (0, b"")
         self._workers = Workers(lanes, feeder, holders, settler)
-        tasks = Tasks(database, lanes, submitter, feeder, TaskReader())
+        reader = TaskReader()
+        tasks = Tasks(database, lanes, submitter, feeder, reader)
         #: The short way for single submissions.
         self.express = Express(tasks, keys)
         self._router = Router(
@@ -76,6 +85,8 @@ class App:
                 *Steer(database, lanes, steering).routes(),
                 *DeadLetters(database, lanes, steering).routes(),
                 *self._workers.routes(),
+                *ScheduleCalls(database, schedules, backfills, reader).routes(),
+                *CalendarCalls(recurrences, schedules).routes(),
                 *Administration(database, keys).routes(),
                 *Cluster(nodes).routes(),
                 *Health(is_ready).routes(),

@@ -14,13 +14,13 @@ _RIGHT_TIME = "must be a time such as 2030-01-31T12:00:00Z, with its zone"
 
 def read_filter(query: dict[str, list[str]]) -> TaskFilter:
     return TaskFilter.of(
-        state=_one(query, "state"),
-        type=_one(query, "type"),
-        queue=_one(query, "queue"),
-        priority=_one(query, "priority"),
+        state=read_one(query, "state"),
+        type=read_one(query, "type"),
+        queue=read_one(query, "queue"),
+        priority=read_one(query, "priority"),
         labels=query.get("label", []),
-        from_ms=_read_time(query, "from"),
-        to_ms=_read_time(query, "to"),
+        from_ms=read_time(query, "from"),
+        to_ms=read_time(query, "to"),
     )
 
 
@@ -43,23 +43,23 @@ def filter_of(asked: DeadFilterRequest) -> TaskFilter:
 
 def read_page(query: dict[str, list[str]]) -> tuple[str | None, int]:
     """Cursor and limit of a list."""
-    limit = _one(query, "limit")
+    limit = read_one(query, "limit")
     if limit is None:
-        return _one(query, "cursor"), DEFAULT_LIMIT
+        return read_one(query, "cursor"), DEFAULT_LIMIT
     if not (limit.isascii() and limit.isdigit() and len(limit) <= 6 and 1 <= int(limit) <= MAX_LIMIT):
         raise InvalidInput.at("limit", f"must be a number from 1 to {MAX_LIMIT}")
-    return _one(query, "cursor"), int(limit)
+    return read_one(query, "cursor"), int(limit)
 
 
-def _one(query: dict[str, list[str]], name: str) -> str | None:
+def read_one(query: dict[str, list[str]], name: str) -> str | None:
     values = query.get(name, [])
     if len(values) > 1:
         raise InvalidInput.at(name, "must be given once")
     return values[0] if values else None
 
 
-def _read_time(query: dict[str, list[str]], name: str) -> int | None:
-    text = _one(query, name)
+def read_time(query: dict[str, list[str]], name: str) -> int | None:
+    text = read_one(query, name)
     if text is None:
         return None
     try:

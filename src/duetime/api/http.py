@@ -71,6 +71,12 @@ class Request:
             raise UnsupportedMediaType(f"send {JSON}, not {self.content_type()}")
         return decode_json(decoder, await self.body())
 
+    async def json_or_nothing(self, decoder: "msgspec.json.Decoder[Body]", otherwise: Body) -> Body:
+        """The same for a body that may be left out."""
+        if self.headers.get(b"content-length", b"0") == b"0" and b"transfer-encoding" not in self.headers:
+            return otherwise
+        return await self.json(decoder)
+
     async def no_body(self) -> None:
         """The call takes no body; an empty object is as good as none."""
         body = await self.body()

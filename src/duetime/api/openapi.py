@@ -18,6 +18,7 @@ from duetime.api import (
     dead_operations,
     health,
     reference_operations,
+    schedule_operations,
     task_operations,
     worker_operations,
 )
@@ -29,6 +30,7 @@ from duetime.api.seconds import schema_hook
 OPERATIONS: list[Operation] = [
     *task_operations.OPERATIONS,
     *dead_operations.OPERATIONS,
+    *schedule_operations.OPERATIONS,
     *worker_operations.OPERATIONS,
     *admin.OPERATIONS,
     *cluster.OPERATIONS,

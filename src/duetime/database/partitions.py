@@ -1,7 +1,8 @@
 """Time partitions of the data path: made ahead and on first use, never split.
 
 `task`, `attempt` and `due` are cut by the due time inside their ids: days for
-two weeks, months for a year, years beyond; `request_key` by hours.  A new
+two weeks, months for a year, years beyond; `fire` likewise by the time of the
+schedule; `request_key` by hours.  A new
 partition takes what is free of its day, month or year between its neighbours,
 so it never overlaps one that was made earlier with a coarser cut.  The oldest
 partition reaches back to the beginning; retention moves what is still open
@@ -71,10 +72,16 @@ class Partitions:
             if not self.covers("request_key", moment, moment):
                 await self._make("request_key", moment)
 
+    async def ensure_fires(self, fire_ms: Iterable[int]) -> None:
+        for moment in set(fire_ms):
+            if not self.covers("fire", moment, moment):
+                await self._make("fire", moment)
+
     async def make_ahead(self) -> None:
         """Today and the coming days, this hour and the coming ones."""
         now_ms = self._database.clock.now_ms()
         await self.ensure(now_ms + day * 86_400_000 for day in range(4))
+        await self.ensure_fires(now_ms + day * 86_400_000 for day in range(2))
         await self.ensure_requests(now_ms + hour * 3_600_000 for hour in range(-1, 4))
 
     async def load(self, table: str) -> list[tuple[int, int]]:

@@ -62,6 +62,38 @@ CREATE TABLE duetime.attempt (
 )
 PARTITION BY RANGE (task);
 
+CREATE TABLE duetime.backfill (
+    id bigint NOT NULL,
+    schedule bigint NOT NULL,
+    tenant integer NOT NULL,
+    lane integer NOT NULL,
+    from_ms bigint NOT NULL,
+    to_ms bigint NOT NULL,
+    rate double precision NOT NULL,
+    reached_ms bigint NOT NULL,
+    created bigint DEFAULT 0 NOT NULL,
+    state text DEFAULT 'running'::text NOT NULL,
+    created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    ended_at timestamp with time zone
+);
+
+ALTER TABLE duetime.backfill ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME duetime.backfill_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+CREATE TABLE duetime.calendar (
+    tenant integer NOT NULL,
+    name text NOT NULL,
+    version integer DEFAULT 1 NOT NULL,
+    entries bytea NOT NULL,
+    updated_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
+);
+
 CREATE TABLE duetime.claim (
     lane integer NOT NULL,
     task uuid NOT NULL,
@@ -92,6 +124,16 @@ CREATE TABLE duetime.due (
     releases smallint DEFAULT 0 NOT NULL
 )
 PARTITION BY RANGE (wake);
+
+CREATE TABLE duetime.fire (
+    schedule bigint NOT NULL,
+    moment uuid NOT NULL,
+    task uuid,
+    outcome smallint NOT NULL,
+    reason text,
+    at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
+)
+PARTITION BY RANGE (moment);
 
 CREATE TABLE duetime.held (
     lane integer NOT NULL,
@@ -183,6 +225,53 @@ CREATE TABLE duetime.request_key (
 )
 PARTITION BY RANGE (id);
 
+CREATE TABLE duetime.schedule (
+    id bigint NOT NULL,
+    tenant integer NOT NULL,
+    name text NOT NULL,
+    version integer DEFAULT 1 NOT NULL,
+    definition bytea NOT NULL,
+    calendars text[] DEFAULT '{}'::text[] NOT NULL,
+    task_lane integer NOT NULL,
+    task_type text NOT NULL,
+    task_payload bytea NOT NULL,
+    task_options bytea,
+    task_labels jsonb,
+    expires_after double precision,
+    origin text NOT NULL,
+    source text DEFAULT ''::text NOT NULL,
+    is_paused boolean DEFAULT false NOT NULL,
+    note text,
+    created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    updated_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
+);
+
+ALTER TABLE duetime.schedule ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME duetime.schedule_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+CREATE TABLE duetime.schedule_state (
+    schedule bigint NOT NULL,
+    lane integer NOT NULL,
+    wake uuid,
+    next_ms bigint,
+    fired bigint DEFAULT 0 NOT NULL,
+    skipped bigint DEFAULT 0 NOT NULL,
+    missed bigint DEFAULT 0 NOT NULL,
+    buffered bigint DEFAULT 0 NOT NULL,
+    recent bytea DEFAULT '\x'::bytea NOT NULL,
+    buffer bytea DEFAULT '\x'::bytea NOT NULL,
+    last_skip_ms bigint,
+    last_skip_at timestamp with time zone,
+    last_skip text
+)
+WITH (fillfactor='50');
+
 CREATE TABLE duetime.task (
     lane integer NOT NULL,
     id uuid NOT NULL,
@@ -223,6 +312,12 @@ ALTER TABLE ONLY duetime.api_key
 ALTER TABLE ONLY duetime.attempt
     ADD CONSTRAINT attempt_pkey PRIMARY KEY (lane, task, number);
 
+ALTER TABLE ONLY duetime.backfill
+    ADD CONSTRAINT backfill_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY duetime.calendar
+    ADD CONSTRAINT calendar_pkey PRIMARY KEY (tenant, name);
+
 ALTER TABLE ONLY duetime.claim
     ADD CONSTRAINT claim_pkey PRIMARY KEY (lane, task);
 
@@ -231,6 +326,9 @@ ALTER TABLE ONLY duetime.dead
 
 ALTER TABLE ONLY duetime.due
     ADD CONSTRAINT due_pkey PRIMARY KEY (lane, wake);
+
+ALTER TABLE ONLY duetime.fire
+    ADD CONSTRAINT fire_pkey PRIMARY KEY (schedule, moment);
 
 ALTER TABLE ONLY duetime.held
     ADD CONSTRAINT held_pkey PRIMARY KEY (lane, task);
@@ -259,6 +357,15 @@ ALTER TABLE ONLY duetime.node
 ALTER TABLE ONLY duetime.request_key
     ADD CONSTRAINT request_key_pkey PRIMARY KEY (id, tenant);
 
+ALTER TABLE ONLY duetime.schedule
+    ADD CONSTRAINT schedule_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY duetime.schedule_state
+    ADD CONSTRAINT schedule_state_pkey PRIMARY KEY (schedule);
+
+ALTER TABLE ONLY duetime.schedule
+    ADD CONSTRAINT schedule_tenant_name_key UNIQUE (tenant, name);
+
 ALTER TABLE ONLY duetime.task
     ADD CONSTRAINT task_pkey PRIMARY KEY (lane, id);
 
@@ -267,6 +374,10 @@ ALTER TABLE ONLY duetime.tenant
 
 ALTER TABLE ONLY duetime.tenant
     ADD CONSTRAINT tenant_pkey PRIMARY KEY (id);
+
+CREATE INDEX backfill_running ON duetime.backfill USING btree (lane) WHERE (state = 'running'::text);
+
+CREATE INDEX backfill_schedule ON duetime.backfill USING btree (schedule, id);
 
 CREATE INDEX claim_holder ON duetime.claim USING btree (holder);
 

@@ -13,12 +13,13 @@ import uuid
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from typing import Protocol
 
 import structlog
 
 from duetime.database.pool import Database
 from duetime.errors import Unavailable
-from duetime.ids import LATEST, SHARDS, just_after, just_before, lane_of
+from duetime.ids import LATEST, SCHEDULE_LANES_END, SHARDS, just_after, just_before, lane_of
 from duetime.lifecycle.claim import LaneOrder, claim_due, note, peek
 from duetime.lifecycle.handover import Seats
 from duetime.lifecycle.lanes import Lanes
@@ -51,6 +52,14 @@ SELECT * FROM unnest($1::int[], $2::uuid[])
 __all__ = ["Ask", "Feeder", "LaneStatus"]
 
 
+class ScheduleLanes(Protocol):
+    """Whoever fires schedules: their lanes hold turns, not tasks."""
+
+    def wake(self, wakes: Iterable[uuid.UUID]) -> None: ...
+
+    def clock_jumped(self, jump_us: int) -> None: ...
+
+
 class Feeder:
     def __init__(self, database: Database, lanes: Lanes, onward: Onward, *, flights: int = 2) -> None:
         self._database = database
@@ -75,6 +84,7 @@ class Feeder:
         #: None: all of them, because no other node shares them.
         self._shards: frozenset[int] | None = None
         self.has_looked = False
+        self.schedules: ScheduleLanes | None = None
 
     @property
     def is_stopping(self) -> bool:
@@ -125,7 +135,7 @@ class Feeder:
         keyed = {
             lane: (key, count)
             for lane, count in wanted.items()
-            if (key := self._lanes.key_of(lane)) is not None and self._feeds(lane)
+            if (key := self._lanes.key_of(lane)) is not None and self.feeds(lane)
         }
         dealt = self._core.reserve(keyed, self._database.clock.now_ms())
         if not dealt:
@@ -174,8 +184,12 @@ class Feeder:
             if lane not in first or wake < first[lane]:
                 first[lane] = wake
         for lane, wake in first.items():
+            if lane < SCHEDULE_LANES_END:
+                if self.schedules is not None:
+                    self.schedules.wake([wake])
+                continue
             key = self._lanes.key_of(lane)
-            if key is not None and self._feeds(lane):
+            if key is not None and self.feeds(lane):
                 self._core.woke(lane, key, wake)
                 self._changed.set()
 
@@ -223,7 +237,7 @@ class Feeder:
         """Feed these shards from now on; polls that wait end, because their lanes may be elsewhere."""
         self._shards = shards
         for lane in self._core.lanes():
-            if not self._feeds(lane):
+            if not self.feeds(lane):
                 self._core.drop(lane)
         self._end_polls()
         self._changed.set()
@@ -233,7 +247,7 @@ class Feeder:
         if self._feeding is not None:
             await self._look_at_all([lane for lane in self._own_lanes() if lane % SHARDS in shards])
 
-    def _feeds(self, lane: int) -> bool:
+    def feeds(self, lane: int) -> bool:
         return self._shards is None or lane % SHARDS in self._shards
 
     def _own_lanes(self) -> list[int]:
@@ -251,6 +265,8 @@ class Feeder:
 
     def clock_jumped(self, jump_us: int) -> None:
         """The database's clock is not where it should be; back means that hints are worth nothing."""
+        if self.schedules is not None:
+            self.schedules.clock_jumped(jump_us)
         if jump_us < 0:
             self._core.forget_hints()
             self._hints.forget()
@@ -389,7 +405,7 @@ class Feeder:
         for lane, first in found:
             key = self._lanes.key_of(lane)
             # It may have gone to another node meanwhile.
-            if key is not None and self._feeds(lane):
+            if key is not None and self.feeds(lane):
                 self._core.woke(lane, key, first)
         if found:
             self._changed.set()

@@ -1,0 +1,143 @@
+"""Judge what is asked of schedules, and make schedules of it."""
+
+import re
+from datetime import datetime
+
+import msgspec
+
+from duetime.api.schedule_schemas import ScheduleRequest, ScheduleTimes, SpecRequest, TemplateRequest
+from duetime.api.schemas import NAME_PATTERN, TaskRequest
+from duetime.api.validation import TaskReader, invalid
+from duetime.errors import DuetimeError, FieldError, InvalidInput
+from duetime.lifecycle.stored_schedule import NewSchedule
+from duetime.model.schedule import (
+    DEFAULT_CATCHUP_RATE,
+    DEFAULT_CATCHUP_WINDOW_SECONDS,
+    Misfire,
+    Overlap,
+    ScheduleBody,
+)
+from duetime.model.task import NewTask, Options
+from duetime.model.template import FIELDS, unknown_fields
+from duetime.recurrence import Spec
+
+_NAME = re.compile(NAME_PATTERN[1:-1])
+_RIGHT_NAME = "use 1 to 128 letters, digits and . _ : / -, beginning with a letter or digit"
+# The encoder does not know the durations, which are numbers.
+_encode = msgspec.json.Encoder(enc_hook=float).encode
+_NO_TASK = msgspec.Raw(b"{}")
+
+
+def check_name(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise InvalidInput.at("name", _RIGHT_NAME)
+    return name
+
+
+def read_times(asked: ScheduleTimes) -> ScheduleBody:
+    """The body of a schedule that has nothing but its times."""
+    _check_bounds(asked)
+    return ScheduleBody(
+        spec=_read_spec(asked.spec),
+        task=_NO_TASK,
+        timezone=asked.timezone,
+        dst=asked.dst,
+        jitter=float(asked.jitter),
+        start_at=asked.start_at,
+        end_at=asked.end_at,
+    )
+
+
+def read_schedule(reader: TaskReader, tenant: int, name: str, asked: ScheduleRequest, now: datetime) -> NewSchedule:
+    """The schedule that is asked for; raises InvalidInput with every field that is wrong."""
+    check_name(name)
+    errors: list[FieldError] = []
+    task = _read_task(reader, tenant, name, asked.task, now, errors)
+    _check_policies(asked, errors)
+    if errors or task is None:
+        raise invalid(errors)
+    window, rate = asked.catchup_window, asked.catchup_rate
+    body = msgspec.structs.replace(
+        read_times(asked),
+        # An absent payload is null, as it is in a task.
+        task=msgspec.Raw(_encode(msgspec.structs.replace(asked.task, payload=msgspec.Raw(task.payload)))),
+        max_fires=asked.max_fires,
+        overlap=asked.overlap,
+        misfire=asked.misfire,
+        catchup_window=DEFAULT_CATCHUP_WINDOW_SECONDS if window is msgspec.UNSET else float(window),
+        catchup_rate=DEFAULT_CATCHUP_RATE if rate is msgspec.UNSET else rate,
+        pause_on_failure=asked.pause_on_failure,
+    )
+    return NewSchedule(
+        name=name,
+        body=body,
+        task=task,
+        expires_after=None if asked.task.expires_after is None else float(asked.task.expires_after),
+        origin=asked.origin,
+        source=asked.source,
+        is_paused=asked.paused,
+        note=asked.note,
+        expected_version=asked.version,
+        is_forced=asked.force,
+    )
+
+
+def _read_spec(asked: SpecRequest) -> Spec:
+    return Spec(
+        cron=(asked.cron,) if isinstance(asked.cron, str) else tuple(asked.cron),
+        every=None if asked.every is None else float(asked.every),
+        phase=float(asked.phase),
+        after=None if asked.after is None else float(asked.after),
+        rrule=(asked.rrule,) if isinstance(asked.rrule, str) else tuple(asked.rrule),
+        calendar=tuple(asked.calendar),
+        dates=tuple(asked.dates),
+        exclude=tuple(asked.exclude),
+    )
+
+
+def _read_task(
+    reader: TaskReader, tenant: int, name: str, asked: TemplateRequest, now: datetime, errors: list[FieldError]
+) -> NewTask | None:
+    request = TaskRequest(
+        type=asked.type,
+        payload=asked.payload,
+        queue=asked.queue,
+        priority=asked.priority,
+        target=asked.target,
+        retry=asked.retry,
+        timeout=asked.timeout,
+        requires=asked.requires,
+        sla=asked.sla,
+        delivery=asked.delivery,
+        labels=asked.labels,
+    )
+    try:
+        task = reader.read(request, tenant, now)
+    except DuetimeError as error:
+        found = error.errors or (FieldError("", error.detail),)
+        errors += [FieldError(f"task.{each.path}".rstrip("."), each.message) for each in found]
+        return None
+    unknown = unknown_fields(task.payload)
+    if unknown:
+        known = ", ".join("{{" + field + "}}" for field in FIELDS)
+        errors.append(FieldError("task.payload", f"{{{{{unknown[0][:40]}}}}} is not a field; there are {known}"))
+        return None
+    options = msgspec.structs.replace(task.options or Options(), schedule=name)
+    return msgspec.structs.replace(task, options=options)
+
+
+def _check_bounds(asked: ScheduleTimes) -> None:
+    if asked.start_at is not None and asked.end_at is not None and asked.end_at <= asked.start_at:
+        raise InvalidInput.at("end_at", "must be later than start_at")
+
+
+def _check_policies(asked: ScheduleRequest, errors: list[FieldError]) -> None:
+    """Policies that contradict each other, or that would be ignored."""
+    if asked.spec.after is not None and asked.overlap is not Overlap.SKIP:
+        errors.append(FieldError("overlap", "a schedule with `after` waits for its run to end; leave overlap out"))
+    if asked.spec.after is not None and asked.misfire is not Misfire.FIRE_LATEST:
+        errors.append(FieldError("misfire", "a schedule with `after` has no times to miss; leave misfire out"))
+    if asked.misfire is Misfire.SKIP and asked.catchup_window is not msgspec.UNSET:
+        errors.append(FieldError("catchup_window", "nothing is caught up with misfire skip; leave it out"))
+    if asked.misfire is not Misfire.FIRE_ALL and asked.catchup_rate is not msgspec.UNSET:
+        errors.append(FieldError("catchup_rate", "only with misfire fire_all; leave it out"))

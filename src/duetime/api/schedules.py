@@ -1,0 +1,366 @@
+"""Schedules: make, look at, steer."""
+
+import base64
+import binascii
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from duetime.api import schedule_operations as operations
+from duetime.api import schedule_views as views
+from duetime.api.filters import read_one, read_page, read_time
+from duetime.api.http import Answer, Request, Route, json_answer, make_decoder
+from duetime.api.problems import problem_of
+from duetime.api.schedule_reading import check_name, read_schedule, read_times
+from duetime.api.schedule_schemas import (
+    MAX_PREVIEW,
+    BackfillRequest,
+    NamedScheduleRequest,
+    NoteRequest,
+    PreviewRequest,
+    ScheduleBatchRequest,
+    ScheduleRequest,
+    TriggerRequest,
+)
+from duetime.api.validation import TaskReader
+from duetime.clock import from_ms, to_ms_rounded_up
+from duetime.database.pool import Database
+from duetime.errors import DuetimeError, InvalidInput, NotFound
+from duetime.lifecycle.backfill import Backfills
+from duetime.lifecycle.schedules import Put, Schedules
+from duetime.lifecycle.state import read_states
+from duetime.lifecycle.stored_schedule import NewSchedule, StoredSchedule
+from duetime.model.schedule import FireOutcome, ScheduleState, cause_word, decode_body
+from duetime.recurrence import Recurrence
+
+NEXT_FIRES = 5
+
+_decode_schedule = make_decoder(ScheduleRequest)
+_decode_batch = make_decoder(ScheduleBatchRequest)
+_decode_preview = make_decoder(PreviewRequest)
+_decode_note = make_decoder(NoteRequest)
+_decode_trigger = make_decoder(TriggerRequest)
+_decode_backfill = make_decoder(BackfillRequest)
+
+
+@dataclass(frozen=True)
+class ScheduleCalls:
+    database: Database
+    schedules: Schedules
+    backfills: Backfills
+    reader: TaskReader
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(operations.PUT, self.put),
+            Route(operations.PUT_BATCH, self.put_batch),
+            Route(operations.PREVIEW, self.preview),
+            Route(operations.LIST, self.page),
+            Route(operations.GET, self.get),
+            Route(operations.DELETE, self.delete),
+            Route(operations.PAUSE, self.pause),
+            Route(operations.RESUME, self.resume),
+            Route(operations.TRIGGER, self.trigger),
+            Route(operations.BACKFILL, self.backfill),
+            Route(operations.BACKFILLS, self.list_backfills),
+            Route(operations.GET_BACKFILL, self.get_backfill),
+            Route(operations.CANCEL_BACKFILL, self.cancel_backfill),
+            Route(operations.RUNS, self.list_runs),
+            Route(operations.PREVIEW_STORED, self.preview_stored),
+        ]
+
+    # Making
+
+    async def put(self, request: Request) -> Answer:
+        request.query()
+        asked = await request.json(_decode_schedule)
+        name, tenant = request.path["name"], request.caller.tenant
+        schedule = read_schedule(self.reader, tenant, name, asked, self.database.clock.now())
+        [done] = await self.schedules.put(tenant, [schedule])
+        if isinstance(done, DuetimeError):
+            raise done
+        view = await self._view(await self.schedules.find(tenant, name))
+        return json_answer(201 if done.word == "created" else 200, view)
+
+    async def put_batch(self, request: Request) -> Answer:
+        request.query()
+        asked = await request.json(_decode_batch)
+        tenant, now = request.caller.tenant, self.database.clock.now()
+        results: list[NewSchedule | Put | DuetimeError] = []
+        names: set[str] = set()
+        for item in asked.items:
+            try:
+                if item.name in names:
+                    raise InvalidInput.at("name", f"{item.name} stands twice in this batch")
+                names.add(item.name)
+                results.append(read_schedule(self.reader, tenant, item.name, item, now))
+            except DuetimeError as error:
+                results.append(error)
+        good = [each for each in results if isinstance(each, NewSchedule)]
+        done = iter(await self.schedules.put(tenant, good) if good else [])
+        ended = [next(done) if isinstance(each, NewSchedule) else each for each in results]
+        return json_answer(200, _batch_answer(asked.items, ended))
+
+    async def preview(self, request: Request) -> Answer:
+        request.query()
+        asked = await request.json(_decode_preview)
+        name = "preview" if asked.name is None else check_name(asked.name)
+        body = read_times(asked)
+        if body.spec.after is not None:
+            raise InvalidInput.at("spec.after", "has no times of its own: each run follows the end of the one before")
+        recurrence = await self.schedules.compile(request.caller.tenant, name, body)
+        from_ms = self.database.clock.now_ms() if asked.from_ is None else to_ms_rounded_up(asked.from_)
+        return json_answer(200, views.PreviewView(recurrence.words, _fires(recurrence, from_ms, asked.count)))
+
+    # Looking
+
+    async def page(self, request: Request) -> Answer:
+        query = request.query()
+        cursor, limit = read_page(query)
+        state = read_one(query, "state")
+        if state is not None and state not in set(ScheduleState):
+            raise InvalidInput.at("state", f"must be one of {', '.join(ScheduleState)}")
+        found = await self.schedules.page(
+            request.caller.tenant,
+            after=_read_name_cursor(cursor),
+            limit=limit + 1,
+            prefix=_text(query, "prefix"),
+            origin=_text(query, "origin"),
+            source=_text(query, "source"),
+            state=None if state is None else ScheduleState(state),
+        )
+        # One more than the page: its presence is the "next" link.
+        following = _make_name_cursor(found[limit - 1].name) if len(found) > limit else None
+        return json_answer(200, views.SchedulePage([_view_of(each) for each in found[:limit]], following))
+
+    async def get(self, request: Request) -> Answer:
+        request.query()
+        return json_answer(200, await self._view(await self._find(request)))
+
+    async def preview_stored(self, request: Request) -> Answer:
+        query = request.query()
+        count = read_one(query, "count") or "10"
+        if not (count.isascii() and count.isdigit() and len(count) <= 4 and 1 <= int(count) <= MAX_PREVIEW):
+            raise InvalidInput.at("count", f"must be a number from 1 to {MAX_PREVIEW}")
+        from_ms = read_time(query, "from")
+        _, recurrence = await self.schedules.recurrence(await self._find(request))
+        start_ms = self.database.clock.now_ms() if from_ms is None else from_ms
+        return json_answer(200, views.PreviewView(recurrence.words, _fires(recurrence, start_ms, int(count))))
+
+    async def list_runs(self, request: Request) -> Answer:
+        query = request.query()
+        cursor, limit = read_page(query)
+        schedule = await self._find(request)
+        rows = await self.schedules.read_runs(schedule, _read_moment_cursor(cursor), limit + 1)
+        tasks = [row["task"] for row in rows[:limit] if row["task"] is not None]
+        states = await read_states(self.database, tasks) if tasks else {}
+        items = [
+            views.RunView(
+                fire_time=from_ms(row["moment"].int >> 80),
+                at=row["at"],
+                cause=cause_word(row["moment"]),
+                outcome=FireOutcome(row["outcome"]).word,
+                reason=row["reason"],
+                task=row["task"],
+                state=None if row["task"] is None else states.get(row["task"]),
+            )
+            for row in rows[:limit]
+        ]
+        following = str(rows[limit - 1]["moment"]) if len(rows) > limit else None
+        return json_answer(200, views.RunPage(items, following))
+
+    async def _find(self, request: Request) -> StoredSchedule:
+        name = request.path["name"]
+        if "\0" in name:
+            raise NotFound("there is no such schedule")
+        return await self.schedules.find(request.caller.tenant, name)
+
+    async def _view(self, schedule: StoredSchedule) -> views.ScheduleView:
+        view = _view_of(schedule)
+        try:
+            _, recurrence = await self.schedules.recurrence(schedule)
+        except InvalidInput:
+            # Its zone or a calendar is gone; the note says so.
+            return view
+        view.words = recurrence.words
+        view.next_fires = []
+        if schedule.state is ScheduleState.ACTIVE and schedule.next_ms is not None:
+            # Also those that are tasks already and wait for their time.
+            after_ms = min(schedule.next_ms - 1, self.database.clock.now_ms())
+            view.next_fires = _fires(recurrence, after_ms, NEXT_FIRES, fires_only=True)
+        return view
+
+    # Steering
+
+    async def delete(self, request: Request) -> Answer:
+        query = request.query()
+        await request.no_body()
+        tasks = read_one(query, "tasks") or "keep"
+        if tasks not in ("keep", "cancel"):
+            raise InvalidInput.at("tasks", "must be keep or cancel")
+        version = read_one(query, "version")
+        if version is not None and not (version.isascii() and version.isdigit() and len(version) < 10):
+            raise InvalidInput.at("version", "must be a number")
+        schedule = await self._find(request)
+        cancelled = await self.schedules.delete(
+            schedule.tenant,
+            schedule.name,
+            expected_version=None if version is None else int(version),
+            cancels=tasks == "cancel",
+        )
+        return json_answer(200, views.DeletedView(schedule.name, cancelled))
+
+    async def pause(self, request: Request) -> Answer:
+        request.query()
+        asked = await request.json_or_nothing(_decode_note, NoteRequest())
+        schedule = await self._find(request)
+        return json_answer(
+            200, await self._view(await self.schedules.pause(schedule.tenant, schedule.name, asked.note))
+        )
+
+    async def resume(self, request: Request) -> Answer:
+        request.query()
+        asked = await request.json_or_nothing(_decode_note, NoteRequest())
+        schedule = await self._find(request)
+        resumed = await self.schedules.resume(schedule.tenant, schedule.name, asked.note)
+        return json_answer(200, await self._view(resumed))
+
+    async def trigger(self, request: Request) -> Answer:
+        request.query()
+        asked = await request.json_or_nothing(_decode_trigger, TriggerRequest())
+        schedule = await self._find(request)
+        as_of_ms = None if asked.as_of is None else _past_ms(asked.as_of, self.database.clock.now_ms())
+        task, nominal_ms = await self.schedules.trigger(schedule.tenant, schedule.name, as_of_ms)
+        return json_answer(202, views.TriggeredView(task, from_ms(nominal_ms)))
+
+    async def backfill(self, request: Request) -> Answer:
+        request.query()
+        asked = await request.json(_decode_backfill)
+        schedule = await self._find(request)
+        if decode_body(schedule.definition).spec.after is not None:
+            raise InvalidInput("a schedule with `after` has no past times to fill")
+        start_ms, end_ms = _ms("from", asked.from_), _ms("to", asked.to)
+        return json_answer(202, await self.backfills.start(schedule, start_ms, end_ms, asked.rate))
+
+    async def list_backfills(self, request: Request) -> Answer:
+        request.query()
+        found = await self.backfills.of(await self._find(request))
+        return json_answer(200, views.BackfillPage([*found], None))
+
+    async def get_backfill(self, request: Request) -> Answer:
+        request.query()
+        return json_answer(200, await self.backfills.find(await self._find(request), _backfill_id(request)))
+
+    async def cancel_backfill(self, request: Request) -> Answer:
+        request.query()
+        await request.no_body()
+        return json_answer(200, await self.backfills.cancel(await self._find(request), _backfill_id(request)))
+
+
+def _batch_answer(
+    items: Sequence[NamedScheduleRequest], ended: Sequence[Put | DuetimeError]
+) -> views.ScheduleBatchAnswer:
+    results = [
+        views.PutResult(item.name, error=problem_of(each))
+        if isinstance(each, DuetimeError)
+        else views.PutResult(item.name, each.version, each.word)
+        for item, each in zip(items, ended, strict=True)
+    ]
+    rejected = sum(each.error is not None for each in results)
+    return views.ScheduleBatchAnswer(results, len(results) - rejected, rejected)
+
+
+def _view_of(schedule: StoredSchedule) -> views.ScheduleView:
+    body = decode_body(schedule.definition)
+    skip = None
+    if schedule.last_skip_ms is not None and schedule.last_skip_at is not None:
+        skip = views.SkipView(schedule.last_skip_at, from_ms(schedule.last_skip_ms), schedule.last_skip or "")
+    return views.ScheduleView(
+        name=schedule.name,
+        spec=body.spec,
+        timezone=body.timezone,
+        dst=body.dst,
+        jitter=body.jitter,
+        start_at=body.start_at,
+        end_at=body.end_at,
+        max_fires=body.max_fires,
+        overlap=body.overlap,
+        misfire=body.misfire,
+        catchup_window=body.catchup_window,
+        catchup_rate=body.catchup_rate,
+        pause_on_failure=body.pause_on_failure,
+        task=body.task,
+        state=schedule.state,
+        note=schedule.note,
+        origin=schedule.origin,
+        source=schedule.source,
+        version=schedule.version,
+        counters=views.Counters(schedule.fired, schedule.skipped, schedule.missed, schedule.buffered),
+        buffered_now=len(schedule.buffer),
+        last_skip=skip,
+        next_fire_time=None if schedule.next_ms is None else from_ms(schedule.next_ms),
+        created_at=schedule.created_at,
+        updated_at=schedule.updated_at,
+    )
+
+
+def _fires(recurrence: Recurrence, after_ms: int, count: int, *, fires_only: bool = False) -> list[views.FireView]:
+    lines = recurrence.preview(after_ms + 1, count)
+    return [
+        views.FireView(from_ms(line.at_ms), line.local, line.reason if line.excluded else line.note, line.excluded)
+        for line in lines
+        if not (fires_only and line.excluded)
+    ]
+
+
+def _ms(path: str, instant: datetime) -> int:
+    try:
+        moment = to_ms_rounded_up(instant)
+    except (OverflowError, ValueError) as error:
+        raise InvalidInput.at(path, "is not a time within the years 1970 to 9999") from error
+    if moment < 0:
+        raise InvalidInput.at(path, "lies before 1970")
+    return moment
+
+
+def _past_ms(instant: datetime, now_ms: int) -> int:
+    moment = _ms("as_of", instant)
+    if moment > now_ms:
+        raise InvalidInput.at("as_of", "must not lie in the future")
+    return moment
+
+
+def _backfill_id(request: Request) -> int:
+    text = request.path["id"]
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise NotFound(f"there is no backfill {text[:40]}")
+    return int(text)
+
+
+def _text(query: dict[str, list[str]], name: str) -> str | None:
+    text = read_one(query, name)
+    if text is not None and "\0" in text:
+        raise InvalidInput.at(name, "must not hold a NUL")
+    return text
+
+
+def _make_name_cursor(name: str) -> str:
+    return base64.urlsafe_b64encode(name.encode()).rstrip(b"=").decode()
+
+
+def _read_name_cursor(cursor: str | None) -> str:
+    if cursor is None:
+        return ""
+    try:
+        name = base64.b64decode(cursor.encode("ascii") + b"=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
+        return check_name(name.decode("ascii"))
+    except (binascii.Error, ValueError, InvalidInput) as error:
+        raise InvalidInput.at("cursor", "not a cursor of this list; use `next` of the page before, or none") from error
+
+
+def _read_moment_cursor(cursor: str | None) -> uuid.UUID:
+    try:
+        return uuid.UUID(int=(1 << 128) - 1) if cursor is None else uuid.UUID(cursor)
+    except ValueError as error:
+        raise InvalidInput.at("cursor", "not a cursor of this list; use `next` of the page before, or none") from error

@@ -1,0 +1,131 @@
+"""Backfill a range of a schedule's times: an object of its own, with progress, a rate and cancel.
+
+Each step makes the tasks of the next times and says how far it has come, in one
+statement; a step that another node has done finds nothing.
+"""
+
+import uuid
+from collections.abc import Sequence
+from datetime import datetime
+
+import asyncpg
+import msgspec
+import structlog
+
+from duetime.clock import from_ms
+from duetime.database.partitions import Partitions
+from duetime.database.pool import Database
+from duetime.errors import Conflict, InvalidInput, NotFound
+from duetime.lifecycle.fire import Advance, Template, spawn
+from duetime.lifecycle.recurrences import SQL, Recurrences
+from duetime.lifecycle.schedules import key_of
+from duetime.lifecycle.stored_schedule import StoredSchedule
+from duetime.model.schedule import backfill_cause
+from duetime.recurrence import SpecError
+
+log = structlog.get_logger()
+MAX_STEP = 1_000
+_AT_ONCE = 100
+
+
+class Backfill(msgspec.Struct, frozen=True):
+    id: int
+    from_: datetime = msgspec.field(name="from")
+    to: datetime
+    #: Tasks a second.
+    rate: float
+    state: str
+    #: Tasks made so far.
+    created_count: int
+    #: Every time up to here is done.
+    reached: datetime
+    created_at: datetime
+    ended_at: datetime | None
+
+
+class Backfills:
+    def __init__(self, database: Database, partitions: Partitions, recurrences: Recurrences) -> None:
+        self._database = database
+        self._partitions = partitions
+        self._recurrences = recurrences
+
+    async def start(self, schedule: StoredSchedule, from_ms: int, to_ms: int, rate: float) -> Backfill:
+        if to_ms <= from_ms:
+            raise InvalidInput.at("to", "must be later than `from`")
+        if to_ms > self._database.clock.now_ms():
+            raise InvalidInput.at("to", "must not lie in the future: the schedule itself will fire then")
+        [row] = await self._database.run(
+            SQL["make_backfill"],
+            schedule=schedule.id,
+            tenant=schedule.tenant,
+            lane=schedule.lane,
+            from_ms=from_ms,
+            to_ms=to_ms,
+            rate=rate,
+        )
+        return _view(row)
+
+    async def of(self, schedule: StoredSchedule, backfill: int | None = None) -> Sequence[Backfill]:
+        rows = await self._database.run(SQL["read_backfills"], schedule=schedule.id, id=backfill)
+        return [_view(row) for row in rows]
+
+    async def find(self, schedule: StoredSchedule, backfill: int) -> Backfill:
+        found = await self.of(schedule, backfill) if 0 < backfill < 1 << 63 else []
+        if not found:
+            raise NotFound(f"schedule {schedule.name} has no backfill {backfill}")
+        return found[0]
+
+    async def cancel(self, schedule: StoredSchedule, backfill: int) -> Backfill:
+        """Make no more tasks; those that were made stay."""
+        rows = await self._database.run(SQL["cancel_backfill"], schedule=schedule.id, id=backfill)
+        found = await self.find(schedule, backfill)
+        if not rows and found.state == "done":
+            raise Conflict(f"backfill {backfill} is done: all its tasks were made")
+        return found
+
+    async def step(self, lanes: Sequence[int], seconds: float) -> list[uuid.UUID]:
+        """Go on with those of these lanes, by what they may make in this time; returns the tasks that were made."""
+        tasks: list[uuid.UUID] = []
+        for row in await self._database.run(SQL["read_running_backfills"], lanes=list(lanes), limit=_AT_ONCE):
+            tasks += await self._go_on(row, seconds)
+        return tasks
+
+    async def _go_on(self, row: asyncpg.Record, seconds: float) -> list[uuid.UUID]:
+        try:
+            _, recurrence = await self._recurrences.of(
+                row["tenant"],
+                (row["schedule"], row["version"]),
+                key_of(row["tenant"], row["name"]),
+                row["definition"],
+                row["calendars"],
+            )
+        except SpecError as error:
+            log.warning("a backfill waits: its schedule cannot be read", schedule=row["name"], error=str(error))
+            return []
+        now_ms = self._database.clock.now_ms()
+        most = max(1, min(MAX_STEP, int(row["rate"] * seconds)))
+        step_ms = 1000.0 / row["rate"]
+        times: list[tuple[int, int, int]] = []
+        for fire in recurrence.between(row["reached_ms"] + 1, row["to_ms"]):
+            if len(times) == most:
+                break
+            times.append((fire.nominal_ms, fire.nominal_ms, now_ms + int(len(times) * step_ms)))
+        is_done = len(times) < most
+        reached_ms = row["to_ms"] - 1 if is_done else times[-1][0]
+        advance = Advance(row["id"], row["reached_ms"], reached_ms, is_done)
+        template = Template(row["schedule"], row["name"], row["task_lane"], row["payload"])
+        return await spawn(self._database, self._partitions, template, times, backfill_cause(row["id"]), advance)
+
+
+def _view(row: asyncpg.Record) -> Backfill:
+    return Backfill(
+        row["id"],
+        from_ms(row["from_ms"]),
+        from_ms(row["to_ms"]),
+        row["rate"],
+        row["state"],
+        row["created"],
+        from_ms(max(0, row["reached_ms"])),
+        row["created_at"],
+        row["ended_at"],
+    )

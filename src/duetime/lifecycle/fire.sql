@@ -1,0 +1,244 @@
+-- name: read_due
+-- The schedules whose turn it is: the first rows of each schedule lane from where it
+-- was left, before `until`; takes nothing.
+-- Index: due_pkey (lane, wake), from a lower bound on; then primary keys.
+-- Gives: a row without `schedule` for a row in due that no schedule knows of (any more).
+SELECT found.lane, found.wake, state.schedule, state.next_ms, state.fired, state.recent, state.buffer,
+       schedule.tenant, schedule.name, schedule.version, schedule.definition, schedule.calendars, schedule.task_lane,
+       CASE WHEN position('\x7b7b'::bytea IN schedule.task_payload) > 0 THEN schedule.task_payload END AS payload
+  FROM (SELECT asked.lane, waiting.wake, waiting.task
+          FROM unnest(@lanes::int[], @since::uuid[]) AS asked (lane, since)
+         CROSS JOIN LATERAL (
+               SELECT due.wake, due.task
+                 FROM due
+                WHERE due.lane = asked.lane
+                  AND due.wake >= asked.since
+                  AND due.wake < @until::uuid
+                ORDER BY due.wake
+                LIMIT @batch::int) AS waiting
+         ORDER BY waiting.wake
+         LIMIT @batch::int) AS found
+  LEFT JOIN schedule_state AS state
+    ON state.schedule = (('x' || right(replace(found.task::text, '-', ''), 16))::bit(64)::bigint)
+   AND state.wake = found.wake
+  LEFT JOIN schedule
+    ON schedule.id = state.schedule
+ ORDER BY found.wake;
+
+-- name: read_runs
+-- What became of tasks that schedules made.
+SELECT asked.task, ended.at AS ended_at, dead.died_at
+  FROM unnest(@lanes::int[], @tasks::uuid[]) AS asked (lane, task)
+  LEFT JOIN LATERAL (
+       SELECT attempt.completed_at AS at
+         FROM attempt
+        WHERE attempt.lane = asked.lane
+          AND attempt.task = asked.task
+          AND attempt.final
+        ORDER BY attempt.number DESC
+        LIMIT 1) AS ended ON true
+  LEFT JOIN dead
+    ON dead.lane = asked.lane
+   AND dead.task = asked.task;
+
+-- name: fire
+-- Give schedules their turn: take the row in due, leave what became of each time, its
+-- task, and the row of the next turn, all or nothing for each schedule.
+-- Locks: schedule_state, skipping those that somebody is changing; a schedule whose
+--        wake is not the one that was read has had its turn, or was changed.
+-- Time:  refuses ids minted more than the tolerance before the database's clock, as submit does.
+-- A time that was fired before (by the same cause) is not fired again; one that was put
+-- aside becomes fired.  "IS TRUE" keeps each IN from becoming a join.
+-- Gives: the schedules that had their turn, and the tasks that were made.
+WITH started AS MATERIALIZED (
+    SELECT pg_current_xact_id() AS transaction, COALESCE(@now::timestamptz, clock_timestamp()) AS at
+),
+fresh AS MATERIALIZED (
+    SELECT at
+      FROM started
+     WHERE to_ms(at) <= @minted_ms::bigint + @tolerance_ms::bigint
+),
+moving AS MATERIALIZED (
+    SELECT asked.*, fresh.at
+      FROM fresh,
+           unnest(@schedules::bigint[], @lanes::int[], @wakes::uuid[], @next_wakes::uuid[], @next_times::bigint[],
+                  @fired::int[], @skipped::int[], @missed::int[], @buffered::int[], @recents::bytea[],
+                  @buffers::bytea[], @skip_times::bigint[], @skip_reasons::text[])
+               AS asked (schedule, lane, wake, next_wake, next_ms, fired, skipped, missed, buffered, recent, buffer,
+                         skip_ms, skip_reason)
+     CROSS JOIN LATERAL (
+           SELECT state.schedule
+             FROM schedule_state AS state
+            WHERE state.schedule = asked.schedule
+              AND state.wake = asked.wake
+            LIMIT 1
+              FOR UPDATE SKIP LOCKED) AS mine
+),
+taken AS (
+    DELETE FROM due
+     USING moving
+     WHERE due.lane = moving.lane
+       AND due.wake = moving.wake
+),
+ahead AS (
+    INSERT INTO due (lane, wake, task, number)
+    SELECT lane, next_wake, lpad(to_hex(schedule), 32, '0')::uuid, 1
+      FROM moving
+     WHERE next_wake IS NOT NULL
+),
+kept AS (
+    UPDATE schedule_state AS state
+       SET wake = moving.next_wake,
+           next_ms = moving.next_ms,
+           fired = state.fired + moving.fired,
+           skipped = state.skipped + moving.skipped,
+           missed = state.missed + moving.missed,
+           buffered = state.buffered + moving.buffered,
+           recent = moving.recent,
+           buffer = moving.buffer,
+           last_skip_ms = COALESCE(moving.skip_ms, state.last_skip_ms),
+           last_skip_at = CASE WHEN moving.skip_ms IS NULL THEN state.last_skip_at ELSE moving.at END,
+           last_skip = CASE WHEN moving.skip_ms IS NULL THEN state.last_skip ELSE moving.skip_reason END
+      FROM moving
+     WHERE state.schedule = moving.schedule
+),
+noted AS (
+    INSERT INTO fire (schedule, moment, task, outcome, reason, at)
+    SELECT came.schedule, came.moment, came.task, came.outcome, came.reason, fresh.at
+      FROM fresh,
+           unnest(@fire_schedules::bigint[], @moments::uuid[], @tasks::uuid[], @outcomes::smallint[], @reasons::text[])
+               AS came (schedule, moment, task, outcome, reason)
+     WHERE (came.schedule IN (SELECT schedule FROM moving)) IS TRUE
+        ON CONFLICT (schedule, moment) DO UPDATE
+       SET task = excluded.task, outcome = excluded.outcome, reason = excluded.reason, at = excluded.at
+     WHERE fire.outcome = 4
+       AND excluded.task IS NOT NULL
+    RETURNING task
+),
+made AS (
+    INSERT INTO task (lane, id, type, payload, options, labels, run_at, expires_at, created_at)
+    SELECT schedule.task_lane, came.task, schedule.task_type, COALESCE(came.payload, schedule.task_payload),
+           schedule.task_options, schedule.task_labels, came.run_at,
+           GREATEST(came.run_at, fresh.at) + schedule.expires_after * interval '1 second', fresh.at
+      FROM fresh,
+           unnest(@fire_schedules::bigint[], @tasks::uuid[], @payloads::bytea[], @run_ats::timestamptz[])
+               AS came (schedule, task, payload, run_at)
+      JOIN schedule
+        ON schedule.id = came.schedule
+     WHERE (came.task IN (SELECT task FROM noted)) IS TRUE
+ RETURNING lane, id
+),
+waiting AS (
+    INSERT INTO due (lane, wake, task, number)
+    SELECT lane, id, id, 1
+      FROM made
+)
+SELECT schedule, NULL::uuid AS task FROM moving
+ UNION ALL
+SELECT NULL, id FROM made;
+
+-- name: spawn
+-- Fires that are not the schedule's own turn: a trigger, or the next times of a backfill
+-- (which must be where it was read, and running).
+-- Gives: the tasks that were made.
+WITH started AS MATERIALIZED (
+    SELECT pg_current_xact_id() AS transaction, COALESCE(@now::timestamptz, clock_timestamp()) AS at
+),
+fresh AS MATERIALIZED (
+    SELECT at
+      FROM started
+     WHERE to_ms(at) <= @minted_ms::bigint + @tolerance_ms::bigint
+),
+advanced AS (
+    UPDATE backfill
+       SET reached_ms = @reached_ms::bigint,
+           created = created + cardinality(@tasks::uuid[]),
+           state = CASE WHEN @is_done::boolean THEN 'done' ELSE state END,
+           ended_at = CASE WHEN @is_done::boolean THEN fresh.at END
+      FROM fresh
+     WHERE backfill.id = @backfill::bigint
+       AND backfill.reached_ms = @expected_ms::bigint
+       AND backfill.state = 'running'
+ RETURNING backfill.id
+),
+allowed AS MATERIALIZED (
+    SELECT at
+      FROM fresh
+     WHERE @backfill::bigint IS NULL
+        OR EXISTS (SELECT FROM advanced)
+),
+noted AS (
+    INSERT INTO fire (schedule, moment, task, outcome, reason, at)
+    SELECT @schedule::bigint, came.moment, came.task, 1, NULL, allowed.at
+      FROM allowed, unnest(@moments::uuid[], @tasks::uuid[]) AS came (moment, task)
+        ON CONFLICT DO NOTHING
+    RETURNING task
+),
+made AS (
+    INSERT INTO task (lane, id, type, payload, options, labels, run_at, expires_at, created_at)
+    SELECT schedule.task_lane, came.task, schedule.task_type, COALESCE(came.payload, schedule.task_payload),
+           schedule.task_options, schedule.task_labels, came.run_at,
+           GREATEST(came.run_at, allowed.at) + schedule.expires_after * interval '1 second', allowed.at
+      FROM allowed,
+           unnest(@tasks::uuid[], @payloads::bytea[], @run_ats::timestamptz[]) AS came (task, payload, run_at)
+      JOIN schedule
+        ON schedule.id = @schedule::bigint
+     WHERE (came.task IN (SELECT task FROM noted)) IS TRUE
+ RETURNING lane, id
+),
+counted AS (
+    UPDATE schedule_state
+       SET fired = fired + (SELECT count(*) FROM made)
+     WHERE schedule = @schedule::bigint
+),
+waiting AS (
+    INSERT INTO due (lane, wake, task, number)
+    SELECT lane, id, id, 1
+      FROM made
+)
+SELECT id AS task
+  FROM made;
+
+-- name: sweep
+-- Schedules that should have a row in due and have none: the row is made anew, for now.
+-- Looks at `batch` schedules behind the last one seen.
+-- Gives: the last one seen, and the schedules that were healed.
+WITH seen AS MATERIALIZED (
+    SELECT state.schedule, state.lane, state.wake
+      FROM schedule_state AS state
+     WHERE state.schedule > @after::bigint
+     ORDER BY state.schedule
+     LIMIT @batch::int
+),
+broken AS MATERIALIZED (
+    SELECT state.schedule, state.lane, state.wake
+      FROM seen
+     CROSS JOIN LATERAL (
+           SELECT schedule_state.*
+             FROM schedule_state
+            WHERE schedule_state.schedule = seen.schedule
+              AND schedule_state.wake = seen.wake
+            LIMIT 1
+              FOR UPDATE SKIP LOCKED) AS state
+     WHERE NOT EXISTS (SELECT FROM due WHERE due.lane = seen.lane AND due.wake = seen.wake)
+),
+healed AS (
+    INSERT INTO due (lane, wake, task, number)
+    SELECT lane, wake, lpad(to_hex(schedule), 32, '0')::uuid, 1
+      FROM broken
+        ON CONFLICT DO NOTHING
+    RETURNING wake
+)
+SELECT (SELECT max(schedule) FROM seen) AS last, (SELECT count(*) FROM seen) AS seen,
+       ARRAY(SELECT wake FROM healed) AS healed;
+
+-- name: forget
+-- Rows in the schedule lanes that no schedule knows of.
+DELETE FROM due
+ USING unnest(@lanes::int[], @wakes::uuid[]) AS asked (lane, wake)
+ WHERE due.lane = asked.lane
+   AND due.wake = asked.wake
+   AND due.lane < 256
+   AND NOT EXISTS (SELECT FROM schedule_state AS state
+                    WHERE state.schedule = (('x' || right(replace(due.task::text, '-', ''), 16))::bit(64)::bigint)
+                      AND state.wake = due.wake);

@@ -1,0 +1,434 @@
+"""Make, change, pause, resume and delete schedules.
+
+Every change locks the schedule's state, so that nobody fires it meanwhile, and
+moves its row in `due` in the same transaction.  A change never fires the past
+and never skips the next time: tasks that were made ahead of their time and are
+not due yet are unmade, and made anew by what the schedule says now.
+"""
+
+import secrets
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import asyncpg
+
+from duetime.database.partitions import Partitions
+from duetime.database.pool import Database
+from duetime.database.statements import Statement
+from duetime.errors import Conflict, DuetimeError, InvalidInput, NotFound, Unavailable
+from duetime.ids import due_ms_of, just_before, lane_of, make_id
+from duetime.lifecycle.fire import pack_tasks, pack_times, spawn
+from duetime.lifecycle.lanes import Lanes
+from duetime.lifecycle.onward import Wake
+from duetime.lifecycle.recurrences import SQL, Recurrences, StoredCalendar, compile_body
+from duetime.lifecycle.state import read_states
+from duetime.lifecycle.steer import Steering
+from duetime.lifecycle.stored_schedule import (
+    NewColumns,
+    NewSchedule,
+    StoredSchedule,
+    first_fire,
+    never_fires,
+    stored_of,
+    template_of,
+)
+from duetime.lifecycle.submit import MINT_TOLERANCE_MS
+from duetime.model.firing import AHEAD_MS
+from duetime.model.schedule import ScheduleBody, ScheduleState, encode_body, trigger_cause
+from duetime.model.task import TaskState
+from duetime.recurrence import Recurrence, SpecError
+
+_TRIES = 5
+_MOST_CANCELLED = 10_000
+_OPEN = (TaskState.SCHEDULED, TaskState.READY, TaskState.RUNNING, TaskState.RETRYING, TaskState.PAUSED)
+
+PutWord = Literal["created", "changed", "unchanged"]
+
+
+class VersionConflict(Conflict):
+    code, title = "version_conflict", "The schedule was changed meanwhile"
+
+
+class OtherOrigin(Conflict):
+    code, title = "other_origin", "The schedule belongs to another origin"
+
+
+@dataclass(frozen=True)
+class Put:
+    word: PutWord
+    version: int
+
+
+class Schedules:
+    def __init__(
+        self,
+        database: Database,
+        partitions: Partitions,
+        lanes: Lanes,
+        steering: Steering,
+        recurrences: Recurrences,
+        wake: Wake,
+    ) -> None:
+        self._database = database
+        self._partitions = partitions
+        self._lanes = lanes
+        self._steering = steering
+        self._recurrences = recurrences
+        self._wake = wake
+
+    # Reading
+
+    async def find(self, tenant: int, name: str) -> StoredSchedule:
+        rows = await self._database.run(SQL["find"], tenant=tenant, names=[name])
+        if not rows:
+            raise NotFound(f"there is no schedule {name[:80]}")
+        return stored_of(rows[0])
+
+    async def page(
+        self,
+        tenant: int,
+        *,
+        after: str = "",
+        limit: int = 50,
+        prefix: str | None = None,
+        origin: str | None = None,
+        source: str | None = None,
+        state: ScheduleState | None = None,
+    ) -> list[StoredSchedule]:
+        rows = await self._database.run(
+            SQL["list"],
+            tenant=tenant,
+            after=after,
+            limit=limit,
+            prefix=prefix,
+            origin=origin,
+            source=source,
+            is_paused=None if state is None else state is ScheduleState.PAUSED,
+            has_ended=None if state in (None, ScheduleState.PAUSED) else state is ScheduleState.ENDED,
+        )
+        return [stored_of(row) for row in rows]
+
+    async def recurrence(self, schedule: StoredSchedule) -> tuple[ScheduleBody, Recurrence]:
+        try:
+            return await self._recurrences.of(
+                schedule.tenant,
+                (schedule.id, schedule.version),
+                key_of(schedule.tenant, schedule.name),
+                schedule.definition,
+                schedule.calendars,
+            )
+        except SpecError as error:
+            raise InvalidInput.at(error.path, error.message) from error
+
+    async def compile(self, tenant: int, name: str, body: ScheduleBody) -> Recurrence:
+        """What a schedule would do; `InvalidInput` says what is wrong with it."""
+        calendars: dict[str, StoredCalendar] = {}
+        if body.calendars():
+            calendars = await self._recurrences.calendars(tenant)
+        try:
+            return compile_body(body, key_of(tenant, name), calendars)
+        except SpecError as error:
+            raise InvalidInput.at(error.path, error.message) from error
+
+    # Making and changing
+
+    async def put(self, tenant: int, wanted: Sequence[NewSchedule]) -> list[Put | DuetimeError]:
+        """Create or replace; one answer for each, in order.  Each name stands once."""
+        rows = await self._database.run(SQL["find"], tenant=tenant, names=[each.name for each in wanted])
+        known = {row["name"]: stored_of(row) for row in rows}
+        answers: dict[str, Put | DuetimeError] = {}
+        new: list[NewSchedule] = []
+        for each in wanted:
+            try:
+                if each.name not in known:
+                    _check_expected(each, None)
+                    new.append(each)
+            except DuetimeError as error:
+                answers[each.name] = error
+        created = await self._create(tenant, new, answers)
+        for each in wanted:
+            if each.name not in answers:
+                # There before, or made by somebody else just now.
+                answers[each.name] = created.get(each.name) or await self._change_or_say(tenant, each)
+        return [answers[each.name] for each in wanted]
+
+    async def _create(
+        self, tenant: int, new: list[NewSchedule], answers: dict[str, Put | DuetimeError]
+    ) -> dict[str, Put]:
+        if not new:
+            return {}
+        [row] = await self._database.run(SQL["read_shard"], tenant=tenant)
+        lane = row["shard"]
+        for _ in range(_TRIES):
+            columns = NewColumns(self._database.clock.now_ms(), lane)
+            for each in new:
+                try:
+                    recurrence = await self.compile(tenant, each.name, each.body)
+                    task_lane = self._lanes.find(each.task.lane) or await self._lanes.ensure(each.task.lane)
+                    columns.add(each, recurrence, task_lane)
+                except DuetimeError as error:
+                    answers[each.name] = error
+            new = columns.schedules
+            if not new:
+                return {}
+            ids = [row["id"] for row in await self._database.run(SQL["read_ids"], count=len(new))]
+            await self._partitions.ensure(columns.times_ms)
+            rows = await self._database.run_with(
+                SQL["create"],
+                {
+                    **columns.arrays,
+                    "ids": ids,
+                    "tenant": tenant,
+                    "lane": lane,
+                    "now": None,
+                    "minted_ms": columns.now_ms,
+                    "tolerance_ms": MINT_TOLERANCE_MS,
+                },
+            )
+            made = {row["id"] for row in rows}
+            if made or len(new) == 0:
+                self._wake(columns.wakes)
+                return {each.name: Put("created", 1) for each, id in zip(new, ids, strict=True) if id in made}
+            names = [each.name for each in new]
+            if await self._database.run(SQL["find"], tenant=tenant, names=names):
+                return {}
+        raise Unavailable("the schedule could not be stored: the database is too slow or its clock jumps; try again")
+
+    async def _change_or_say(self, tenant: int, wanted: NewSchedule) -> Put | DuetimeError:
+        try:
+            return await self._change(tenant, wanted)
+        except Unavailable:
+            raise
+        except DuetimeError as error:
+            return error
+
+    async def _change(self, tenant: int, wanted: NewSchedule) -> Put:
+        task_lane = self._lanes.find(wanted.task.lane) or await self._lanes.ensure(wanted.task.lane)
+        async with self._database.connection() as connection, connection.transaction():
+            stored, now_ms = await _lock(connection, tenant, wanted.name)
+            _check_expected(wanted, stored)
+            is_paused = stored.is_paused if wanted.is_paused is None else wanted.is_paused
+            note = wanted.note if wanted.note is not None else stored.note
+            template = template_of(wanted.task)
+            changed = replace(
+                stored,
+                definition=encode_body(wanted.body),
+                calendars=wanted.body.calendars(),
+                task_lane=task_lane,
+                task_type=template.type,
+                task_payload=template.payload,
+                task_options=template.options,
+                task_labels=template.labels,
+                expires_after=wanted.expires_after,
+                origin=wanted.origin,
+                source=wanted.source,
+                is_paused=is_paused,
+                note=note,
+            )
+            if changed == stored:
+                return Put("unchanged", stored.version)
+            recurrence = await self.compile(tenant, wanted.name, wanted.body)
+            if not is_paused and first_fire(wanted.body, recurrence, now_ms) is None:
+                raise never_fires()
+            await _write(connection, changed, step=1)
+            wakes = await self._replan(connection, changed, wanted.body, recurrence, now_ms)
+        self._wake(wakes)
+        return Put("changed", stored.version + 1)
+
+    async def pause(self, tenant: int, name: str, note: str | None) -> StoredSchedule:
+        """No fire from now on, also none that was made ahead; pausing again changes the note."""
+        return await self._steer(tenant, name, note, is_paused=True)
+
+    async def resume(self, tenant: int, name: str, note: str | None = None) -> StoredSchedule:
+        """Go on with the next time; what went by meanwhile is not made up for."""
+        return await self._steer(tenant, name, note, is_paused=False)
+
+    async def _steer(self, tenant: int, name: str, note: str | None, *, is_paused: bool) -> StoredSchedule:
+        wakes: list[uuid.UUID] = []
+        async with self._database.connection() as connection, connection.transaction():
+            stored, now_ms = await _lock(connection, tenant, name)
+            changed = replace(stored, is_paused=is_paused, note=note)
+            if changed != stored:
+                await _write(connection, changed, step=0)
+            if stored.is_paused != is_paused:
+                body, recurrence = await self.recurrence(changed) if not is_paused else (None, None)
+                wakes = await self._replan(connection, changed, body, recurrence, now_ms)
+        self._wake(wakes)
+        return await self.find(tenant, name)
+
+    async def replan(self, tenant: int, name: str) -> None:
+        """What the schedule leaves out has changed: find its next time anew."""
+        async with self._database.connection() as connection, connection.transaction():
+            stored, now_ms = await _lock(connection, tenant, name)
+            body, recurrence = await self.recurrence(stored)
+            wakes = await self._replan(connection, stored, body, recurrence, now_ms)
+        self._wake(wakes)
+
+    async def users_of(self, tenant: int, calendar: str, limit: int, after: str = "") -> list[str]:
+        """Schedules that leave this calendar out, by name."""
+        rows = await self._database.run(SQL["of_calendar"], tenant=tenant, calendar=calendar, after=after, limit=limit)
+        return [row["name"] for row in rows]
+
+    async def read_runs(self, schedule: StoredSchedule, before: uuid.UUID, limit: int) -> list[asyncpg.Record]:
+        """What became of its times, the latest first."""
+        return await self._database.run(SQL["read_runs"], schedule=schedule.id, before=before, limit=limit)
+
+    async def replan_users_of(self, tenant: int, calendar: str) -> int:
+        """Every schedule that leaves this calendar out; returns how many."""
+        after, count = "", 0
+        while names := await self.users_of(tenant, calendar, 500, after):
+            after = names[-1]
+            for name in names:
+                try:
+                    await self.replan(tenant, name)
+                except NotFound:
+                    continue
+                count += 1
+        return count
+
+    async def _replan(
+        self,
+        connection: asyncpg.Connection,
+        schedule: StoredSchedule,
+        body: ScheduleBody | None,
+        recurrence: Recurrence | None,
+        now_ms: int,
+    ) -> list[uuid.UUID]:
+        """Move the row in due to where it belongs now; the transaction holds the lock."""
+        unmade = await _unplan(connection, schedule, now_ms)
+        fire = None
+        if not schedule.is_paused and body is not None and recurrence is not None:
+            fire = first_fire(body, recurrence, now_ms)
+            if body.max_fires is not None and schedule.fired - len(unmade) >= body.max_fires:
+                fire = None
+        wake = next_ms = None
+        if fire is not None:
+            next_ms = fire.nominal_ms
+            wake_ms = max(fire.at_ms - AHEAD_MS, now_ms)
+            await self._partitions.ensure([wake_ms])
+            wake = make_id(wake_ms, secrets.randbits(42), schedule.lane)
+        recent = [task for task in schedule.recent if task not in unmade]
+        if body is not None and body.spec.after is not None and recent and not schedule.is_paused:
+            # Its next time is counted from the end of the run under way.
+            next_ms = None
+        await _run(
+            connection,
+            SQL["move"],
+            schedule=schedule.id,
+            lane=schedule.lane,
+            wake=schedule.wake,
+            next_wake=wake,
+            next_ms=next_ms,
+            unfired=len(unmade),
+            recent=pack_tasks(recent),
+            buffer=b"" if schedule.is_paused else pack_times(schedule.buffer),
+        )
+        return [] if wake is None else [wake]
+
+    async def delete(
+        self, tenant: int, name: str, *, expected_version: int | None = None, cancels: bool = False
+    ) -> int:
+        """The schedule and its next fires are gone; with `cancels` its open tasks too: returns how many."""
+        async with self._database.connection() as connection, connection.transaction():
+            stored, now_ms = await _lock(connection, tenant, name)
+            if expected_version is not None and expected_version != stored.version:
+                raise _other_version(stored.version)
+            await _unplan(connection, stored, now_ms)
+            await _run(connection, SQL["delete"], schedule=stored.id, lane=stored.lane, wake=stored.wake)
+        if not cancels:
+            return 0
+        rows = await self._database.run(SQL["read_tasks"], schedule=stored.id, most=_MOST_CANCELLED)
+        tasks = [row["task"] for row in rows]
+        states = await read_states(self._database, tasks)
+        verdicts = await self._steering.cancel(
+            [task for task in tasks if states.get(task) in _OPEN], f"schedule {name} was deleted"
+        )
+        return sum(verdict.changed for verdict in verdicts.values())
+
+    async def trigger(self, tenant: int, name: str, as_of_ms: int | None) -> tuple[uuid.UUID, int]:
+        """A run at once, beside the schedule's own; returns its task, and the time it stands for."""
+        stored = await self.find(tenant, name)
+        for _ in range(_TRIES):
+            now_ms = self._database.clock.now_ms()
+            nominal_ms = now_ms if as_of_ms is None else as_of_ms
+            times = [(nominal_ms, nominal_ms, now_ms)]
+            tasks = await spawn(self._database, self._partitions, stored.template(), times, trigger_cause())
+            if tasks:
+                self._wake(tasks)
+                return tasks[0], nominal_ms
+        raise Unavailable("the task could not be stored: the database is too slow or its clock jumps; try again")
+
+
+def key_of(tenant: int, name: str) -> str:
+    """What hashed slots and jitter are made from: the same for ever."""
+    return f"{tenant}/{name}"
+
+
+def _check_expected(wanted: NewSchedule, stored: StoredSchedule | None) -> None:
+    if wanted.expected_version is not None and wanted.expected_version != (0 if stored is None else stored.version):
+        raise _other_version(None if stored is None else stored.version)
+    if stored is None or wanted.is_forced:
+        return
+    if (wanted.origin, wanted.source) != (stored.origin, stored.source):
+        where = stored.origin + (f" ({stored.source})" if stored.source else "")
+        raise OtherOrigin(
+            f"schedule {stored.name} was made by {where}; change it there, or delete it first, or send force: true"
+        )
+
+
+def _other_version(version: int | None) -> VersionConflict:
+    if version is None:
+        return VersionConflict("there is no such schedule; leave version out, or send 0")
+    return VersionConflict(f"the schedule has version {version}; read it again, and send that version")
+
+
+async def _lock(connection: asyncpg.Connection, tenant: int, name: str) -> tuple[StoredSchedule, int]:
+    rows = await _run(connection, SQL["lock"], tenant=tenant, name=name)
+    if not rows:
+        raise NotFound(f"there is no schedule {name[:80]}")
+    return stored_of(rows[0]), rows[0]["now_ms"]
+
+
+async def _unplan(connection: asyncpg.Connection, schedule: StoredSchedule, now_ms: int) -> set[uuid.UUID]:
+    """Unmake tasks that are not due yet; returns them."""
+    ahead = [task for task in schedule.recent if due_ms_of(task) > now_ms]
+    if not ahead:
+        return set()
+    rows = await _run(
+        connection,
+        SQL["unplan"],
+        lanes=[lane_of(task) for task in ahead],
+        tasks=ahead,
+        schedule=schedule.id,
+        # Jitter and catching up run a task later than its nominal time, by days at most.
+        since=just_before(max(0, now_ms - 400 * 86_400_000)),
+    )
+    return {row["task"] for row in rows}
+
+
+async def _write(connection: asyncpg.Connection, schedule: StoredSchedule, *, step: int) -> None:
+    await _run(
+        connection,
+        SQL["change"],
+        schedule=schedule.id,
+        step=step,
+        definition=schedule.definition,
+        calendars=schedule.calendars,
+        task_lane=schedule.task_lane,
+        task_type=schedule.task_type,
+        task_payload=schedule.task_payload,
+        task_options=schedule.task_options,
+        task_labels=schedule.task_labels,
+        expires_after=schedule.expires_after,
+        origin=schedule.origin,
+        source=schedule.source,
+        is_paused=schedule.is_paused,
+        note=schedule.note,
+    )
+
+
+async def _run(connection: asyncpg.Connection, statement: Statement, **parameters: object) -> list[asyncpg.Record]:
+    rows: list[asyncpg.Record] = await connection.fetch(statement.sql, *statement.arguments(parameters), timeout=10.0)
+    return rows

@@ -1,0 +1,244 @@
+-- name: read_ids
+SELECT nextval(pg_get_serial_sequence('schedule', 'id')) AS id
+  FROM generate_series(1, @count::int);
+
+-- name: create
+-- Store schedules that are new, each with its row in due.
+-- Gives: the ids of those whose names were free.
+WITH started AS MATERIALIZED (
+    SELECT pg_current_xact_id() AS transaction, COALESCE(@now::timestamptz, clock_timestamp()) AS at
+),
+fresh AS MATERIALIZED (
+    SELECT at
+      FROM started
+     WHERE to_ms(at) <= @minted_ms::bigint + @tolerance_ms::bigint
+),
+new AS (
+    INSERT INTO schedule (id, tenant, name, definition, calendars, task_lane, task_type, task_payload, task_options,
+                          task_labels, expires_after, origin, source, is_paused, note, created_at, updated_at)
+OVERRIDING SYSTEM VALUE
+    SELECT asked.id, @tenant::int, asked.name, asked.definition, COALESCE(string_to_array(NULLIF(asked.calendars, ''), '|'), '{}'),
+           asked.task_lane, asked.task_type, asked.task_payload, asked.task_options, asked.task_labels::jsonb,
+           asked.expires_after, asked.origin, asked.source, asked.is_paused, asked.note, fresh.at, fresh.at
+      FROM fresh,
+           unnest(@ids::bigint[], @names::text[], @definitions::bytea[], @calendars::text[], @task_lanes::int[],
+                  @task_types::text[], @task_payloads::bytea[], @task_options::bytea[], @task_labels::text[],
+                  @expires_afters::float8[], @origins::text[], @sources::text[], @are_paused::boolean[],
+                  @notes::text[])
+               AS asked (id, name, definition, calendars, task_lane, task_type, task_payload, task_options,
+                         task_labels, expires_after, origin, source, is_paused, note)
+        ON CONFLICT (tenant, name) DO NOTHING
+    RETURNING id
+),
+state AS (
+    INSERT INTO schedule_state (schedule, lane, wake, next_ms)
+    SELECT asked.id, @lane::int, asked.wake, asked.next_ms
+      FROM unnest(@ids::bigint[], @wakes::uuid[], @next_times::bigint[]) AS asked (id, wake, next_ms)
+     WHERE (asked.id IN (SELECT id FROM new)) IS TRUE
+),
+waiting AS (
+    INSERT INTO due (lane, wake, task, number)
+    SELECT @lane::int, asked.wake, lpad(to_hex(asked.id), 32, '0')::uuid, 1
+      FROM unnest(@ids::bigint[], @wakes::uuid[]) AS asked (id, wake)
+     WHERE (asked.id IN (SELECT id FROM new)) IS TRUE
+       AND asked.wake IS NOT NULL
+)
+SELECT id
+  FROM new;
+
+-- name: find
+-- Schedules by name, as they are stored.
+SELECT schedule.*, state.lane, state.wake, state.next_ms, state.fired, state.skipped, state.missed, state.buffered,
+       state.recent, state.buffer, state.last_skip_ms, state.last_skip_at, state.last_skip
+  FROM schedule
+  JOIN schedule_state AS state
+    ON state.schedule = schedule.id
+ WHERE schedule.tenant = @tenant::int
+   AND schedule.name = ANY (@names::text[]);
+
+-- name: list
+-- A page of a tenant's schedules, by name.
+-- Index: schedule (tenant, name).
+SELECT schedule.*, state.lane, state.wake, state.next_ms, state.fired, state.skipped, state.missed, state.buffered,
+       state.recent, state.buffer, state.last_skip_ms, state.last_skip_at, state.last_skip
+  FROM schedule
+  JOIN schedule_state AS state
+    ON state.schedule = schedule.id
+ WHERE schedule.tenant = @tenant::int
+   AND schedule.name > @after::text
+   AND (@prefix::text IS NULL OR starts_with(schedule.name, @prefix::text))
+   AND (@origin::text IS NULL OR schedule.origin = @origin::text)
+   AND (@source::text IS NULL OR schedule.source = @source::text)
+   AND (@is_paused::boolean IS NULL OR schedule.is_paused = @is_paused::boolean)
+   AND (@has_ended::boolean IS NULL OR (NOT schedule.is_paused AND state.wake IS NULL) = @has_ended::boolean)
+ ORDER BY schedule.name
+ LIMIT @limit::int;
+
+-- name: lock
+-- One schedule, for a change: nobody fires it until the transaction ends.
+SELECT schedule.*, state.lane, state.wake, state.next_ms, state.fired, state.skipped, state.missed, state.buffered,
+       state.recent, state.buffer, state.last_skip_ms, state.last_skip_at, state.last_skip,
+       to_ms(clock_timestamp()) AS now_ms
+  FROM schedule
+  JOIN schedule_state AS state
+    ON state.schedule = schedule.id
+ WHERE schedule.tenant = @tenant::int
+   AND schedule.name = @name::text
+   FOR UPDATE;
+
+-- name: unplan
+-- Tasks that were made ahead of their time and are not due yet were never there.
+-- Gives: how many.
+WITH gone AS (
+    DELETE FROM due
+     USING unnest(@lanes::int[], @tasks::uuid[]) AS asked (lane, task)
+     WHERE due.lane = asked.lane
+       AND due.wake = asked.task
+       AND due.task = asked.task
+ RETURNING due.lane, due.task
+),
+unmade AS (
+    DELETE FROM task
+     USING gone
+     WHERE task.lane = gone.lane
+       AND task.id = gone.task
+),
+unnoted AS (
+    DELETE FROM fire
+     WHERE fire.schedule = @schedule::bigint
+       AND fire.moment >= @since::uuid
+       AND fire.task IN (SELECT task FROM gone)
+)
+SELECT task
+  FROM gone;
+
+-- name: change
+UPDATE schedule
+   SET version = version + @step::int, definition = @definition, calendars = @calendars::text[],
+       task_lane = @task_lane, task_type = @task_type, task_payload = @task_payload, task_options = @task_options,
+       task_labels = @task_labels::text::jsonb, expires_after = @expires_after::float8, origin = @origin,
+       source = @source, is_paused = @is_paused, note = @note, updated_at = clock_timestamp()
+ WHERE id = @schedule::bigint;
+
+-- name: move
+-- The schedule's row in due, from where it was to where it is to be; the caller holds the lock.
+WITH gone AS (
+    DELETE FROM due
+     WHERE lane = @lane::int
+       AND wake = @wake::uuid
+),
+waiting AS (
+    INSERT INTO due (lane, wake, task, number)
+    SELECT @lane::int, @next_wake::uuid, lpad(to_hex(@schedule::bigint), 32, '0')::uuid, 1
+     WHERE @next_wake::uuid IS NOT NULL
+)
+UPDATE schedule_state
+   SET wake = @next_wake::uuid, next_ms = @next_ms::bigint, fired = GREATEST(0, fired - @unfired::int),
+       recent = @recent::bytea, buffer = @buffer::bytea
+ WHERE schedule = @schedule::bigint;
+
+-- name: delete
+WITH gone AS (
+    DELETE FROM due
+     WHERE lane = @lane::int
+       AND wake = @wake::uuid
+),
+state AS (
+    DELETE FROM schedule_state
+     WHERE schedule = @schedule::bigint
+),
+filling AS (
+    DELETE FROM backfill
+     WHERE schedule = @schedule::bigint
+)
+DELETE FROM schedule
+ WHERE id = @schedule::bigint;
+
+-- name: read_tasks
+-- The tasks that a schedule made, the latest first.
+SELECT fire.task
+  FROM fire
+ WHERE fire.schedule = @schedule::bigint
+   AND fire.task IS NOT NULL
+ ORDER BY fire.moment DESC
+ LIMIT @most::int;
+
+-- name: read_runs
+-- What became of a schedule's times, the latest first.
+SELECT fire.moment, fire.task, fire.outcome, fire.reason, fire.at
+  FROM fire
+ WHERE fire.schedule = @schedule::bigint
+   AND fire.moment < @before::uuid
+ ORDER BY fire.moment DESC
+ LIMIT @limit::int;
+
+-- name: read_shard
+SELECT shard
+  FROM tenant
+ WHERE id = @tenant::int;
+
+-- name: read_shards
+SELECT DISTINCT shard
+  FROM tenant;
+
+-- name: of_calendar
+SELECT name
+  FROM schedule
+ WHERE tenant = @tenant::int
+   AND name > @after::text
+   AND @calendar::text = ANY (calendars)
+ ORDER BY name
+ LIMIT @limit::int;
+
+-- name: read_calendars
+SELECT name, version, entries, updated_at
+  FROM calendar
+ WHERE tenant = @tenant::int
+ ORDER BY name;
+
+-- name: put_calendar
+INSERT INTO calendar AS stored (tenant, name, entries)
+VALUES (@tenant::int, @name, @entries)
+    ON CONFLICT (tenant, name) DO UPDATE
+   SET entries = excluded.entries, version = stored.version + 1, updated_at = clock_timestamp()
+ WHERE stored.entries <> excluded.entries
+RETURNING version;
+
+-- name: delete_calendar
+DELETE FROM calendar
+ WHERE tenant = @tenant::int
+   AND name = @name
+RETURNING name;
+
+-- name: make_backfill
+INSERT INTO backfill (schedule, tenant, lane, from_ms, to_ms, rate, reached_ms)
+VALUES (@schedule::bigint, @tenant::int, @lane::int, @from_ms::bigint, @to_ms::bigint, @rate::float8,
+        @from_ms::bigint - 1)
+RETURNING *;
+
+-- name: read_backfills
+SELECT *
+  FROM backfill
+ WHERE schedule = @schedule::bigint
+   AND (@id::bigint IS NULL OR id = @id::bigint)
+ ORDER BY id DESC
+ LIMIT 100;
+
+-- name: cancel_backfill
+UPDATE backfill
+   SET state = 'cancelled', ended_at = clock_timestamp()
+ WHERE schedule = @schedule::bigint
+   AND id = @id::bigint
+   AND state = 'running'
+RETURNING id;
+
+-- name: read_running_backfills
+SELECT backfill.*, schedule.name, schedule.version, schedule.definition, schedule.calendars, schedule.task_lane,
+       CASE WHEN position('\x7b7b'::bytea IN schedule.task_payload) > 0 THEN schedule.task_payload END AS payload
+  FROM backfill
+  JOIN schedule
+    ON schedule.id = backfill.schedule
+ WHERE backfill.lane = ANY (@lanes::int[])
+   AND backfill.state = 'running'
+ ORDER BY backfill.id
+ LIMIT @limit::int;

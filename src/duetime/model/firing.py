@@ -1,0 +1,276 @@
+"""What a schedule does when its turn comes: pure rules, no I/O.
+
+A fire is planned a little ahead, so that its task waits for its own time to the
+millisecond.  Where a run before it is not over by then, nothing is planned: it
+is decided when the time has come, by what the run before it is doing then.  A
+fire that is later than `LATE_MS` is a misfire, and the misfire policy decides.
+"""
+
+import uuid
+from dataclasses import dataclass, field
+
+from duetime.clock import from_ms
+from duetime.model.schedule import MAX_BUFFERED, FireOutcome, Misfire, Overlap, ScheduleBody
+from duetime.model.task import TaskState
+from duetime.recurrence import Fire, Recurrence
+
+#: How long before its time a fire becomes a task.
+AHEAD_MS = 2_000
+#: A fire that is later than this was missed; the shortest window for making up for it is as long.
+LATE_MS = 10_000
+#: How often to look whether the run is over for which others wait.
+WATCH_MS = 500
+_LONGEST_WATCH_MS = 10_000
+#: How long a cancelled run may take to hear of it: its holder beats every 3 seconds.
+CANCEL_GRACE_MS = 5_000
+#: One turn is bounded: what is left is the next turn's.
+MAX_FIRES_AT_ONCE = 100
+MAX_MISSED_AT_ONCE = 10_000
+
+_OVER = frozenset({TaskState.SUCCEEDED, TaskState.DEAD, TaskState.CANCELLED, TaskState.EXPIRED})
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A task that the schedule made; `state` is None if it is past its retention."""
+
+    task: uuid.UUID
+    state: TaskState | None
+    ended_ms: int | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self.state is not None and self.state not in _OVER
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """Where a schedule stands when its turn comes."""
+
+    next_ms: int | None
+    fired: int
+    #: Nominal times that wait for the run before them.
+    buffer: tuple[int, ...]
+    runs: tuple[Run, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A task to be made: for the nominal time, to be run at `run_at_ms`, not before `due_ms`."""
+
+    nominal_ms: int
+    run_at_ms: int
+    due_ms: int
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """A time at which no task was made, and why."""
+
+    nominal_ms: int
+    outcome: FireOutcome
+    reason: str | None
+
+
+@dataclass
+class Turn:
+    """What the schedule does now, and when its next turn is."""
+
+    planned: list[Planned] = field(default_factory=list)
+    noted: list[Noted] = field(default_factory=list)
+    cancel: list[uuid.UUID] = field(default_factory=list)
+    missed: int = 0
+    buffer: list[int] = field(default_factory=list)
+    next_ms: int | None = None
+    #: None: there is no next turn, the schedule has ended.
+    wake_ms: int | None = None
+    #: It pauses instead, for this reason.
+    pause: str | None = None
+
+    @property
+    def skipped(self) -> list[Noted]:
+        return [each for each in self.noted if each.outcome is FireOutcome.SKIPPED]
+
+    @property
+    def buffered(self) -> int:
+        return sum(each.outcome is FireOutcome.BUFFERED for each in self.noted)
+
+
+def take_turn(body: ScheduleBody, recurrence: Recurrence, situation: Situation, now_ms: int) -> Turn:
+    """Everything that is due by now or a little ahead."""
+    if body.pause_on_failure and any(run.state is TaskState.DEAD for run in situation.runs):
+        return Turn(
+            pause="the last run failed for good, and the schedule pauses on failure",
+            next_ms=situation.next_ms,
+            buffer=list(situation.buffer),
+        )
+    taking = _Taking(body, recurrence, situation, now_ms)
+    return taking.after_completion() if body.spec.after is not None else taking.by_the_clock()
+
+
+class _Taking:
+    def __init__(self, body: ScheduleBody, recurrence: Recurrence, situation: Situation, now_ms: int) -> None:
+        self.body = body
+        self.recurrence = recurrence
+        self.now_ms = now_ms
+        self.open = [run for run in situation.runs if run.is_open]
+        self.runs = situation.runs
+        self.fired = situation.fired
+        self.next_ms = situation.next_ms
+        self.turn = Turn(buffer=list(situation.buffer))
+
+    # The end of a run decides
+
+    def after_completion(self) -> Turn:
+        turn, after_ms = self.turn, int((self.body.spec.after or 0.0) * 1000)
+        if self.open:
+            # The next time is counted from the end, so a look once in that time is early enough.
+            turn.wake_ms = self.now_ms + max(1, min(max(after_ms // 2, WATCH_MS), _LONGEST_WATCH_MS))
+            return turn
+        if self._is_used_up():
+            return turn
+        if self.next_ms is None:
+            ended_ms = max((run.ended_ms for run in self.runs if run.ended_ms is not None), default=self.now_ms)
+            fire = self.recurrence.next_after_completion(ended_ms)
+        else:
+            fire = Fire(self.next_ms, self.next_ms)
+        if fire is None:
+            return turn
+        if fire.at_ms > self.now_ms + AHEAD_MS:
+            turn.next_ms, turn.wake_ms = fire.nominal_ms, fire.at_ms - AHEAD_MS
+            return turn
+        self._plan(fire)
+        turn.wake_ms = max(fire.at_ms, self.now_ms) + min(max(after_ms // 2, WATCH_MS), _LONGEST_WATCH_MS)
+        return turn
+
+    # The clock decides
+
+    def by_the_clock(self) -> Turn:
+        turn = self.turn
+        self._start_buffered()
+        fire = None if self.next_ms is None else self.recurrence.next(self.next_ms - 1)
+        pause_until: int | None = None
+        while fire is not None and pause_until is None and not self._is_used_up():
+            if fire.at_ms > self.now_ms + AHEAD_MS or len(turn.planned) >= MAX_FIRES_AT_ONCE:
+                break
+            if self.now_ms - fire.at_ms > LATE_MS:
+                fire, pause_until = self._misfire(fire)
+                continue
+            if fire.at_ms > self.now_ms and self._must_wait():
+                pause_until = fire.at_ms
+                break
+            self._fire_or_not(fire)
+            fire = self.recurrence.next(fire.nominal_ms)
+        if self._is_used_up():
+            fire = None
+        turn.next_ms = None if fire is None else fire.nominal_ms
+        wakes = [self.now_ms + WATCH_MS] if turn.buffer else []
+        if pause_until is not None:
+            wakes.append(pause_until)
+        elif fire is not None:
+            wakes.append(max(fire.at_ms - AHEAD_MS, self.now_ms))
+        turn.wake_ms = min(wakes, default=None)
+        return turn
+
+    def _start_buffered(self) -> None:
+        turn = self.turn
+        while turn.buffer and (not self.open or self.body.overlap is Overlap.ALLOW):
+            nominal_ms = turn.buffer.pop(0)
+            self._plan(Fire(nominal_ms, nominal_ms), "waited for the run before it")
+            # It was counted when it was put aside.
+            self.fired -= 1
+
+    def _must_wait(self) -> bool:
+        """Whether what happens now depends on a run that is not over."""
+        return self.body.overlap is not Overlap.ALLOW and bool(self.open or self.turn.buffer)
+
+    def _fire_or_not(self, fire: Fire, reason: str | None = None) -> None:
+        if not self._must_wait():
+            self._plan(fire, reason)
+            return
+        match self.body.overlap:
+            case Overlap.SKIP:
+                self._note(fire, FireOutcome.SKIPPED, self._why_busy())
+            case Overlap.BUFFER_ONE | Overlap.BUFFER_ALL:
+                most = 1 if self.body.overlap is Overlap.BUFFER_ONE else MAX_BUFFERED
+                if len(self.turn.buffer) < most:
+                    self.turn.buffer.append(fire.nominal_ms)
+                    self._note(fire, FireOutcome.BUFFERED, self._why_busy())
+                    self.fired += 1
+                else:
+                    self._note(fire, FireOutcome.SKIPPED, f"{most} buffered already; {self._why_busy()}")
+            case Overlap.CANCEL_OTHER | Overlap.TERMINATE_OTHER:
+                is_gentle = self.body.overlap is Overlap.CANCEL_OTHER
+                is_running = any(run.state is TaskState.RUNNING for run in self.open)
+                self.turn.cancel += [run.task for run in self.open if run.task.int]
+                self.open.clear()
+                grace_ms = CANCEL_GRACE_MS if is_gentle and is_running else 0
+                self._plan(fire, reason or "took the place of the run before it", grace_ms)
+            case Overlap.ALLOW:
+                self._plan(fire, reason)
+
+    def _why_busy(self) -> str:
+        if not self.open:
+            return "the run before it is buffered"
+        return f"the run before it is still {self.open[-1].state}"
+
+    def _misfire(self, fire: Fire) -> tuple[Fire | None, int | None]:
+        """Make up for what was missed, or not; returns the next fire, and how long to wait for it."""
+        oldest_ms = self.now_ms - int(self.body.catchup_window * 1000)
+        if self.body.misfire is Misfire.FIRE_ALL and fire.at_ms >= oldest_ms:
+            return self._catch_up(fire)
+        first, last, count = fire, fire, 0
+        next_fire: Fire | None = fire
+        while next_fire is not None and self._is_missed(next_fire, oldest_ms) and count < MAX_MISSED_AT_ONCE:
+            last, count = next_fire, count + 1
+            next_fire = self.recurrence.next(last.nominal_ms)
+        is_all = next_fire is None or not self._is_missed(next_fire, oldest_ms)
+        makes_up = self.body.misfire is Misfire.FIRE_LATEST and is_all and last.at_ms >= oldest_ms
+        self._miss(first, last, count - makes_up)
+        if makes_up:
+            self._fire_or_not(last, "late" if count == 1 else f"the latest of {count} that were missed")
+        return next_fire, None
+
+    def _is_missed(self, fire: Fire, oldest_ms: int) -> bool:
+        """Whether it goes by without a run of its own: too late, or too long ago to make up for."""
+        if self.body.misfire is Misfire.FIRE_ALL:
+            return fire.at_ms < oldest_ms
+        return self.now_ms - fire.at_ms > LATE_MS
+
+    def _catch_up(self, fire: Fire) -> tuple[Fire | None, int | None]:
+        step_ms = 1000.0 / self.body.catchup_rate
+        if self.body.overlap is not Overlap.ALLOW:
+            # Each is decided by what the one before it does.
+            self._fire_or_not(fire, "late")
+            return self.recurrence.next(fire.nominal_ms), self.now_ms + max(1, int(step_ms))
+        count = 0
+        next_fire: Fire | None = fire
+        most = min(MAX_FIRES_AT_ONCE, max(1, int(self.body.catchup_rate)))
+        while next_fire is not None and self.now_ms - next_fire.at_ms > LATE_MS and count < most:
+            if self._is_used_up():
+                return None, None
+            self._plan(next_fire, "late", int(count * step_ms))
+            count += 1
+            next_fire = self.recurrence.next(next_fire.nominal_ms)
+        return next_fire, self.now_ms + max(1, int(count * step_ms))
+
+    def _miss(self, first: Fire, last: Fire, count: int) -> None:
+        if count <= 0:
+            return
+        self.turn.missed += count
+        until = "" if count == 1 else f" of {count}, up to {from_ms(last.at_ms):%Y-%m-%dT%H:%M:%SZ}"
+        self._note(first, FireOutcome.MISSED, f"missed{until}: its time went by unserved (misfire {self.body.misfire})")
+
+    def _is_used_up(self) -> bool:
+        return self.body.max_fires is not None and self.fired >= self.body.max_fires
+
+    def _plan(self, fire: Fire, reason: str | None = None, wait_ms: int = 0) -> None:
+        due_ms = max(fire.at_ms, self.now_ms + wait_ms)
+        self.turn.planned.append(Planned(fire.nominal_ms, fire.at_ms, due_ms, reason or fire.note))
+        self.fired += 1
+        # It has no id yet, and it is open.
+        self.open.append(Run(uuid.UUID(int=0), TaskState.SCHEDULED))
+
+    def _note(self, fire: Fire, outcome: FireOutcome, reason: str | None) -> None:
+        self.turn.noted.append(Noted(fire.nominal_ms, outcome, reason))

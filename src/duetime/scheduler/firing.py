@@ -1,0 +1,282 @@
+"""Fire schedules when their turn comes: the loop around `lifecycle/fire`.
+
+In memory there is, for each schedule lane that is fed here, the first turn that
+is known of: nothing grows with the number of schedules, and a pass reads only
+lanes whose first turn has come, from that turn on.  Once a second a look finds
+turns that nobody told of.  A sweep heals schedules that lost their row.
+"""
+
+import asyncio
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+
+import structlog
+
+from duetime.database.partitions import Partitions
+from duetime.database.pool import Database
+from duetime.errors import Unavailable
+from duetime.ids import due_ms_of, just_after, lane_of
+from duetime.lifecycle.backfill import Backfills
+from duetime.lifecycle.claim import note, peek
+from duetime.lifecycle.fire import SQL, DueSchedule, DueSchedules, fire, read_due, read_situations
+from duetime.lifecycle.onward import Wake
+from duetime.lifecycle.recurrences import SQL as SCHEDULES_SQL
+from duetime.lifecycle.recurrences import Recurrences
+from duetime.lifecycle.schedules import Schedules, key_of
+from duetime.lifecycle.steer import Steering
+from duetime.lifecycle.submit import MINT_TOLERANCE_MS
+from duetime.model.firing import Situation, Turn, take_turn
+from duetime.recurrence import SpecError
+from duetime.scheduler.hints import Hints
+from duetime.service import Loop
+
+log = structlog.get_logger()
+BATCH = 500
+LOOK_EVERY = timedelta(seconds=1)
+SWEEP_EVERY = timedelta(seconds=10)
+SWEEP_BATCH = 2_000
+_LANES_EVERY_SECONDS = 30.0
+#: How soon to come back to a schedule that somebody was changing.
+_AGAIN_MS = 100
+
+
+class Firing:
+    def __init__(
+        self,
+        database: Database,
+        partitions: Partitions,
+        schedules: Schedules,
+        backfills: Backfills,
+        recurrences: Recurrences,
+        steering: Steering,
+        wake: Wake,
+        *,
+        feeds: Callable[[int], bool] = lambda lane: True,
+        has_duty: Callable[[str], bool] = lambda duty: True,
+    ) -> None:
+        self._database = database
+        self._partitions = partitions
+        self._schedules = schedules
+        self._backfills = backfills
+        self._recurrences = recurrences
+        self._steering = steering
+        self._wake_others = wake
+        self._feeds = feeds
+        self._has_duty = has_duty
+        self._hints = Hints(MINT_TOLERANCE_MS)
+        #: The first turn that is known of, by lane.
+        self._first: dict[int, uuid.UUID] = {}
+        self._lanes: list[int] = []
+        self._lanes_at = 0.0
+        self._changed = asyncio.Event()
+        self._is_stopping = False
+        self._running: asyncio.Task[None] | None = None
+        self._look_loop = Loop("look at schedules", self.look, jitter=0.0)
+        self._backfill_loop = Loop("backfill", self.backfill, jitter=0.0)
+        self._sweep_loop = Loop("sweep schedules", self.sweep)
+        self._swept_to = 0
+        #: Schedules that had lost their row in due; it should stay 0.
+        self.healed = 0
+
+    async def start(self) -> None:
+        await self.look()
+        self._running = asyncio.create_task(self._run(), name="fire")
+        for loop in (self._look_loop, self._backfill_loop, self._sweep_loop):
+            loop.start()
+
+    async def stop(self) -> None:
+        self._is_stopping = True
+        self._changed.set()
+        for loop in (self._look_loop, self._backfill_loop, self._sweep_loop):
+            await loop.stop()
+        if self._running is not None:
+            done, _ = await asyncio.wait([self._running], timeout=5.0)
+            if not done:
+                self._running.cancel()
+
+    def wake(self, wakes: Iterable[uuid.UUID]) -> None:
+        """Rows were put into the schedule lanes."""
+        for wake in wakes:
+            lane = lane_of(wake)
+            if self._feeds(lane):
+                if lane not in self._lanes:
+                    self._lanes.append(lane)
+                self._know(lane, wake)
+
+    def clock_jumped(self, jump_us: int) -> None:
+        """The database's clock went back: what is drained is not certain any more."""
+        if jump_us < 0:
+            self._hints.forget()
+
+    def _know(self, lane: int, wake: uuid.UUID) -> None:
+        if lane not in self._first or wake < self._first[lane]:
+            self._first[lane] = wake
+            self._changed.set()
+
+    async def _run(self) -> None:
+        failures = 0
+        while not self._is_stopping:
+            self._changed.clear()
+            try:
+                pause = await self.step()
+                failures = 0
+            except Unavailable as error:
+                failures += 1
+                log.warning("firing waits for the database", error=str(error))
+                pause = min(0.1 * 2.0 ** min(failures, 10), 5.0)
+            except Exception:
+                failures += 1
+                # Whatever it is, a loop that ends would leave every schedule waiting.
+                log.exception("firing failed")
+                pause = min(1.0 * failures, 5.0)
+            if pause is None or pause > 0:
+                await self._pause(pause)
+
+    async def _pause(self, seconds: float | None) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
+        except TimeoutError:
+            pass
+
+    async def step(self) -> float | None:
+        """Fire what is due; returns the seconds until the next turn that is known of."""
+        now_ms = self._database.clock.now_ms()
+        until = just_after(now_ms)
+        since = {lane: first for lane, first in self._first.items() if first < until and self._feeds(lane)}
+        if not since:
+            return self._until_next()
+        found = await read_due(self._database, since, until, BATCH)
+        for lane in since:
+            # What comes meanwhile is told of, or found by the next look.
+            if self._first.get(lane) == since[lane]:
+                del self._first[lane]
+        try:
+            missed = await self._fire(found)
+        except BaseException:
+            for lane, first in since.items():
+                self._know(lane, first)
+            raise
+        await self._go_on(found, since, until, missed)
+        return self._until_next()
+
+    def _until_next(self) -> float | None:
+        first = min((due_ms_of(wake) for lane, wake in self._first.items() if self._feeds(lane)), default=None)
+        return None if first is None else max((first * 1000 - self._database.clock.now_us()) / 1e6, 0.0)
+
+    async def _go_on(
+        self, found: DueSchedules, since: dict[int, uuid.UUID], until: uuid.UUID, missed: list[DueSchedule]
+    ) -> None:
+        """Where each lane goes on: behind what was read, or at its first turn that is not due."""
+        if found.is_full:
+            last = found.schedules[-1].wake if found.schedules else max(found.orphans)
+            if found.orphans:
+                last = max(last, *found.orphans)
+            for lane in since:
+                # In the order of time over all lanes: behind the last one read, everywhere.
+                self._know(lane, uuid.UUID(int=(last.int >> 32 << 32)))
+        else:
+            look = await peek(self._database, {lane: uuid.UUID(int=until.int - 1) for lane in since})
+            for lane, first in look.first.items():
+                if first is not None:
+                    self._know(lane, first)
+        if missed:
+            await asyncio.sleep(_AGAIN_MS / 1000)
+            for schedule in missed:
+                self._know(schedule.lane, schedule.wake)
+
+    async def _fire(self, found: DueSchedules) -> list[DueSchedule]:
+        """Give each its turn; returns those that did not get it and may still be there."""
+        if found.orphans:
+            lanes = [lane_of(wake) for wake in found.orphans]
+            await self._database.run(SQL["forget"], lanes=lanes, wakes=found.orphans)
+        if not found.schedules:
+            return []
+        situations = await read_situations(self._database, found.schedules)
+        turns: list[tuple[DueSchedule, Situation, Turn]] = []
+        now_ms = self._database.clock.now_ms()
+        for schedule in found.schedules:
+            turn = await self._decide(schedule, situations[schedule.id], now_ms)
+            if turn is not None:
+                turns.append((schedule, situations[schedule.id], turn))
+        cancelled = [task for _, _, turn in turns for task in turn.cancel]
+        if cancelled:
+            await self._steering.cancel(cancelled, "its schedule's next run takes its place")
+        fired = await fire(self._database, self._partitions, turns)
+        self._wake_others(fired.tasks)
+        for wake in fired.wakes:
+            self._know(lane_of(wake), wake)
+        return [schedule for schedule, _, _ in turns if schedule.id not in fired.schedules]
+
+    async def _decide(self, schedule: DueSchedule, situation: Situation, now_ms: int) -> Turn | None:
+        try:
+            body, recurrence = await self._recurrences.of(
+                schedule.tenant,
+                (schedule.id, schedule.version),
+                key_of(schedule.tenant, schedule.name),
+                schedule.definition,
+                schedule.calendars,
+            )
+        except SpecError as error:
+            # The zone or a calendar is gone since the schedule was made.
+            await self._stop_schedule(schedule, f"paused: {error.path}: {error.message}")
+            return None
+        turn = take_turn(body, recurrence, situation, now_ms)
+        if turn.pause is not None:
+            await self._stop_schedule(schedule, f"paused: {turn.pause}")
+            return None
+        return turn
+
+    async def _stop_schedule(self, schedule: DueSchedule, reason: str) -> None:
+        log.error("a schedule was paused", tenant=schedule.tenant, schedule=schedule.name, reason=reason)
+        await self._schedules.pause(schedule.tenant, schedule.name, reason)
+
+    # What nobody tells of
+
+    async def look(self) -> timedelta:
+        """The first turn of every lane here, from where it is drained for certain."""
+        await self._read_lanes()
+        lanes = [lane for lane in self._lanes if self._feeds(lane)]
+        if not lanes:
+            return LOOK_EVERY
+        around = await note(self._database)
+        self._hints.note(around.now_us // 1000, around.oldest_open, around.next_new)
+        began = time.monotonic()
+        look = await peek(self._database, {lane: self._hints.low(lane) for lane in lanes})
+        self._hints.note(look.now_us // 1000, look.oldest_open, look.next_new)
+        for lane, first in look.first.items():
+            self._hints.seen(lane, first)
+            if first is not None:
+                self._know(lane, first)
+        # Where looking is dear, less often.
+        took = time.monotonic() - began
+        return max(LOOK_EVERY, timedelta(seconds=min(took * 50, 10.0)))
+
+    async def _read_lanes(self) -> None:
+        if time.monotonic() >= self._lanes_at:
+            rows = await self._database.run(SCHEDULES_SQL["read_shards"])
+            self._lanes = [row["shard"] for row in rows]
+            self._lanes_at = time.monotonic() + _LANES_EVERY_SECONDS
+
+    async def backfill(self) -> timedelta:
+        """Go on with the backfills of the lanes here by a second's worth."""
+        lanes = [lane for lane in self._lanes if self._feeds(lane)]
+        if lanes:
+            tasks = await self._backfills.step(lanes, 1.0)
+            if tasks:
+                self._wake_others(tasks)
+        return timedelta(seconds=1)
+
+    async def sweep(self) -> timedelta:
+        """Some schedules in their turn: each that is active must have its row in due."""
+        if not self._has_duty("sweep schedules"):
+            return SWEEP_EVERY
+        [row] = await self._database.run(SQL["sweep"], after=self._swept_to, batch=SWEEP_BATCH)
+        self._swept_to = row["last"] if row["seen"] == SWEEP_BATCH else 0
+        if row["healed"]:
+            self.healed += len(row["healed"])
+            log.error("schedules had lost their turn, and have it again", count=len(row["healed"]))
+            self._wake_others(row["healed"])
+        return SWEEP_EVERY
