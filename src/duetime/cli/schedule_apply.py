@@ -1,0 +1,364 @@
+"""`duetime schedules apply`: make the stored schedules of a source what the files say.
+
+The plan is always shown first.  Applying it twice changes nothing the second
+time, and one that stopped half way is finished by running it again.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from duetime.cli import schedule_calls as calls
+from duetime.cli.connect import Refused, add_connection_options, add_json_option, open_client, sentence_of, talk
+from duetime.cli.documents import YAML_SUFFIXES
+from duetime.cli.output import Progress, counted, paint, print_line, print_note, printable, width_of
+from duetime.cli.paging import PAGE
+from duetime.cli.schedule_fields import canonical_dates
+from duetime.cli.schedule_files import Contents, FileText, read_contents
+from duetime.cli.schedule_options import read_named
+from duetime.cli.schedule_plan import Action, Step, plan_calendar, plan_schedules, totals
+from duetime.errors import UsageError
+from duetime.sdk.client import Client
+from duetime.sdk.errors import ApiError, NotFound, SdkError, ServerUnavailable
+from duetime.sdk.shapes import Problem
+from duetime.sdk.wire import MAX_BATCH_BYTES, Call
+
+CHUNK = 500
+#: Once the server has answered, a restart of it does not end a long run.
+_RETRY_SECONDS = 60.0
+#: So many new names are looked up one by one; of more, the server tells which are taken when they are sent.
+_LOOKED_UP = 500
+_SHOWN_UNCHANGED = 20
+_WIDEST_NAME = 48
+_MARKS = {
+    Action.CREATE: ("+", "green"),
+    Action.CHANGE: ("~", "yellow"),
+    Action.UNCHANGED: ("=", "dim"),
+    Action.DELETE: ("-", "red"),
+    Action.CONFLICT: ("!", "magenta"),
+}
+_PLANNED = {
+    Action.CREATE: "to create",
+    Action.CHANGE: "to change",
+    Action.UNCHANGED: "unchanged",
+    Action.DELETE: "to delete",
+    Action.CONFLICT: "in conflict",
+}
+_EXAMPLES = """\
+examples:
+  duetime schedules apply -f schedules.yaml --dry-run
+  duetime schedules apply -f schedules/ --prune
+  duetime schedules apply -f schedules/ --prune --dry-run --exit-code     (in CI)
+
+Exit code: 0 done, 1 something was refused or belongs to others, 2 a file is wrong (nothing was done),
+3 there would be changes (--dry-run --exit-code).
+"""
+
+
+def add_parser(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = actions.add_parser(
+        "apply",
+        help="make schedules what files say",
+        description="Make the schedules of a source what files say: YAML or TOML, or folders of them.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "-f", "--file", nargs="+", action="extend", required=True, metavar="FILE", help='"-" is YAML on standard input'
+    )
+    add_apply_options(parser)
+    add_json_option(parser, "the plan and what became of it, as one object")
+    add_connection_options(parser)
+    parser.set_defaults(run=run)
+
+
+def add_apply_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--dry-run", action="store_true", help="only show what would be done")
+    parser.add_argument(
+        "--exit-code", action="store_true", help="with --dry-run: exit code 3 if there would be changes"
+    )
+    parser.add_argument("--prune", action="store_true", help="delete schedules of the source that no file has any more")
+    parser.add_argument("--source", metavar="NAME", help="what they belong to (the file's `source:`, else its name)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    check_options(arguments)
+    contents = read_contents(find_files(arguments.file, arguments.source), arguments.source)
+    return apply_contents(arguments, contents)
+
+
+def check_options(arguments: argparse.Namespace) -> None:
+    if arguments.exit_code and not arguments.dry_run:
+        raise UsageError("--exit-code is for --dry-run: give both")
+    if arguments.source is not None and not arguments.source.strip():
+        raise UsageError("--source must not be empty")
+
+
+def find_files(names: Sequence[str], source: str | None) -> Iterator[FileText]:
+    """The files that are named, and those of the folders that are."""
+    for name in names:
+        if name == "-":
+            # Without a name of its own it would share its source with every other one.
+            yield FileText(*read_named(name), source or "standard input")
+        elif Path(name).is_dir():
+            found = [each for each in sorted(Path(name).iterdir()) if _is_schedules_file(each)]
+            if not found:
+                raise UsageError(f"{name}: there is no .yaml, .yml or .toml file in this folder")
+            for each in found:
+                yield FileText(*read_named(str(each)), Path(name).resolve().name)
+        elif Path(name).suffix.lower() not in (*YAML_SUFFIXES, ".toml", ".json") and Path(name).is_file():
+            raise UsageError(f"{name}: a schedules file ends in .yaml, .yml or .toml")
+        else:
+            yield FileText(*read_named(name), Path(name).stem)
+
+
+def _is_schedules_file(file: Path) -> bool:
+    return file.suffix.lower() in (*YAML_SUFFIXES, ".toml") and not file.name.startswith(".") and file.is_file()
+
+
+def apply_contents(arguments: argparse.Namespace, contents: Contents) -> int:
+    return talk(arguments, lambda client: _Application(client, arguments).run(contents))
+
+
+@dataclass
+class _Outcome:
+    """What became of the plan."""
+
+    done: dict[Action, int] = field(default_factory=lambda: dict.fromkeys(Action, 0))
+    refused: dict[tuple[str, str], str] = field(default_factory=dict)
+
+
+class _Application:
+    def __init__(self, client: Client, arguments: argparse.Namespace) -> None:
+        self._client = client
+        self._arguments = arguments
+        self._progress = Progress()
+        self._outcome = _Outcome()
+
+    def run(self, contents: Contents) -> int:
+        try:
+            steps, left_over = self._plan(contents)
+        finally:
+            self._progress.clear()
+        if not self._arguments.json:
+            print_plan(steps, left_over)
+        number = totals(steps)
+        if self._arguments.dry_run:
+            self._print_json(steps)
+            has_changes = bool(number[Action.CREATE] + number[Action.CHANGE] + number[Action.DELETE])
+            if not self._arguments.exit_code:
+                return 0
+            return 1 if number[Action.CONFLICT] else 3 if has_changes else 0
+        self._apply(steps)
+        self._outcome.done[Action.UNCHANGED] += number[Action.UNCHANGED]
+        self._sum_up(steps)
+        return 1 if self._outcome.refused or number[Action.CONFLICT] else 0
+
+    def _plan(self, contents: Contents) -> tuple[list[Step], int]:
+        """The steps, and how many stored schedules no file has any more and are kept."""
+        steps = [plan_calendar(each, self._read_calendar(name)) for name, each in contents.calendars.items()]
+        stored: dict[str, dict[str, Any]] = {}
+        for source in contents.sources:
+            self._read_stored(source, stored)
+        new = [name for name in contents.schedules if name not in stored]
+        left_over = 0 if self._arguments.prune else len(stored.keys() - contents.schedules.keys())
+        known = dict(stored)
+        if len(new) <= _LOOKED_UP:
+            for name in new:
+                if (found := self._read_one(name)) is not None:
+                    known[name] = found
+                self._progress.say(f"looking whether {counted(len(new), 'new name')} are free")
+        elif self._arguments.dry_run:
+            print_note(f"Whether {len(new):,} new names are free is not looked up; applying will tell.")
+        steps += plan_schedules(contents.schedules.values(), known, prune=self._arguments.prune)
+        return steps, left_over
+
+    def _read_stored(self, source: str, stored: dict[str, dict[str, Any]]) -> None:
+        cursor = None
+        while True:
+            page = self._client.send(calls.list_plain({"origin": "file", "source": source}, PAGE, cursor))
+            stored |= {str(each["name"]): each for each in page.items if "name" in each}
+            if (cursor := page.next) is None:
+                return
+            self._progress.say(f"read {counted(len(stored), 'schedule')}")
+
+    def _read_one(self, name: str) -> dict[str, Any] | None:
+        try:
+            body = self._client.send(calls.ask(calls.schedule_path(name)))
+        except ServerUnavailable:
+            raise
+        except ApiError as error:
+            # A name that cannot be is refused with its reason when it is sent.
+            if error.status in (404, 422):
+                return None
+            raise
+        return msgspec.json.decode(body, type=dict[str, Any])
+
+    def _read_calendar(self, name: str) -> object:
+        try:
+            body = self._client.send(calls.ask(calls.calendar_path(name)))
+        except NotFound:
+            return None
+        return canonical_dates(msgspec.json.decode(body, type=calls.Calendar).dates, is_lenient=True)
+
+    def _apply(self, steps: Sequence[Step]) -> None:
+        todo = [step for step in steps if step.action in (Action.CREATE, Action.CHANGE, Action.DELETE)]
+        number = 0
+        try:
+            with open_client(self._arguments, _RETRY_SECONDS) as patient:
+                for chunk in _chunks(todo):
+                    self._send(patient, chunk)
+                    number += len(chunk)
+                    self._progress.say(f"{number:,} of {len(todo):,} done")
+        except SdkError as error:
+            self._progress.clear()
+            if not number:
+                raise
+            raise Refused(
+                f"stopped after {number:,} of {len(todo):,} (run it again to go on): {sentence_of(error, 'the server')}"
+            ) from error
+        finally:
+            self._progress.clear()
+
+    def _send(self, client: Client, chunk: Sequence[Step]) -> None:
+        first = chunk[0]
+        if first.noun == "calendar":
+            self._send_one(client, first, calls.put(calls.calendar_path(first.name), first.body or {}))
+        elif first.action is Action.DELETE:
+            self._send_one(client, first, Call("DELETE", calls.schedule_path(first.name), bytes))
+        else:
+            self._send_batch(client, chunk)
+
+    def _send_one(self, client: Client, step: Step, call: Call[bytes]) -> None:
+        try:
+            client.send(call)
+        except NotFound:
+            # A delete whose first answer was lost.
+            if step.action is not Action.DELETE:
+                raise
+        except ServerUnavailable:
+            raise
+        except ApiError as error:
+            if error.status in (401, 403):
+                raise
+            self._refuse(step, sentence_of(error))
+            return
+        self._outcome.done[step.action] += 1
+
+    def _send_batch(self, client: Client, chunk: Sequence[Step]) -> None:
+        body = client.send(calls.post("/v1/schedules/batch", {"items": [step.body for step in chunk]}))
+        results = msgspec.json.decode(body, type=calls.BatchAnswer).results
+        if len(results) != len(chunk):
+            raise Refused(f"the server answered {len(results)} of {len(chunk)} schedules: is it another version?")
+        for step, result in zip(chunk, results, strict=True):
+            if result.error is not None:
+                self._refuse(step, _reason(result.error))
+            else:
+                # The server has the last word: by its own measure nothing may have changed.
+                self._outcome.done[_DONE.get(result.result, step.action)] += 1
+
+    def _refuse(self, step: Step, reason: str) -> None:
+        self._progress.clear()
+        self._outcome.refused[step.noun, step.name] = reason
+        if not self._arguments.json:
+            print_note(f"duetime: {step.noun} {printable(step.name)} was refused: {printable(reason)}")
+
+    def _sum_up(self, steps: Sequence[Step]) -> None:
+        self._print_json(steps)
+        done = self._outcome.done
+        said = [
+            f"{done[action]:,} {word}"
+            for action, word in (
+                (Action.CREATE, "created"),
+                (Action.CHANGE, "changed"),
+                (Action.UNCHANGED, "unchanged"),
+                (Action.DELETE, "deleted"),
+            )
+            if done[action]
+        ]
+        if self._outcome.refused:
+            said.append(f"{len(self._outcome.refused):,} refused")
+        conflicts = totals(steps)[Action.CONFLICT]
+        if conflicts:
+            said.append(f"{conflicts:,} left alone")
+        if not self._arguments.json:
+            print_line(f"Applied: {', '.join(said) or 'nothing to do'}.")
+
+    def _print_json(self, steps: Sequence[Step]) -> None:
+        if not self._arguments.json:
+            return
+        items = []
+        for step in steps:
+            item: dict[str, object] = {"name": step.name, "kind": step.noun, "action": step.action.value}
+            if step.changes:
+                item["changes"] = [{"path": each.path, "from": each.before, "to": each.after} for each in step.changes]
+            if step.action is Action.CONFLICT:
+                item["error"] = step.remark
+            if (step.noun, step.name) in self._outcome.refused:
+                item["error"] = self._outcome.refused[step.noun, step.name]
+            items.append(item)
+        plan = {action.value: number for action, number in totals(steps).items()}
+        whole: dict[str, object] = {"dry_run": self._arguments.dry_run, "plan": plan, "items": items}
+        if not self._arguments.dry_run:
+            whole["done"] = {action.value: number for action, number in self._outcome.done.items()}
+            whole["refused"] = len(self._outcome.refused)
+        print_line(msgspec.json.encode(whole).decode())
+
+
+_DONE = {"created": Action.CREATE, "changed": Action.CHANGE, "unchanged": Action.UNCHANGED}
+
+
+def _reason(problem: Problem) -> str:
+    named = [f"{each.path}: {each.message}" for each in problem.errors if each.path]
+    return "; ".join(named) or problem.detail or problem.title or problem.code
+
+
+def _chunks(steps: Sequence[Step]) -> Iterator[list[Step]]:
+    """Schedules in batches; calendars and deletions each by itself, in the order of the plan."""
+    batch: list[Step] = []
+    size = 0
+    for step in steps:
+        is_single = step.noun == "calendar" or step.action is Action.DELETE
+        length = 0 if is_single else len(msgspec.json.encode(step.body))
+        if batch and (is_single or len(batch) >= CHUNK or size + length > MAX_BATCH_BYTES):
+            yield batch
+            batch, size = [], 0
+        if is_single:
+            yield [step]
+        else:
+            batch.append(step)
+            size += length
+    if batch:
+        yield batch
+
+
+def print_plan(steps: Sequence[Step], left_over: int) -> None:
+    unchanged = [step for step in steps if step.action is Action.UNCHANGED]
+    shown = [step for step in steps if step.action is not Action.UNCHANGED or len(unchanged) <= _SHOWN_UNCHANGED]
+    width = min(_WIDEST_NAME, max((width_of(_title(step)) for step in shown), default=0))
+    for step in shown:
+        mark, colour = _MARKS[step.action]
+        title = _title(step)
+        line = f"{mark} {step.action.value:9}  {title}{' ' * max(0, width - width_of(title))}  {printable(step.remark)}"
+        print_line(paint(line.rstrip(), colour))
+        for change in step.changes:
+            print_line(f"{' ' * 15}{printable(change.words())}")
+    if len(unchanged) > _SHOWN_UNCHANGED:
+        print_line(paint(f"= unchanged  {len(unchanged):,} of them", "dim"))
+    number = totals(steps)
+    said = [f"{number[action]:,} {words}" for action, words in _PLANNED.items() if number[action]]
+    print_line(f"Plan: {', '.join(said) or 'nothing is wanted, nothing is there'}.")
+    if left_over:
+        verb = "is" if left_over == 1 else "are"
+        print_note(f"{counted(left_over, 'schedule')} of this source {verb} in no file; --prune would delete them.")
+    sys.stdout.flush()
+
+
+def _title(step: Step) -> str:
+    return printable(step.name if step.noun == "schedule" else f"{step.noun} {step.name}")
