@@ -79,6 +79,7 @@ class ScheduleServer:
             case ["POST", "schedules", "batch"]:
                 return 200, self._batch(request.body["items"])
             case ["POST", "schedules", "preview"]:
+                self._judge(request.body)
                 return 200, self._preview(request.body)
             case [_, "schedules", name, *rest]:
                 return self._one(request, name, rest)
@@ -166,11 +167,14 @@ class ScheduleServer:
         rejected = sum("error" in each for each in results)
         return {"results": results, "accepted": len(results) - rejected, "rejected": rejected}
 
-    def _put(self, name: str, body: dict[str, Any]) -> dict[str, Any]:
+    def _judge(self, body: dict[str, Any]) -> None:
         cron = body["spec"].get("cron")
         if cron is not None and any(len(line.split()) != 5 for line in ([cron] if isinstance(cron, str) else cron)):
             message = f"{cron!r} is not a cron line of five fields"
             raise ProblemFound(422, "invalid", f"spec.cron: {message}", [{"path": "spec.cron", "message": message}])
+
+    def _put(self, name: str, body: dict[str, Any]) -> dict[str, Any]:
+        self._judge(body)
         before = self.schedules.get(name)
         owner = (body.get("origin", "api"), body.get("source", ""))
         if before is not None and (before["origin"], before["source"]) != owner and not body.get("force"):

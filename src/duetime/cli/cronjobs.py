@@ -87,7 +87,7 @@ def _manifests(documents: Sequence[Document]) -> Iterator[tuple[Document, dict[s
         if value is None:
             continue
         if not isinstance(value, dict) or "kind" not in value:
-            raise document.error((), "it is not a manifest of Kubernetes, which has `kind:` at its top")
+            raise document.error((), "is not a manifest of Kubernetes, which has `kind:` at its top")
         items = value.get("items")
         if str(value["kind"]).endswith("List") and isinstance(items, list):
             # Items of a CronJobList do not name their kind again.

@@ -74,6 +74,7 @@ def import_crontab(text: str, options: CrontabOptions) -> Imported:
         elif stripped.startswith("#"):
             comment = _comment(stripped)
         elif (setting := _ENVIRONMENT.fullmatch(line)) is not None:
+            comment = ""
             name = setting[1] or setting[2] or setting[3] or ""
             value = _unquoted(setting[4])
             if name in ("CRON_TZ", "TZ"):
@@ -132,8 +133,8 @@ def _read_entry(line: str, options: CrontabOptions) -> _Entry:
             raise _Skipped(f"{wrong} is not a field of cron: {line}")
     parts = line.split(None, number + options.has_user_column)
     if len(parts) <= number + options.has_user_column:
-        missing = "a user and a command" if options.has_user_column else "a command"
-        raise _Skipped(f"there is not {missing} behind the time: {line}")
+        missing = "user and command" if options.has_user_column else "command"
+        raise _Skipped(f"there is no {missing} behind the time: {line}")
     return _Entry(cron, parts[-1], parts[number] if options.has_user_column else None)
 
 

@@ -24,7 +24,7 @@ Path = tuple[str | int, ...]
 
 YAML_SUFFIXES = (".yaml", ".yml")
 SUFFIXES = (*YAML_SUFFIXES, ".toml", ".json")
-_MAX_VALUES = 5_000_000
+MAX_VALUES = 1_000_000
 _TAG = "tag:yaml.org,2002:"
 
 _LOADER = cast(
@@ -55,7 +55,7 @@ class Document:
         """What is wrong there: the file, the line if it is known, and the key."""
         line = next((self.lines[path[:end]] for end in range(len(path), 0, -1) if path[:end] in self.lines), None)
         where = f"{self.name} line {line}" if line is not None else self.name
-        return UsageError(f"{where}: {dotted(path)} {message}" if path else f"{where}: {message}")
+        return UsageError(f"{where}: {dotted(path) or 'it'} {message}")
 
 
 def dotted(path: Path) -> str:
@@ -157,8 +157,8 @@ class _YamlReading:
     def _value(self, node: yaml.Node, path: Path) -> object:
         self._count += 1
         # Aliases of aliases grow without end from a file of one line.
-        if self._count > _MAX_VALUES:
-            raise self._wrong(node, f"there are more than {_MAX_VALUES:,} values in it")
+        if self._count > MAX_VALUES:
+            raise self._wrong(node, f"there are more than {MAX_VALUES:,} values in it")
         if any(each is node for each in self._open):
             raise self._wrong(node, "an alias stands inside of what it stands for")
         if isinstance(node, yaml.ScalarNode):

@@ -5,7 +5,6 @@ time, and one that stopped half way is finished by running it again.
 """
 
 import argparse
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,15 +15,16 @@ import msgspec
 from duetime.cli import schedule_calls as calls
 from duetime.cli.connect import Refused, add_connection_options, add_json_option, open_client, sentence_of, talk
 from duetime.cli.documents import YAML_SUFFIXES
-from duetime.cli.output import Progress, counted, paint, print_line, print_note, printable, width_of
+from duetime.cli.output import Progress, counted, print_line, print_note, printable
 from duetime.cli.paging import PAGE
 from duetime.cli.schedule_fields import canonical_dates
 from duetime.cli.schedule_files import Contents, FileText, read_contents
 from duetime.cli.schedule_options import read_named
 from duetime.cli.schedule_plan import Action, Step, plan_calendar, plan_schedules, totals
+from duetime.cli.schedule_show import print_plan
 from duetime.errors import UsageError
 from duetime.sdk.client import Client
-from duetime.sdk.errors import ApiError, NotFound, SdkError, ServerUnavailable
+from duetime.sdk.errors import ApiError, InvalidRequest, NotFound, SdkError, ServerUnavailable
 from duetime.sdk.shapes import Problem
 from duetime.sdk.wire import MAX_BATCH_BYTES, Call
 
@@ -33,29 +33,13 @@ CHUNK = 500
 _RETRY_SECONDS = 60.0
 #: So many new names are looked up one by one; of more, the server tells which are taken when they are sent.
 _LOOKED_UP = 500
-_SHOWN_UNCHANGED = 20
-_WIDEST_NAME = 48
-_MARKS = {
-    Action.CREATE: ("+", "green"),
-    Action.CHANGE: ("~", "yellow"),
-    Action.UNCHANGED: ("=", "dim"),
-    Action.DELETE: ("-", "red"),
-    Action.CONFLICT: ("!", "magenta"),
-}
-_PLANNED = {
-    Action.CREATE: "to create",
-    Action.CHANGE: "to change",
-    Action.UNCHANGED: "unchanged",
-    Action.DELETE: "to delete",
-    Action.CONFLICT: "in conflict",
-}
 _EXAMPLES = """\
 examples:
   duetime schedules apply -f schedules.yaml --dry-run
   duetime schedules apply -f schedules/ --prune
   duetime schedules apply -f schedules/ --prune --dry-run --exit-code     (in CI)
 
-Exit code: 0 done, 1 something was refused or belongs to others, 2 a file is wrong (nothing was done),
+Exit code: 0 done, 1 something is refused or belongs to others, 2 a file is wrong (nothing was done),
 3 there would be changes (--dry-run --exit-code).
 """
 
@@ -89,7 +73,7 @@ def add_apply_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     check_options(arguments)
-    contents = read_contents(find_files(arguments.file, arguments.source), arguments.source)
+    contents = read_contents(find_files(arguments.file), arguments.source)
     return apply_contents(arguments, contents)
 
 
@@ -100,12 +84,11 @@ def check_options(arguments: argparse.Namespace) -> None:
         raise UsageError("--source must not be empty")
 
 
-def find_files(names: Sequence[str], source: str | None) -> Iterator[FileText]:
+def find_files(names: Sequence[str]) -> Iterator[FileText]:
     """The files that are named, and those of the folders that are."""
     for name in names:
         if name == "-":
-            # Without a name of its own it would share its source with every other one.
-            yield FileText(*read_named(name), source or "standard input")
+            yield FileText(*read_named(name), "")
         elif Path(name).is_dir():
             found = [each for each in sorted(Path(name).iterdir()) if _is_schedules_file(each)]
             if not found:
@@ -150,7 +133,10 @@ class _Application:
             print_plan(steps, left_over)
         number = totals(steps)
         if self._arguments.dry_run:
+            self._check(steps)
             self._print_json(steps)
+            if self._outcome.refused:
+                return 1
             has_changes = bool(number[Action.CREATE] + number[Action.CHANGE] + number[Action.DELETE])
             if not self._arguments.exit_code:
                 return 0
@@ -206,6 +192,23 @@ class _Application:
         except NotFound:
             return None
         return canonical_dates(msgspec.json.decode(body, type=calls.Calendar).dates, is_lenient=True)
+
+    def _check(self, steps: Sequence[Step]) -> None:
+        """Let the server judge what would be sent, as far as it can without storing it."""
+        coming = {step.name for step in steps if step.noun == "calendar" and step.action is Action.CREATE}
+        judged = [
+            step
+            for step in steps
+            if step.noun == "schedule" and step.action in (Action.CREATE, Action.CHANGE) and not _uses(step, coming)
+        ]
+        for number, step in enumerate(judged[:_LOOKED_UP]):
+            body = {name: value for name, value in (step.body or {}).items() if name not in _NOT_PREVIEWED}
+            try:
+                self._client.send(calls.post("/v1/schedules/preview", {**body, "count": 1}))
+            except InvalidRequest as error:
+                self._refuse(step, sentence_of(error))
+            self._progress.say(f"{number:,} of {len(judged):,} checked")
+        self._progress.clear()
 
     def _apply(self, steps: Sequence[Step]) -> None:
         todo = [step for step in steps if step.action in (Action.CREATE, Action.CHANGE, Action.DELETE)]
@@ -267,7 +270,8 @@ class _Application:
         self._progress.clear()
         self._outcome.refused[step.noun, step.name] = reason
         if not self._arguments.json:
-            print_note(f"duetime: {step.noun} {printable(step.name)} was refused: {printable(reason)}")
+            verb = "would be" if self._arguments.dry_run else "was"
+            print_note(f"duetime: {step.noun} {printable(step.name)} {verb} refused: {printable(reason)}")
 
     def _sum_up(self, steps: Sequence[Step]) -> None:
         self._print_json(steps)
@@ -311,7 +315,18 @@ class _Application:
         print_line(msgspec.json.encode(whole).decode())
 
 
+#: Says whose it is and how it stands, not when it fires.
+_NOT_PREVIEWED = ("name", "origin", "source", "paused", "note")
 _DONE = {"created": Action.CREATE, "changed": Action.CHANGE, "unchanged": Action.UNCHANGED}
+
+
+def _uses(step: Step, calendars: set[str]) -> bool:
+    spec = (step.body or {}).get("spec")
+    entries = spec.get("exclude") if isinstance(spec, dict) else None
+    return any(
+        isinstance(entry, dict) and entry.get("calendar") in calendars
+        for entry in (entries if isinstance(entries, list) else [])
+    )
 
 
 def _reason(problem: Problem) -> str:
@@ -336,29 +351,3 @@ def _chunks(steps: Sequence[Step]) -> Iterator[list[Step]]:
             size += length
     if batch:
         yield batch
-
-
-def print_plan(steps: Sequence[Step], left_over: int) -> None:
-    unchanged = [step for step in steps if step.action is Action.UNCHANGED]
-    shown = [step for step in steps if step.action is not Action.UNCHANGED or len(unchanged) <= _SHOWN_UNCHANGED]
-    width = min(_WIDEST_NAME, max((width_of(_title(step)) for step in shown), default=0))
-    for step in shown:
-        mark, colour = _MARKS[step.action]
-        title = _title(step)
-        line = f"{mark} {step.action.value:9}  {title}{' ' * max(0, width - width_of(title))}  {printable(step.remark)}"
-        print_line(paint(line.rstrip(), colour))
-        for change in step.changes:
-            print_line(f"{' ' * 15}{printable(change.words())}")
-    if len(unchanged) > _SHOWN_UNCHANGED:
-        print_line(paint(f"= unchanged  {len(unchanged):,} of them", "dim"))
-    number = totals(steps)
-    said = [f"{number[action]:,} {words}" for action, words in _PLANNED.items() if number[action]]
-    print_line(f"Plan: {', '.join(said) or 'nothing is wanted, nothing is there'}.")
-    if left_over:
-        verb = "is" if left_over == 1 else "are"
-        print_note(f"{counted(left_over, 'schedule')} of this source {verb} in no file; --prune would delete them.")
-    sys.stdout.flush()
-
-
-def _title(step: Step) -> str:
-    return printable(step.name if step.noun == "schedule" else f"{step.noun} {step.name}")

@@ -207,7 +207,7 @@ def _object(
                 found[key] = each
         for key in needed:
             if key not in found and reading.is_whole and not reading.is_lenient:
-                raise WrongField(path, f"has no {key}" if path else f"{key} is missing")
+                raise WrongField(path, f"has no {key}")
         # What is not whole is only checked, never compared.
         return {**(defaults or {}), **found} if reading.is_whole else found
 

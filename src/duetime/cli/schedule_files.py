@@ -42,7 +42,7 @@ class WantedCalendar:
 
 @dataclass(frozen=True)
 class FileText:
-    """A file as it was found; `source` is what its schedules belong to if it does not say."""
+    """A file as it was found; `source` is what its schedules belong to if it does not say, empty if it must."""
 
     name: str
     body: bytes
@@ -80,20 +80,21 @@ def _read_document(
         if key not in _TOP:
             raise document.error((key,), unknown_key(key, _TOP))
     if "schedules" not in top and "calendars" not in top:
-        raise document.error((), "there is no `schedules:` at its top")
+        raise document.error((), "has no `schedules:` at its top")
     source = _source(document, top, forced, usual)
     if "schedules" in top and source not in contents.sources:
         contents.sources.append(source)
     defaults = _defaults(document, top)
-    for kind in ("schedules", "calendars"):
-        for name in _mapping(document, top.get(kind) or {}, (kind,)):
+    schedules, calendars = (_part(document, top, kind) for kind in ("schedules", "calendars"))
+    for kind, part in (("schedules", schedules), ("calendars", calendars)):
+        for name in part:
             line = document.lines.get((kind, name))
             here = f"{document.name} line {line}" if line is not None else document.name
             if (before := places.setdefault((kind, name), here)) is not here:
                 raise document.error((kind, name), f"is given twice, first in {before}")
-    for name, value in _mapping(document, top.get("calendars") or {}, ("calendars",)).items():
+    for name, value in calendars.items():
         contents.calendars[name] = _calendar(document, name, value)
-    for name, value in _mapping(document, top.get("schedules") or {}, ("schedules",)).items():
+    for name, value in schedules.items():
         contents.schedules[name] = _schedule(document, name, value, defaults, source)
 
 
@@ -101,11 +102,14 @@ def _source(document: Document, top: dict[str, object], forced: str | None, usua
     given = top.get("source")
     if given is not None and (not isinstance(given, str) or not given.strip()):
         raise document.error(("source",), "must be text: what these schedules belong to")
-    return forced or (given if isinstance(given, str) else usual)
+    found = forced or (given if isinstance(given, str) else usual)
+    if not found:
+        raise document.error((), "says no `source:` and has no name that could stand for it: give --source")
+    return found
 
 
 def _defaults(document: Document, top: dict[str, object]) -> dict[str, object]:
-    defaults = _mapping(document, top.get("defaults") or {}, ("defaults",))
+    defaults = _part(document, top, "defaults")
     _check_keys(document, defaults, ("defaults",))
     try:
         canonical(defaults, is_whole=False)
@@ -163,7 +167,7 @@ def read_calendar(name: str, body: bytes) -> list[object]:
     value = document.value
     dates = value.get("dates") if isinstance(value, dict) else value
     if not isinstance(dates, list):
-        raise document.error((), "it is not a list of dates, nor a mapping with `dates`")
+        raise document.error((), "is not a list of dates, nor a mapping with `dates`")
     try:
         canonical_dates(dates)
     except WrongField as wrong:
@@ -186,8 +190,14 @@ def _check_keys(document: Document, given: dict[str, object], path: Path) -> Non
 
 def _mapping(document: Document, value: object, path: Path) -> dict[str, object]:
     if not isinstance(value, dict):
-        raise document.error(path, "is not a mapping" if path else "it is not a mapping")
+        raise document.error(path, "is not a mapping")
     return value
+
+
+def _part(document: Document, top: dict[str, object], key: str) -> dict[str, object]:
+    """What stands under a key at the top; nothing, if that is empty."""
+    value = top.get(key)
+    return _mapping(document, {} if value is None else value, (key,))
 
 
 def merged(under: dict[str, object], over: dict[str, object]) -> dict[str, object]:

@@ -56,7 +56,7 @@ def add_parser(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -
 
 
 def _add_options(parser: argparse.ArgumentParser, task_type: str) -> None:
-    parser.add_argument("--timezone", default="UTC", metavar="ZONE", help="where the file names none (UTC)")
+    parser.add_argument("--timezone", metavar="ZONE", help="where the file names none (UTC)")
     parser.add_argument("--type", default=task_type, metavar="TYPE", help=f"of the tasks ({task_type})")
     parser.add_argument("--queue", metavar="QUEUE", help="of the tasks (default)")
     parser.add_argument("-o", "--output", metavar="FILE", help="write the YAML there (standard output)")
@@ -83,20 +83,24 @@ def _check(arguments: argparse.Namespace) -> None:
 
 def _import_crontab(arguments: argparse.Namespace) -> int:
     _check(arguments)
-    options = crontab.CrontabOptions(arguments.timezone, arguments.type, arguments.queue, arguments.user_column)
+    options = crontab.CrontabOptions(
+        arguments.timezone or "UTC", arguments.type, arguments.queue, arguments.user_column
+    )
     name, body = read_named(arguments.files[0])
     try:
         text = body.decode("utf-8")
     except UnicodeDecodeError as error:
         raise UsageError(f"{name}: it is not UTF-8 text") from error
     imported = crontab.import_crontab(text, options)
+    if arguments.timezone is None and any("timezone" not in each for each in imported.schedules.values()):
+        imported.report.append("its times are taken as UTC; cron goes by its machine's zone, which --timezone names")
     imported.report = [f"{name} {line}" if line.startswith("line ") else f"{name}: {line}" for line in imported.report]
     return _finish(arguments, imported, crontab.defaults_of(options), "entry", "crontab")
 
 
 def _import_kubernetes(arguments: argparse.Namespace) -> int:
     _check(arguments)
-    options = cronjobs.CronJobOptions(arguments.timezone, arguments.type, arguments.queue)
+    options = cronjobs.CronJobOptions(arguments.timezone or "UTC", arguments.type, arguments.queue)
     documents: list[Document] = []
     for name in arguments.files:
         documents += read_documents(*read_named(name))

@@ -1,23 +1,27 @@
 """Schedules, their fires, runs and backfills, as people read them."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC
 
 from duetime.cli.output import (
     Column,
     Table,
+    counted,
     local_time,
     paint,
     paint_state,
     print_fields,
     print_json,
     print_line,
+    print_note,
     printable,
     whole_time,
+    width_of,
 )
 from duetime.cli.schedule_calls import Backfill, Fire, Run, Schedule
 from duetime.cli.schedule_fields import canonical
-from duetime.cli.schedule_plan import summary
+from duetime.cli.schedule_plan import Action, Step, summary, totals
 
 SCHEDULE_COLUMNS = (
     Column("NAME", shrinks=True),
@@ -53,6 +57,22 @@ BACKFILL_COLUMNS = (
     Column("ENDED"),
 )
 _FIRE_COLUMNS = (Column("AT"), Column("BY ITS CLOCK"), Column("NOTE", shrinks=True, plain=""))
+_SHOWN_UNCHANGED = 20
+_WIDEST_NAME = 48
+_MARKS = {
+    Action.CREATE: ("+", "green"),
+    Action.CHANGE: ("~", "yellow"),
+    Action.UNCHANGED: ("=", "dim"),
+    Action.DELETE: ("-", "red"),
+    Action.CONFLICT: ("!", "magenta"),
+}
+_PLANNED = {
+    Action.CREATE: "to create",
+    Action.CHANGE: "to change",
+    Action.UNCHANGED: "unchanged",
+    Action.DELETE: "to delete",
+    Action.CONFLICT: "in conflict",
+}
 #: Shown where they are not as usual: field → (name, the usual value).
 _UNUSUAL: dict[str, tuple[str, object]] = {
     "jitter": ("jitter", "0s"),
@@ -215,3 +235,29 @@ def share_done(backfill: Backfill) -> float:
         return 0.0
     whole = (backfill.to - backfill.from_).total_seconds()
     return min(1.0, max(0.0, (backfill.reached - backfill.from_).total_seconds() / whole)) if whole > 0 else 1.0
+
+
+def print_plan(steps: Sequence[Step], left_over: int) -> None:
+    unchanged = [step for step in steps if step.action is Action.UNCHANGED]
+    shown = [step for step in steps if step.action is not Action.UNCHANGED or len(unchanged) <= _SHOWN_UNCHANGED]
+    width = min(_WIDEST_NAME, max((width_of(_title(step)) for step in shown), default=0))
+    for step in shown:
+        mark, colour = _MARKS[step.action]
+        title = _title(step)
+        line = f"{mark} {step.action.value:9}  {title}{' ' * max(0, width - width_of(title))}  {printable(step.remark)}"
+        print_line(paint(line.rstrip(), colour))
+        for change in step.changes:
+            print_line(f"{' ' * 15}{printable(change.words())}")
+    if len(unchanged) > _SHOWN_UNCHANGED:
+        print_line(paint(f"= unchanged  {len(unchanged):,} of them", "dim"))
+    number = totals(steps)
+    said = [f"{number[action]:,} {words}" for action, words in _PLANNED.items() if number[action]]
+    print_line(f"Plan: {', '.join(said) or 'nothing is wanted, nothing is there'}.")
+    if left_over:
+        verb = "is" if left_over == 1 else "are"
+        print_note(f"{counted(left_over, 'schedule')} of this source {verb} in no file; --prune would delete them.")
+    sys.stdout.flush()
+
+
+def _title(step: Step) -> str:
+    return printable(step.name if step.noun == "schedule" else f"{step.noun} {step.name}")
