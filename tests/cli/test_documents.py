@@ -83,6 +83,8 @@ def test_toml_dates_become_text() -> None:
         ("a.json", '{"a": 1, "a": 2}', "a.json: the key a is given twice"),
         ("a.json", '{"a": 1,', "a.json: it is not JSON"),
         ("a.json", '{"a": NaN}', "a.json: a is not a number that JSON can hold"),
+        ("a.json", '{"a": ["\\ud800"]}', "a.json: a[0] has characters that are not text"),
+        ("a.yaml", 'a: "\\ud800"', "a.yaml line 1: it is not YAML"),
         ("a.yaml", "[" * 5_000, "a.yaml"),
     ],
 )

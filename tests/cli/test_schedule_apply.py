@@ -125,6 +125,7 @@ def test_pruning_deletes_what_no_file_has_and_nothing_of_others(
 
     assert said.out.splitlines()[-1] == "Applied: 2 created, 1 deleted."
     assert set(server.schedules) == {"nightly", "poll", "foreign", "manual"}
+    assert server.sent("DELETE", "/v1/schedules/old")[0].query == {"version": "1"}
 
 
 def test_schedules_of_others_are_conflicts_and_left_alone(schedules: Run, server: ScheduleServer, file: Path) -> None:

@@ -185,6 +185,11 @@ def test_toml_says_the_same_as_yaml() -> None:
         (HEAD + TAIL + "    paused: yes\n", "line 5: schedules.nightly.paused must be true or false"),
         (HEAD + TAIL + "    max_fires: 0\n", "schedules.nightly.max_fires must be a whole number from 1 on"),
         (HEAD + TAIL + "    start_at: tomorrow\n", "schedules.nightly.start_at is not a time such as"),
+        (HEAD + TAIL + "    start_at: 0001-01-01T00:00:00+14:00\n", "nightly.start_at is beyond the calendar"),
+        (
+            HEAD + "    spec: {dates: ['0001-01-01T00:00+14:00']}\n    task: {type: a}\n",
+            "nightly.spec.dates[0] is beyond the calendar",
+        ),
         (HEAD + TAIL + "    timezone: 5\n", "schedules.nightly.timezone is a number, not text"),
         (HEAD + TAIL + "    origin: api\n", 'schedules.nightly.origin is always "file" here; leave it out'),
         (HEAD + TAIL + "    version: 3\n", "schedules.nightly.version is for single changes"),

@@ -73,6 +73,15 @@ def unknown_key(key: str, known: Iterable[str]) -> str:
     return f"is not known here; did you mean {near[0]}?" if near else f"is not known here; there is {', '.join(names)}"
 
 
+def is_text(text: str) -> bool:
+    """Whether it can be sent: JSON can write half a character, UTF-8 cannot."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def read_documents(name: str, body: bytes) -> list[Document]:
     """The documents of a file, by its suffix; anything but .toml and .json is YAML."""
     try:
@@ -120,6 +129,8 @@ def _plain(name: str, value: object, path: Path) -> object:
             return [_plain(name, inner, (*path, place)) for place, inner in enumerate(value)]
         case datetime() | date() | time():
             return value.isoformat()
+        case str() if not is_text(value):
+            raise UsageError(f"{name}: {dotted(path)} has characters that are not text")
         case float() if not math.isfinite(value):
             raise UsageError(f"{name}: {dotted(path)} is not a number that JSON can hold")
         case _:

@@ -62,7 +62,7 @@ def add_parser(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -
     parser.set_defaults(run=run)
 
 
-def add_apply_options(parser: argparse.ArgumentParser) -> None:
+def add_apply_options(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--dry-run", action="store_true", help="only show what would be done")
     parser.add_argument(
         "--exit-code", action="store_true", help="with --dry-run: exit code 3 if there would be changes"
@@ -234,7 +234,9 @@ class _Application:
         if first.noun == "calendar":
             self._send_one(client, first, calls.put(calls.calendar_path(first.name), first.body or {}))
         elif first.action is Action.DELETE:
-            self._send_one(client, first, Call("DELETE", calls.schedule_path(first.name), bytes))
+            # Only what the plan showed: whoever changed it since then wants to keep it.
+            path = calls.ask(calls.schedule_path(first.name), {"version": first.version}).path
+            self._send_one(client, first, Call("DELETE", path, bytes))
         else:
             self._send_batch(client, chunk)
 

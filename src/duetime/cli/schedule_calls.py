@@ -10,10 +10,11 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
+from duetime.errors import UsageError
 from duetime.sdk.shapes import Problem
 from duetime.sdk.wire import Call
 
-_encode = msgspec.json.Encoder().encode
+_encode_any = msgspec.json.Encoder().encode
 
 
 class Fire(msgspec.Struct):
@@ -136,18 +137,25 @@ class BatchAnswer(msgspec.Struct):
     rejected: int = 0
 
 
+def _encode(body: Mapping[str, object]) -> bytes:
+    try:
+        return _encode_any(body)
+    except UnicodeEncodeError as error:
+        raise UsageError("there are characters in it that are not text: write it in UTF-8") from error
+
+
 def schedule_path(name: str, *rest: object) -> str:
-    return "/".join(("/v1/schedules", *(quote(str(part), safe="") for part in (name, *rest))))
+    return "/".join(("/v1/schedules", *(quote(str(part), safe="", errors="surrogateescape") for part in (name, *rest))))
 
 
 def calendar_path(name: str) -> str:
-    return f"/v1/calendars/{quote(name, safe='')}"
+    return f"/v1/calendars/{quote(name, safe='', errors='surrogateescape')}"
 
 
 def ask(path: str, fields: Mapping[str, object] | None = None) -> Call[bytes]:
     """A GET, with those fields that are given."""
     given = {name: value for name, value in (fields or {}).items() if value is not None}
-    return Call("GET", path + ("?" + urlencode(given) if given else ""), bytes)
+    return Call("GET", path + ("?" + urlencode(given, errors="surrogateescape") if given else ""), bytes)
 
 
 def post(path: str, fields: Mapping[str, object] | None = None) -> Call[bytes]:

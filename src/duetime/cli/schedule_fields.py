@@ -156,7 +156,10 @@ def _local(value: object, path: Path, reading: Reading) -> object:
     except ValueError:
         moment = _read_time(text, path)
     if moment.tzinfo is not None and reading.zone is not None:
-        moment = moment.astimezone(reading.zone)
+        try:
+            moment = moment.astimezone(reading.zone)
+        except OverflowError as error:
+            raise WrongField(path, "is beyond the calendar") from error
         if moment.fold == 0:
             moment = moment.replace(tzinfo=None)
     exact = "auto" if moment.microsecond or moment.second else "minutes"

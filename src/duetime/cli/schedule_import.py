@@ -62,7 +62,7 @@ def _add_options(parser: argparse.ArgumentParser, task_type: str) -> None:
     parser.add_argument("-o", "--output", metavar="FILE", help="write the YAML there (standard output)")
     apply = parser.add_argument_group("instead of writing a file")
     apply.add_argument("--apply", action="store_true", help="apply it at once; see `duetime schedules apply --help`")
-    add_apply_options(parser)
+    add_apply_options(apply)
     add_json_option(parser, "with --apply: the plan and what became of it, as one object")
     add_connection_options(parser)
 

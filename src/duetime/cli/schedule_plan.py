@@ -43,6 +43,8 @@ class Step:
     changes: tuple[Change, ...] = ()
     #: Why it is a conflict, or what a new one is.
     remark: str = ""
+    #: Of the stored one that is to be deleted.
+    version: int | None = None
     #: As it is sent.
     body: Mapping[str, object] | None = None
 
@@ -57,7 +59,10 @@ def plan_schedules(
         yield _plan_one(each, stored.get(each.name))
     if prune:
         for name in sorted(stored.keys() - names):
-            yield Step(Action.DELETE, name, remark=summary(canonical(dict(stored[name]), is_lenient=True)))
+            found = dict(stored[name])
+            version = found.get("version")
+            remark = summary(canonical(found, is_lenient=True))
+            yield Step(Action.DELETE, name, remark=remark, version=version if isinstance(version, int) else None)
 
 
 def _plan_one(wanted: Wanted, found: Mapping[str, object] | None) -> Step:
