@@ -218,6 +218,8 @@ def running() -> Iterator[ScheduleServer]:
 
     class Handler(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        # Headers and body in one packet: the second would wait for an acknowledgement of the first.
+        wbufsize = 1 << 16
 
         def handle_any(self) -> None:
             parts = urlsplit(self.path)

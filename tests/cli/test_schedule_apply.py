@@ -185,6 +185,20 @@ def test_chunks_have_at_most_500(schedules: Run, server: ScheduleServer, tmp_pat
     assert [len(items) for items in batches(server)] == [500, 1]
 
 
+def test_names_that_turn_out_to_be_taken_are_left_alone(schedules: Run, server: ScheduleServer, tmp_path: Path) -> None:
+    lines = [f"  s{number:04}: {{spec: {{every: 1h}}, task: {{type: x}}}}" for number in range(501)]
+    (tmp_path / "many.yaml").write_text("\n".join(["schedules:", *lines]))
+    server.add("s0007")
+
+    dry = schedules("apply", "-f", str(tmp_path / "many.yaml"), "--dry-run")
+    said = schedules("apply", "-f", str(tmp_path / "many.yaml"))
+
+    assert "Whether 501 new names are free is not looked up" in dry.err
+    assert said.code == 1
+    assert said.err == "duetime: schedule s0007 is left alone: schedule s0007 belongs to origin api\n"
+    assert said.out.splitlines()[-1] == "Applied: 500 created, 1 left alone."
+
+
 def test_calendars_are_put_before_the_schedules_that_use_them(
     schedules: Run, server: ScheduleServer, tmp_path: Path
 ) -> None:

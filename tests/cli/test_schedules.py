@@ -99,10 +99,11 @@ def test_schedules_are_listed_page_by_page(schedules: Run, server: ScheduleServe
 
     lines = said.out.splitlines()
     assert lines[0].split() == [
-        *("NAME", "STATE", "WHEN", "ZONE", "TYPE", "FIRED", "SKIPPED", "MISSED", "ORIGIN", "SOURCE", "NOTE"),
+        *("NAME", "STATE", "WHEN", "ZONE", "TYPE", "FIRED", "SKIPPED", "MISSED", "ORIGIN", "NOTE"),
     ]
     assert [line.split()[0] for line in lines[1:]] == ["a1", "a2", "a3"]
     assert "every 15m" in lines[1]
+    assert lines[1].endswith("file crons")
     assert server.requests[0].query == {
         "state": "active",
         "origin": "file",

@@ -142,9 +142,10 @@ class _Application:
                 return 0
             return 1 if number[Action.CONFLICT] else 3 if has_changes else 0
         self._apply(steps)
-        self._outcome.done[Action.UNCHANGED] += number[Action.UNCHANGED]
+        for action in (Action.UNCHANGED, Action.CONFLICT):
+            self._outcome.done[action] += number[action]
         self._sum_up(steps)
-        return 1 if self._outcome.refused or number[Action.CONFLICT] else 0
+        return 1 if self._outcome.refused or self._outcome.done[Action.CONFLICT] else 0
 
     def _plan(self, contents: Contents) -> tuple[list[Step], int]:
         """The steps, and how many stored schedules no file has any more and are kept."""
@@ -159,7 +160,7 @@ class _Application:
             for name in new:
                 if (found := self._read_one(name)) is not None:
                     known[name] = found
-                self._progress.say(f"looking whether {counted(len(new), 'new name')} are free")
+                self._progress.say("looking whether the new names are free")
         elif self._arguments.dry_run:
             print_note(f"Whether {len(new):,} new names are free is not looked up; applying will tell.")
         steps += plan_schedules(contents.schedules.values(), known, prune=self._arguments.prune)
@@ -201,7 +202,7 @@ class _Application:
             for step in steps
             if step.noun == "schedule" and step.action in (Action.CREATE, Action.CHANGE) and not _uses(step, coming)
         ]
-        for number, step in enumerate(judged[:_LOOKED_UP]):
+        for number, step in enumerate(judged[:_LOOKED_UP], 1):
             body = {name: value for name, value in (step.body or {}).items() if name not in _NOT_PREVIEWED}
             try:
                 self._client.send(calls.post("/v1/schedules/preview", {**body, "count": 1}))
@@ -262,18 +263,21 @@ class _Application:
         if len(results) != len(chunk):
             raise Refused(f"the server answered {len(results)} of {len(chunk)} schedules: is it another version?")
         for step, result in zip(chunk, results, strict=True):
-            if result.error is not None:
+            if result.error is not None and result.error.code == "other_origin":
+                self._refuse(step, _reason(result.error), is_conflict=True)
+            elif result.error is not None:
                 self._refuse(step, _reason(result.error))
             else:
                 # The server has the last word: by its own measure nothing may have changed.
                 self._outcome.done[_DONE.get(result.result, step.action)] += 1
 
-    def _refuse(self, step: Step, reason: str) -> None:
+    def _refuse(self, step: Step, reason: str, *, is_conflict: bool = False) -> None:
         self._progress.clear()
         self._outcome.refused[step.noun, step.name] = reason
+        self._outcome.done[Action.CONFLICT] += is_conflict
         if not self._arguments.json:
-            verb = "would be" if self._arguments.dry_run else "was"
-            print_note(f"duetime: {step.noun} {printable(step.name)} {verb} refused: {printable(reason)}")
+            verb = "is left alone" if is_conflict else "would be refused" if self._arguments.dry_run else "was refused"
+            print_note(f"duetime: {step.noun} {printable(step.name)} {verb}: {printable(reason)}")
 
     def _sum_up(self, steps: Sequence[Step]) -> None:
         self._print_json(steps)
@@ -288,13 +292,17 @@ class _Application:
             )
             if done[action]
         ]
-        if self._outcome.refused:
-            said.append(f"{len(self._outcome.refused):,} refused")
-        conflicts = totals(steps)[Action.CONFLICT]
-        if conflicts:
-            said.append(f"{conflicts:,} left alone")
+        if refused := self._refused_count(steps):
+            said.append(f"{refused:,} refused")
+        if done[Action.CONFLICT]:
+            said.append(f"{done[Action.CONFLICT]:,} left alone")
         if not self._arguments.json:
             print_line(f"Applied: {', '.join(said) or 'nothing to do'}.")
+
+    def _refused_count(self, steps: Sequence[Step]) -> int:
+        """Without those that only belong to others."""
+        told_late = self._outcome.done[Action.CONFLICT] - totals(steps)[Action.CONFLICT]
+        return len(self._outcome.refused) - told_late
 
     def _print_json(self, steps: Sequence[Step]) -> None:
         if not self._arguments.json:
@@ -313,7 +321,7 @@ class _Application:
         whole: dict[str, object] = {"dry_run": self._arguments.dry_run, "plan": plan, "items": items}
         if not self._arguments.dry_run:
             whole["done"] = {action.value: number for action, number in self._outcome.done.items()}
-            whole["refused"] = len(self._outcome.refused)
+            whole["refused"] = self._refused_count(steps)
         print_line(msgspec.json.encode(whole).decode())
 
 

@@ -32,8 +32,7 @@ SCHEDULE_COLUMNS = (
     Column("FIRED"),
     Column("SKIPPED", plain="0"),
     Column("MISSED", plain="0"),
-    Column("ORIGIN", plain="api"),
-    Column("SOURCE", shrinks=True, plain=""),
+    Column("ORIGIN", shrinks=True, plain="api"),
     Column("NOTE", shrinks=True, plain=""),
 )
 RUN_COLUMNS = (
@@ -98,16 +97,19 @@ def schedule_row(schedule: Schedule) -> Sequence[str]:
     return (
         schedule.name,
         schedule.state,
-        when_of(schedule.spec),
+        when_of(schedule.spec).removeprefix("cron "),
         schedule.timezone,
         str(schedule.task.get("type") or ""),
         f"{counters.fired:,}",
         f"{counters.skipped:,}",
         f"{counters.missed:,}",
-        schedule.origin,
-        schedule.source or "",
+        owner_words(schedule),
         schedule.note or "",
     )
+
+
+def owner_words(schedule: Schedule) -> str:
+    return f"{schedule.origin} {schedule.source}" if schedule.source else schedule.origin
 
 
 def when_of(spec: Mapping[str, object]) -> str:
@@ -179,8 +181,7 @@ def _fields(schedule: Schedule, found: Mapping[str, object]) -> list[tuple[str, 
     fields += _task_fields(found.get("task"))
     if schedule.note:
         fields.append(("note", printable(schedule.note)))
-    owner = schedule.origin + (f", source {schedule.source}" if schedule.source else "")
-    fields.append(("origin", printable(f"{owner}; version {schedule.version}")))
+    fields.append(("origin", printable(f"{owner_words(schedule)}, version {schedule.version}")))
     counters = schedule.counters
     said = f"{counters.fired:,} fired, {counters.skipped:,} skipped, {counters.missed:,} missed"
     said += f", {counters.buffered:,} buffered ({schedule.buffered_now:,} now)" if counters.buffered else ""
