@@ -3,12 +3,13 @@
 import io
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
+from cli.schedule_server import ScheduleServer, running
 from duetime.cli.main import main
 from nodes import NodeProcess
 
@@ -54,3 +55,22 @@ def duetime(run: Run, node: NodeProcess, monkeypatch: pytest.MonkeyPatch) -> Run
     monkeypatch.setenv("DUETIME_URL", node.url)
     monkeypatch.setenv("DUETIME_KEY", node.key)
     return run
+
+
+@pytest.fixture
+def server() -> Iterator[ScheduleServer]:
+    """A server that knows nothing but schedules."""
+    with running() as found:
+        yield found
+
+
+@pytest.fixture
+def schedules(run: Run, server: ScheduleServer, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """`duetime schedules` on that server."""
+    monkeypatch.setenv("DUETIME_URL", server.url)
+    monkeypatch.setenv("DUETIME_KEY", "dt_any")
+
+    def call(*words: str, stdin: str = "") -> Said:
+        return run("schedules", *words, stdin=stdin)
+
+    return call

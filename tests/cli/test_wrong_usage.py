@@ -52,6 +52,38 @@ TASK = "0199a3c4-6f00-8123-9abc-def000000101"
         (["dead", "redrive"], "say which dead letters"),
         (["dead", "redrive", "--all"], "nobody to ask: add --yes"),
         (["dead", "redrive", "--all", "--rate", "0"], "is not a rate"),
+        (["schedules", "lst"], "invalid choice: 'lst'"),
+        (["schedules", "show"], "required: NAME"),
+        (["schedules", "list", "--state", "asleep"], "invalid choice: 'asleep'"),
+        (["schedules", "put", "x"], "say when it fires"),
+        (["schedules", "put", "x", "--every", "5m"], "say what it starts"),
+        (["schedules", "put", "x", "--every", "soon"], "'soon' is not a duration"),
+        (["schedules", "put", "x", "--every", "5m", "--type", "a", "--payload", "{"], "the payload is not JSON"),
+        (["schedules", "put", "x", "--every", "5m", "--type", "a", "--overlap", "no"], "invalid choice: 'no'"),
+        (["schedules", "put", "x", "--every", "5m", "--type", "a", "--method", "PUT"], "give --target URL as well"),
+        (["schedules", "put", "x", "--file", "a.yaml", "--cron", "* * * * *"], "--cron and --file are two definitions"),
+        (["schedules", "put", "x", "--file", "there-is-none.yaml"], "cannot be read: No such file"),
+        (["schedules", "delete", "x", "--tasks", "burn"], "invalid choice: 'burn'"),
+        (["schedules", "trigger", "x", "--as-of", "noon"], "'noon' is not a time"),
+        (["schedules", "backfill", "x"], "required: --from, --to"),
+        (["schedules", "backfill", "x", "--from", "2026-02-01", "--to", "2026-01-01"], "--from must be before --to"),
+        (["schedules", "preview"], "preview what?"),
+        (["schedules", "preview", "x", "--cron", "* * * * *"], "--cron is for a schedule that is not stored"),
+        (["schedules", "apply"], "required: -f/--file"),
+        (["schedules", "apply", "-f", "there-is-none.yaml"], "there-is-none.yaml cannot be read: No such file"),
+        (["schedules", "apply", "-f", "pyproject.toml"], "is not known here"),
+        (["schedules", "apply", "-f", "README.md"], "a schedules file ends in .yaml, .yml or .toml"),
+        (["schedules", "apply", "-f", "tests"], "there is no .yaml, .yml or .toml file in this folder"),
+        (["schedules", "apply", "-f", "a.yaml", "--exit-code"], "--exit-code is for --dry-run"),
+        (["schedules", "apply", "-f", "a.yaml", "--source", ""], "--source must not be empty"),
+        (["schedules", "import", "anacron"], "invalid choice: 'anacron'"),
+        (["schedules", "import", "crontab", "there-is-none"], "cannot be read: No such file"),
+        (["schedules", "import", "crontab", "-", "--prune"], "--prune is for --apply"),
+        (["schedules", "import", "crontab", "-", "--apply", "-o", "x"], "--apply and --output are two ways"),
+        (["schedules", "import", "crontab", "-"], "there is no entry that can be carried over"),
+        (["schedules", "import", "kubernetes", "-"], "there is no CronJob that can be carried over"),
+        (["calendars", "put", "x"], "say what is in it"),
+        (["calendars", "put", "x", "--date", "soon"], "--date: 'soon' is not a day such as"),
         (["keys", "revoke", "mine"], "'mine' is not a number"),
         (["keys", "create", "--role", "boss"], "invalid choice: 'boss'"),
     ],
@@ -65,7 +97,7 @@ def test_wrong_words_are_one_sentence(run: Run, words: list[str], sentence: str)
     assert said.err.count("\n") == 1
 
 
-@pytest.mark.parametrize("command", ["tasks", "dead", "keys"])
+@pytest.mark.parametrize("command", ["tasks", "dead", "schedules", "calendars", "keys"])
 def test_a_noun_alone_shows_what_it_can_do(run: Run, command: str) -> None:
     said = run(command)
 

@@ -152,8 +152,10 @@ class ScheduleBatchRequest(Struct, forbid_unknown_fields=True):
     items: Annotated[list[NamedScheduleRequest], Meta(max_length=MAX_SCHEDULE_BATCH)]
 
 
-class PreviewRequest(ScheduleTimes, forbid_unknown_fields=True, kw_only=True, rename={"from_": "from"}):
-    """When a schedule would fire."""
+class PreviewRequest(ScheduleRequest, forbid_unknown_fields=True, kw_only=True, rename={"from_": "from"}):
+    """When a schedule would fire: its times, or all of it, to be judged as a whole."""
+
+    task: TemplateRequest | None = None  # type: ignore[assignment]
 
     name: Annotated[ScheduleName | None, Meta(description="Decides the slots of `H` and jitter.")] = None
     from_: Instant | None = None

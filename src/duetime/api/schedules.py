@@ -106,7 +106,10 @@ class ScheduleCalls:
         request.query()
         asked = await request.json(_decode_preview)
         name = "preview" if asked.name is None else check_name(asked.name)
-        body = read_times(asked)
+        if asked.task is not None:
+            body = read_schedule(self.reader, request.caller.tenant, name, asked, self.database.clock.now()).body
+        else:
+            body = read_times(asked)
         if body.spec.after is not None:
             raise InvalidInput.at("spec.after", "has no times of its own: each run follows the end of the one before")
         recurrence = await self.schedules.compile(request.caller.tenant, name, body)
