@@ -50,6 +50,9 @@ RULES = {
     "no_holder": "a running task's holder does not exist",
     "left_behind": "a running task is with a holder that ended long ago",
     "wrong_key": "an idempotency key stands for a task that is not there or not its own",
+    "no_turn": "an active schedule has no row in due, so it would never fire",
+    "paused_turn": "a paused schedule has a row in due",
+    "turn_twice": "a row in due belongs to no schedule, or is a second one",
     "key_twice": "two tasks were made under one idempotency key",
 }
 
@@ -80,7 +83,7 @@ async def check_invariants(database: Database, *, deep: bool) -> list[Violation]
                     await connection.execute(f"SET LOCAL {name} = '{value}'")
                 # Before the first read, which takes the snapshot: a partition that was
                 # replaced after it would hold rows that the snapshot does not see.
-                await connection.execute("LOCK TABLE task, attempt, due, claim, held, dead IN ACCESS SHARE MODE")
+                await connection.execute("LOCK TABLE task, attempt, due, claim, held, dead, fire IN ACCESS SHARE MODE")
                 return await _Check(connection, limit + 5.0).run(deep)
         except (asyncpg.QueryCanceledError, asyncpg.LockNotAvailableError) as error:
             raise Unavailable(f"the invariants could not be checked within {limit:g} s: {error}") from error
@@ -102,6 +105,8 @@ class _Check:
         most = None if deep else _SOME_ROWS
         broken += await self._fetch(SQL["judge_claims"], most=most)
         broken += await self._fetch(SQL["judge_keys"], most=most, kept_from=kept_from)
+        broken += await self._fetch(SQL["judge_schedules"], most=most)
+        broken += await self._fetch(SQL["judge_turns"], most=most)
         found = [Violation(row["rule"], row["tasks"], row["example"]) for row in broken]
         return sorted(found, key=lambda violation: list(RULES).index(violation.rule))
 

@@ -9,7 +9,7 @@
 -- Gives: for a task row, whether its history may be gone; for an attempt, whether it is final.
 SELECT lane, id AS task, 0 AS place, NULL::int AS number, id < @kept_from::uuid AS flag FROM task
  UNION ALL
-SELECT lane, task, 1, number, NULL FROM due
+SELECT lane, task, 1, number, NULL FROM due WHERE lane >= 256
  UNION ALL
 SELECT lane, task, 2, number, NULL FROM claim
  UNION ALL
@@ -156,6 +156,37 @@ SELECT CASE WHEN holder.id IS NULL THEN 'no_holder' ELSE 'left_behind' END AS ru
  WHERE holder.id IS NULL
     OR holder.ended_at < clock_timestamp() - interval '15 minutes'
  GROUP BY 1
+
+-- name: judge_schedules
+-- A schedule that is not paused and has not ended has its row in due; of some, or of all.
+SELECT CASE WHEN waiting.wake IS NULL THEN 'no_turn' ELSE 'paused_turn' END AS rule,
+       count(*) AS tasks, min(looked_at.name) AS example
+  FROM (SELECT schedule.id, schedule.name, schedule.is_paused, state.lane, state.wake
+          FROM schedule
+          JOIN schedule_state AS state
+            ON state.schedule = schedule.id
+         WHERE state.wake IS NOT NULL
+         LIMIT @most::int) AS looked_at
+  LEFT JOIN due AS waiting
+    ON waiting.lane = looked_at.lane
+   AND waiting.wake = looked_at.wake
+ WHERE waiting.wake IS NULL
+    OR looked_at.is_paused
+ GROUP BY 1
+
+-- name: judge_turns
+-- A row in a schedule lane is the turn that its schedule knows of, and so its only one.
+SELECT 'turn_twice' AS rule, count(*) AS tasks, min(turn.task::text) AS example
+  FROM (SELECT due.wake, due.task,
+               ('x' || right(replace(due.task::text, '-', ''), 16))::bit(64)::bigint AS schedule
+          FROM due
+         WHERE due.lane < 256
+         LIMIT @most::int) AS turn
+  LEFT JOIN schedule_state AS state
+    ON state.schedule = turn.schedule
+   AND state.wake = turn.wake
+ WHERE state.schedule IS NULL
+HAVING count(*) > 0
 
 -- name: judge_keys
 -- An idempotency key stands for a task that is there, is its tenant's, and carries this very key.

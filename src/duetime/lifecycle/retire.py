@@ -32,7 +32,7 @@ SELECT lane, task FROM held WHERE task < $1
  UNION ALL
 SELECT lane, task FROM dead WHERE task < $1
  UNION ALL
-SELECT lane, task FROM due WHERE wake <> task AND task < $1
+SELECT lane, task FROM due WHERE lane >= 256 AND wake <> task AND task < $1
  UNION ALL
 SELECT lane, task FROM due WHERE wake = task AND wake < $1
 """
@@ -62,13 +62,29 @@ async def retire_requests(database: Database, before_ms: int) -> list[str]:
     """Request keys are worthless after their hour: their partitions go whole."""
     dropped = []
     for name, (_, end) in await _partitions(database, "request_key"):
-        if end <= before_ms:
-            async with database.connection() as connection, connection.transaction():
-                await connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'")
-                try:
-                    await connection.execute(f"DROP TABLE {name}")
-                except asyncpg.LockNotAvailableError:
-                    continue
+        if end <= before_ms and await _drop(database, name):
+            dropped.append(name)
+    return dropped
+
+
+async def _drop(database: Database, name: str) -> bool:
+    """Drop a partition, unless somebody is using it: then next time."""
+    try:
+        async with database.connection() as connection, connection.transaction():
+            await connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'")
+            await connection.execute(f"DROP TABLE {name}")
+    except asyncpg.LockNotAvailableError:
+        return False
+    return True
+
+
+async def retire_fires(database: Database, before_ms: int) -> list[str]:
+    """What became of schedules' times goes with the tasks they made: whole partitions, and the oldest by rows."""
+    dropped = []
+    for name, (start, end) in await _partitions(database, "fire"):
+        if start == 0:
+            await database.execute(f"DELETE FROM {name} WHERE at < $1", from_ms(before_ms), timeout=300.0)
+        elif end <= before_ms and await _drop(database, name):
             dropped.append(name)
     return dropped
 

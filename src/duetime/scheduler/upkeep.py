@@ -19,6 +19,7 @@ from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.retire import (
     freeze_partitions,
     read_old_dead,
+    retire_fires,
     retire_partitions,
     retire_requests,
     retire_rows,
@@ -102,6 +103,7 @@ class Upkeep:
                 now_ms = self._database.clock.now_ms()
                 keep_ms = int(self._retention.total_seconds() * 1000)
                 await retire_partitions(self._database, now_ms - keep_ms)
+                await retire_fires(self._database, now_ms - keep_ms)
                 await trim_oldest(self._database, self._database.clock.now() - self._retention)
                 await freeze_partitions(self._database, now_ms - _HOUR_MS)
         return timedelta(minutes=10)
