@@ -186,11 +186,6 @@ made AS (
      WHERE (came.task IN (SELECT task FROM noted)) IS TRUE
  RETURNING lane, id
 ),
-counted AS (
-    UPDATE schedule_state
-       SET fired = fired + (SELECT count(*) FROM made)
-     WHERE schedule = @schedule::bigint
-),
 waiting AS (
     INSERT INTO due (lane, wake, task, number)
     SELECT lane, id, id, 1

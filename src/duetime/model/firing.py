@@ -230,7 +230,8 @@ class _Taking:
         self._miss(first, last, count - makes_up)
         if makes_up:
             self._fire_or_not(last, "late" if count == 1 else f"the latest of {count} that were missed")
-        return next_fire, None
+        # The rest is another turn's, at once.
+        return next_fire, None if is_all else self.now_ms
 
     def _is_missed(self, fire: Fire, oldest_ms: int) -> bool:
         """Whether it goes by without a run of its own: too late, or too long ago to make up for."""
