@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from duetime.sdk.errors import Snooze as Snooze
     from duetime.sdk.errors import TaskCancelled as TaskCancelled
     from duetime.sdk.once import once as once
+    from duetime.sdk.schedule_shapes import Schedule as Schedule
     from duetime.sdk.shapes import RetryPolicy as RetryPolicy
     from duetime.sdk.shapes import Submission as Submission
     from duetime.sdk.shapes import Target as Target
@@ -31,6 +32,7 @@ _HOMES = {
     "Permanent": "errors",
     "Retry": "errors",
     "RetryPolicy": "shapes",
+    "Schedule": "schedule_shapes",
     "SdkError": "errors",
     "Snooze": "errors",
     "Submission": "shapes",

@@ -20,12 +20,12 @@ class ThreadedClient:
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         method = getattr(self._client, name)
-        if name in ("list", "list_dead"):
-            return lambda **arguments: self._iterate(method, arguments)
+        if name in ("list", "list_dead", "list_schedules", "schedule_runs"):
+            return lambda *arguments, **named: self._iterate(lambda: method(*arguments, **named))
         return lambda *arguments, **named: asyncio.to_thread(method, *arguments, **named)
 
-    async def _iterate(self, method: Callable[..., Any], arguments: dict[str, Any]) -> AsyncIterator[Any]:
-        for each in await asyncio.to_thread(lambda: list(method(**arguments))):
+    async def _iterate(self, method: Callable[[], Any]) -> AsyncIterator[Any]:
+        for each in await asyncio.to_thread(lambda: list(method())):
             yield each
 
 

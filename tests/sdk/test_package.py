@@ -13,7 +13,18 @@ def test_importing_duetime_loads_nothing_else() -> None:
 
 
 def test_every_name_of_the_sdk_can_be_imported_from_duetime() -> None:
-    for name in ("Client", "AsyncClient", "Worker", "Retry", "Permanent", "Snooze", "Context", "once", "Submission"):
+    for name in (
+        "Client",
+        "AsyncClient",
+        "Worker",
+        "Retry",
+        "Permanent",
+        "Snooze",
+        "Context",
+        "once",
+        "Submission",
+        "Schedule",
+    ):
         assert getattr(duetime, name).__name__ == name
         assert name in dir(duetime)
 

@@ -1,13 +1,15 @@
 """`AsyncClient`: the same calls as `Client`, for asyncio."""
 
 import asyncio
+import builtins
 from collections.abc import AsyncIterator, Iterable, Mapping
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Literal, Self, TypeVar, Unpack
 
 import aiohttp
 
+from duetime.sdk import schedule_wire as calls
 from duetime.sdk import wire
 from duetime.sdk.errors import (
     BatchIncomplete,
@@ -18,6 +20,20 @@ from duetime.sdk.errors import (
     ServerUnreachable,
     WaitTimeout,
 )
+from duetime.sdk.schedule_shapes import (
+    Backfill,
+    Calendar,
+    CalendarPut,
+    DeletedSchedule,
+    Exclusion,
+    Preview,
+    Run,
+    Schedule,
+    ScheduleOptions,
+    TimesOptions,
+    Triggered,
+)
+from duetime.sdk.schedule_wire import ScheduleFilter
 from duetime.sdk.shapes import (
     BatchResult,
     BulkResult,
@@ -72,6 +88,8 @@ class AsyncClient:
             except InvalidRequest as error:
                 call = call.renamed(error)
             except ServerUnavailable as error:
+                if not call.is_repeatable:
+                    raise
                 await asyncio.sleep(tries.wait_after(error))
 
     async def _exchange(self, call: Call[T]) -> Answer:
@@ -209,3 +227,93 @@ class AsyncClient:
     async def signing_secret(self) -> str:
         """The secret that signs calls to the tenant's HTTP targets (Standard Webhooks)."""
         return await self.send(wire.signing_secret())
+
+    # Schedules
+
+    async def schedule(
+        self, name: str, type: str, payload: object = None, **options: Unpack[ScheduleOptions]
+    ) -> Schedule:
+        """Create or replace a schedule; what is left out has its default, also where it was set before."""
+        return await self.send(calls.put_schedule(name, type, payload, options))
+
+    async def get_schedule(self, name: str) -> Schedule:
+        return await self.send(calls.get_schedule(name))
+
+    async def list_schedules(
+        self, *, page_size: int | None = None, **filter: Unpack[ScheduleFilter]
+    ) -> AsyncIterator[Schedule]:
+        """Every schedule that fits, by name, page by page, as the iterator is used."""
+        cursor = None
+        while True:
+            page = await self.send(calls.list_schedules(filter, limit=page_size, cursor=cursor))
+            for schedule in page.items:
+                yield schedule
+            if (cursor := page.next) is None:
+                return
+
+    async def delete_schedule(
+        self, name: str, tasks: Literal["keep", "cancel"] = "keep", *, version: int | None = None
+    ) -> DeletedSchedule:
+        """It fires no more; `tasks="cancel"` cancels what it started and is not over."""
+        return await self.send(calls.delete_schedule(name, tasks, version))
+
+    async def pause_schedule(self, name: str, note: str | None = None) -> Schedule:
+        return await self.send(calls.steer_schedule("pause", name, note))
+
+    async def resume_schedule(self, name: str, note: str | None = None) -> Schedule:
+        """Go on with the next time; what went by meanwhile is not made up for."""
+        return await self.send(calls.steer_schedule("resume", name, note))
+
+    async def trigger_schedule(self, name: str, as_of: datetime | str | None = None) -> Triggered:
+        """A run at once, for now or for a time that is past.  Sent once: a lost answer is raised."""
+        return await self.send(calls.trigger_schedule(name, as_of))
+
+    async def schedule_runs(self, name: str, *, page_size: int | None = None) -> AsyncIterator[Run]:
+        """What became of its times, the latest first."""
+        cursor = None
+        while True:
+            page = await self.send(calls.schedule_runs(name, limit=page_size, cursor=cursor))
+            for run in page.items:
+                yield run
+            if (cursor := page.next) is None:
+                return
+
+    async def backfill_schedule(
+        self, name: str, from_: datetime | str, to: datetime | str, *, rate: float | None = None
+    ) -> Backfill:
+        """Make the tasks of a past range, at `rate` a second.  Sent once: a lost answer is raised."""
+        return await self.send(calls.backfill_schedule(name, from_, to, rate))
+
+    async def list_backfills(self, name: str) -> builtins.list[Backfill]:
+        return (await self.send(calls.list_backfills(name))).items
+
+    async def get_backfill(self, name: str, backfill: int) -> Backfill:
+        return await self.send(calls.get_backfill(name, backfill))
+
+    async def cancel_backfill(self, name: str, backfill: int) -> Backfill:
+        """Make no more tasks; those that were made stay."""
+        return await self.send(calls.cancel_backfill(name, backfill))
+
+    async def preview_schedule(
+        self,
+        name: str | None = None,
+        *,
+        count: int | None = None,
+        from_: datetime | str | None = None,
+        **options: Unpack[TimesOptions],
+    ) -> Preview:
+        """When a stored schedule fires; or what the options describe would, under that name (which decides `H`)."""
+        return await self.send(calls.preview_schedule(name, options, count=count, from_=from_))
+
+    async def put_calendar(self, name: str, dates: Iterable[Exclusion]) -> CalendarPut:
+        """Create or replace times that schedules leave out by this name."""
+        return await self.send(calls.put_calendar(name, dates))
+
+    async def get_calendar(self, name: str) -> Calendar:
+        return await self.send(calls.get_calendar(name))
+
+    async def list_calendars(self) -> builtins.list[Calendar]:
+        return (await self.send(calls.list_calendars())).items
+
+    async def delete_calendar(self, name: str) -> None:
+        await self.send(calls.delete_calendar(name))

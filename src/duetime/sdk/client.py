@@ -1,18 +1,20 @@
-"""`Client`: submit, look at and steer tasks from plain code.
+"""`Client`: submit, look at and steer tasks and schedules from plain code.
 
 It only sends calls; what a call is, how its answer reads and when it is sent
-again is in `wire`.  Every call carries a key of its own and is safe to repeat,
-so connection errors, 429, 502, 503 and 504 are retried for `retry_for` seconds.
+again is in `wire` and `schedule_wire`.  A call that is safe to repeat is retried
+for `retry_for` seconds after connection errors, 429, 502, 503 and 504.
 """
 
+import builtins
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Literal, Self, TypeVar, Unpack
 
 import urllib3
 
+from duetime.sdk import schedule_wire as calls
 from duetime.sdk import wire
 from duetime.sdk.errors import (
     BatchIncomplete,
@@ -23,6 +25,20 @@ from duetime.sdk.errors import (
     ServerUnreachable,
     WaitTimeout,
 )
+from duetime.sdk.schedule_shapes import (
+    Backfill,
+    Calendar,
+    CalendarPut,
+    DeletedSchedule,
+    Exclusion,
+    Preview,
+    Run,
+    Schedule,
+    ScheduleOptions,
+    TimesOptions,
+    Triggered,
+)
+from duetime.sdk.schedule_wire import ScheduleFilter
 from duetime.sdk.shapes import (
     BatchResult,
     BulkResult,
@@ -76,6 +92,8 @@ class Client:
             except InvalidRequest as error:
                 call = call.renamed(error)
             except ServerUnavailable as error:
+                if not call.is_repeatable:
+                    raise
                 time.sleep(tries.wait_after(error))
 
     def _exchange(self, call: Call[T]) -> Answer:
@@ -206,3 +224,87 @@ class Client:
     def signing_secret(self) -> str:
         """The secret that signs calls to the tenant's HTTP targets (Standard Webhooks)."""
         return self.send(wire.signing_secret())
+
+    # Schedules
+
+    def schedule(self, name: str, type: str, payload: object = None, **options: Unpack[ScheduleOptions]) -> Schedule:
+        """Create or replace a schedule; what is left out has its default, also where it was set before."""
+        return self.send(calls.put_schedule(name, type, payload, options))
+
+    def get_schedule(self, name: str) -> Schedule:
+        return self.send(calls.get_schedule(name))
+
+    def list_schedules(self, *, page_size: int | None = None, **filter: Unpack[ScheduleFilter]) -> Iterator[Schedule]:
+        """Every schedule that fits, by name, page by page, as the iterator is used."""
+        cursor = None
+        while True:
+            page = self.send(calls.list_schedules(filter, limit=page_size, cursor=cursor))
+            yield from page.items
+            if (cursor := page.next) is None:
+                return
+
+    def delete_schedule(
+        self, name: str, tasks: Literal["keep", "cancel"] = "keep", *, version: int | None = None
+    ) -> DeletedSchedule:
+        """It fires no more; `tasks="cancel"` cancels what it started and is not over."""
+        return self.send(calls.delete_schedule(name, tasks, version))
+
+    def pause_schedule(self, name: str, note: str | None = None) -> Schedule:
+        return self.send(calls.steer_schedule("pause", name, note))
+
+    def resume_schedule(self, name: str, note: str | None = None) -> Schedule:
+        """Go on with the next time; what went by meanwhile is not made up for."""
+        return self.send(calls.steer_schedule("resume", name, note))
+
+    def trigger_schedule(self, name: str, as_of: datetime | str | None = None) -> Triggered:
+        """A run at once, for now or for a time that is past.  Sent once: a lost answer is raised."""
+        return self.send(calls.trigger_schedule(name, as_of))
+
+    def schedule_runs(self, name: str, *, page_size: int | None = None) -> Iterator[Run]:
+        """What became of its times, the latest first."""
+        cursor = None
+        while True:
+            page = self.send(calls.schedule_runs(name, limit=page_size, cursor=cursor))
+            yield from page.items
+            if (cursor := page.next) is None:
+                return
+
+    def backfill_schedule(
+        self, name: str, from_: datetime | str, to: datetime | str, *, rate: float | None = None
+    ) -> Backfill:
+        """Make the tasks of a past range, at `rate` a second.  Sent once: a lost answer is raised."""
+        return self.send(calls.backfill_schedule(name, from_, to, rate))
+
+    def list_backfills(self, name: str) -> builtins.list[Backfill]:
+        return self.send(calls.list_backfills(name)).items
+
+    def get_backfill(self, name: str, backfill: int) -> Backfill:
+        return self.send(calls.get_backfill(name, backfill))
+
+    def cancel_backfill(self, name: str, backfill: int) -> Backfill:
+        """Make no more tasks; those that were made stay."""
+        return self.send(calls.cancel_backfill(name, backfill))
+
+    def preview_schedule(
+        self,
+        name: str | None = None,
+        *,
+        count: int | None = None,
+        from_: datetime | str | None = None,
+        **options: Unpack[TimesOptions],
+    ) -> Preview:
+        """When a stored schedule fires; or what the options describe would, under that name (which decides `H`)."""
+        return self.send(calls.preview_schedule(name, options, count=count, from_=from_))
+
+    def put_calendar(self, name: str, dates: Iterable[Exclusion]) -> CalendarPut:
+        """Create or replace times that schedules leave out by this name."""
+        return self.send(calls.put_calendar(name, dates))
+
+    def get_calendar(self, name: str) -> Calendar:
+        return self.send(calls.get_calendar(name))
+
+    def list_calendars(self) -> builtins.list[Calendar]:
+        return self.send(calls.list_calendars()).items
+
+    def delete_calendar(self, name: str) -> None:
+        self.send(calls.delete_calendar(name))

@@ -7,7 +7,8 @@ SdkError
 │   ├── Unauthorized          401
 │   ├── Forbidden             403
 │   ├── NotFound              404
-│   ├── Conflict              409: the task's state forbids it, or an idempotency key was used for something else
+│   ├── Conflict              409: the state of things forbids it: the task's, an idempotency key used for something
+│   │                         else, a schedule of another origin (`other_origin`) or version (`version_conflict`)
 │   └── ServerUnavailable     429, 502, 503, 504: tried again for `retry_for` seconds, then raised
 │       └── ServerUnreachable no answer at all
 ├── BatchIncomplete           `submit_many` stopped half way; `result` says what was accepted
@@ -86,7 +87,7 @@ class Forbidden(ApiError):
 
 
 class NotFound(ApiError):
-    """There is no such task for this tenant."""
+    """There is no such task, schedule or calendar for this tenant."""
 
 
 class Conflict(ApiError):

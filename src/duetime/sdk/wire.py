@@ -42,7 +42,7 @@ Verb = Literal["cancel", "pause", "resume", "reschedule", "retry", "run-now"]
 _FIRST_LOOK_SECONDS = 0.02
 _LONGEST_LOOK_SECONDS = 1.0
 
-_encode = msgspec.json.Encoder().encode
+encode = msgspec.json.Encoder().encode
 _decode_problem = msgspec.json.Decoder(Problem).decode
 
 _ERRORS: dict[int, type[ApiError]] = {
@@ -83,6 +83,8 @@ class Call(Generic[T]):
     body: bytes | None = None
     key: str = field(default_factory=lambda: str(make_uuid7()))
     is_renamed: bool = False
+    #: Whether sending it twice does what sending it once does.
+    is_repeatable: bool = True
 
     def read(self, answer: Answer) -> T:
         """The answer's value; raises the ApiError that its status stands for."""
@@ -224,7 +226,8 @@ def _filter_fields(filter: Filter) -> dict[str, Any]:
     return fields
 
 
-def _query(fields: Mapping[str, Any]) -> str:
+def make_query(fields: Mapping[str, Any]) -> str:
+    """The query with its question mark, without what is None."""
     parts = [
         (name, each.isoformat() if isinstance(each, datetime) else str(each))
         for name, value in fields.items()
@@ -244,7 +247,7 @@ _read_object = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def submit(submission: Submission) -> Call[Task]:
-    return Call("POST", "/v1/tasks", _read_task, _encode(submission))
+    return Call("POST", "/v1/tasks", _read_task, encode(submission))
 
 
 def submit_many(
@@ -256,7 +259,7 @@ def submit_many(
     size = 0
     is_first = True
     for submission in submissions:
-        part = _encode(submission if isinstance(submission, Submission) else Submission(**submission))
+        part = encode(submission if isinstance(submission, Submission) else Submission(**submission))
         if parts and (len(parts) >= MAX_BATCH or size + len(part) > MAX_BATCH_BYTES):
             if atomic:
                 raise ValueError("an atomic batch is at most 5,000 tasks and 15 MiB")
@@ -278,15 +281,15 @@ def get(task_id: object) -> Call[Task]:
 
 def act(verb: Verb, task_id: object, **fields: Any) -> Call[Task]:
     """One of the verbs, on one task."""
-    given = _without_none(fields)
-    return Call("POST", _task_path(task_id, verb), _read_task, _encode(given) if given else None)
+    given = without_none(fields)
+    return Call("POST", _task_path(task_id, verb), _read_task, encode(given) if given else None)
 
 
 def act_on_many(
     verb: Verb, filter: Filter, *, limit: int | None, cursor: str | None, **fields: Any
 ) -> Call[BulkResult]:
     body = {"filter": _filter_fields(filter), "limit": limit, "cursor": cursor, **fields}
-    return Call("POST", f"/v1/tasks/bulk/{verb}", _read_bulk, _encode(_without_none(body)))
+    return Call("POST", f"/v1/tasks/bulk/{verb}", _read_bulk, encode(without_none(body)))
 
 
 def explain(task_id: object) -> Call[Explanation]:
@@ -294,11 +297,15 @@ def explain(task_id: object) -> Call[Explanation]:
 
 
 def list_tasks(filter: Filter, *, limit: int | None, cursor: str | None) -> Call[Page]:
-    return Call("GET", "/v1/tasks" + _query({**_filter_fields(filter), "limit": limit, "cursor": cursor}), _read_page)
+    return Call(
+        "GET", "/v1/tasks" + make_query({**_filter_fields(filter), "limit": limit, "cursor": cursor}), _read_page
+    )
 
 
 def list_dead(filter: Filter, *, limit: int | None, cursor: str | None) -> Call[DeadPage]:
-    return Call("GET", "/v1/dead" + _query({**_filter_fields(filter), "limit": limit, "cursor": cursor}), _read_dead)
+    return Call(
+        "GET", "/v1/dead" + make_query({**_filter_fields(filter), "limit": limit, "cursor": cursor}), _read_dead
+    )
 
 
 def act_on_dead(
@@ -320,7 +327,7 @@ def act_on_dead(
         body["all"] = True
     else:
         body["filter"] = _filter_fields(filter)
-    return Call("POST", f"/v1/dead/{verb}", _read_bulk, _encode(_without_none(body)))
+    return Call("POST", f"/v1/dead/{verb}", _read_bulk, encode(without_none(body)))
 
 
 def signing_secret() -> Call[str]:
@@ -330,5 +337,5 @@ def signing_secret() -> Call[str]:
     return Call("GET", "/v1/signing-secret", read)
 
 
-def _without_none(fields: Mapping[str, Any]) -> dict[str, Any]:
+def without_none(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}

@@ -5,10 +5,13 @@
     @worker.task("email.send", timeout="30s")
     async def send(payload, context): ...
 
+    @worker.schedule(cron="0 2 * * *", timezone="Europe/Berlin")
+    def clean_up(payload): ...
+
     worker.run()
 
 It needs only the HTTP API and a key.  The event loop, the threads, the leases,
-beats and reports of one run are in `shift`.
+beats and reports of one run are in `shift`, its schedules in `declared`.
 """
 
 import asyncio
@@ -18,13 +21,15 @@ import secrets
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from duetime.sdk import wire
+from duetime.sdk.declared import DeclaredSchedule, name_of_program, put_declared
 from duetime.sdk.errors import ConfigurationError, Duration
 from duetime.sdk.handlers import Handler
+from duetime.sdk.schedule_shapes import DeclareOptions
 from duetime.sdk.settings import WorkerSettings
 from duetime.sdk.shapes import seconds_of
 
@@ -68,7 +73,12 @@ class Worker:
         self._prefetch = prefetch
         self._shutdown_timeout = seconds_of(shutdown_timeout)
         self._handlers: dict[str, Handler] = {}
+        self._schedules: list[DeclaredSchedule] = []
+        #: By types made from their names: handlers that only a schedule has registered so far.
+        self._unnamed: dict[str, Callable[..., Any]] = {}
         self._prefix = name
+        # Schedules are the code's: what a command line sets for one process does not change them.
+        self._code_name, self._code_queues = name, self._queues
         self._stopper: _Stopper | None = None
         self._name_now: tuple[int, str] | None = None
 
@@ -94,12 +104,36 @@ class Worker:
         """
 
         def register(function: F) -> F:
+            for derived in [each for each, known in self._unnamed.items() if known is function]:
+                del self._handlers[derived], self._unnamed[derived]
             if type in self._handlers:
                 raise ConfigurationError(f"there are two handlers for {type}")
             self._handlers[type] = Handler(type, function, timeout)
             return function
 
         return register
+
+    def schedule(
+        self, *, name: str | None = None, payload: object = None, **options: Unpack[DeclareOptions]
+    ) -> Callable[[F], F]:
+        """Run the decorated function by a schedule, which the worker puts to the server when it starts.
+
+        Together with `task` it makes tasks of that type; alone, it registers
+        the function under its own name.  The schedule is called like the type
+        if it has no `name`.  Its tasks go to the first of the worker's queues.
+        """
+
+        def declare(function: F) -> F:
+            if all(handler.function is not function for handler in self._handlers.values()):
+                type = getattr(function, "__name__", "").lstrip("_")
+                if not type.isidentifier():
+                    raise ConfigurationError("a function without a name needs @worker.task(type) under its schedule")
+                self.task(type)(function)
+                self._unnamed[type] = function
+            self._schedules.append(DeclaredSchedule(function, name, payload, options))
+            return function
+
+        return declare
 
     def configure(
         self,
@@ -141,6 +175,20 @@ class Worker:
             self._shutdown_timeout,
         )
 
+    def _shaped_schedules(self) -> list[dict[str, Any]]:
+        """Its schedules as the server takes them."""
+        queues = self._code_queues
+        queue = "default" if queues is None or "default" in queues else queues[0]
+        types = {id(handler.function): type for type, handler in self._handlers.items()}
+        shaped: dict[str, dict[str, Any]] = {}
+        for each in self._schedules:
+            source = self._code_name or name_of_program(self, each.function)
+            schedule = each.shape(types[id(each.function)], queue, source)
+            if schedule["name"] in shaped:
+                raise ConfigurationError(f"there are two schedules named {schedule['name']}: give one of them a name=")
+            shaped[schedule["name"]] = schedule
+        return list(shaped.values())
+
     def run(self) -> None:
         """Work until SIGTERM or SIGINT: the first stops it gracefully, the second at once."""
         try:
@@ -159,9 +207,13 @@ class Worker:
         if self._stopper is not None:
             raise ConfigurationError("the worker is running already")
         settings = self._settings()
+        shaped = self._shaped_schedules()
         self._stopper = _Stopper(asyncio.get_running_loop())
         try:
-            await Shift(settings, self._handlers, self.name, self._stopper.wanted).run()
+            if shaped:
+                await _unless(self._stopper.wanted, put_declared(settings.url, settings.key, shaped))
+            if not self._stopper.wanted.is_set():
+                await Shift(settings, self._handlers, self.name, self._stopper.wanted).run()
         finally:
             self._stopper = None
 
@@ -193,6 +245,19 @@ class Worker:
         finally:
             for number in signals:
                 loop.remove_signal_handler(number)
+
+
+async def _unless(stop_wanted: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
+    """Do it, or as much of it as there is time for before a stop is wanted."""
+    working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop_wanted.wait())
+    try:
+        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            working.result()
+    finally:
+        stopping.cancel()
+        working.cancel()
+        await asyncio.gather(working, stopping, return_exceptions=True)
 
 
 def _names(names: Iterable[str]) -> tuple[str, ...]:
