@@ -80,7 +80,7 @@ class _Measurement:
         figures: dict[str, float] = {}
         connection = await asyncpg.connect(self._dsn())
         memory = self.process.memory_info().rss
-        # A year ahead, each at a minute of its own.
+        # Half a year ahead, each at a minute of its own.
         crons = (
             f"{n % 60} {n // 60 % 24} {1 + n % 28} {1 + (time.gmtime().tm_mon + 5) % 12} *" for n in range(schedules)
         )
@@ -129,7 +129,7 @@ class _Measurement:
             "CPU of the idle node, % of a core": 100 * spent / IDLE_SECONDS,
             "rows of schedule read by the idle node, a second": (after["schedules"] - before["schedules"])
             / IDLE_SECONDS,
-            "entries of due read by the idle node, a second": (after["turns"] - before["turns"]) / IDLE_SECONDS,
+            "entries of due read, a second": (after["turns"] - before["turns"]) / IDLE_SECONDS,
         }
 
     async def _herd(self, connection: asyncpg.Connection, prefix: str, size: int) -> dict[str, float]:

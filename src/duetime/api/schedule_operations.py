@@ -3,7 +3,7 @@
 from duetime.api import schedule_schemas as schemas
 from duetime.api import schedule_views as views
 from duetime.api.operations import Operation, Parameter, Reply
-from duetime.api.task_operations import PAGES
+from duetime.api.task_operations import PAGES, REQUEST_KEY
 from duetime.lifecycle.backfill import Backfill
 from duetime.model.schedule import ScheduleState
 from duetime.model.task import MAX_REQUEST_BYTES
@@ -133,6 +133,7 @@ TRIGGER = Operation(
     summary="Run it now, whatever else it does",
     body=schemas.TriggerRequest,
     example={},
+    parameters=(REQUEST_KEY,),
     replies={202: Reply("The task that was made.", views.TriggeredView)},
     problems=(404, *_BODY),
 )
@@ -144,6 +145,7 @@ BACKFILL = Operation(
     summary="Make the tasks of a past range",
     body=schemas.BackfillRequest,
     example={"from": "2026-01-01T00:00:00Z", "to": "2026-02-01T00:00:00Z", "rate": 10},
+    parameters=(REQUEST_KEY,),
     replies={202: Reply("The backfill, which goes on by itself.", Backfill)},
     problems=(404, *_BODY),
 )

@@ -86,7 +86,7 @@ def _read_spec(asked: SpecRequest) -> Spec:
     return Spec(
         cron=(asked.cron,) if isinstance(asked.cron, str) else tuple(asked.cron),
         every=None if asked.every is None else float(asked.every),
-        phase=float(asked.phase),
+        phase=float(asked.phase) or 0,
         after=None if asked.after is None else float(asked.after),
         rrule=(asked.rrule,) if isinstance(asked.rrule, str) else tuple(asked.rrule),
         calendar=tuple(asked.calendar),
@@ -137,6 +137,10 @@ def _check_policies(asked: ScheduleRequest, errors: list[FieldError]) -> None:
         errors.append(FieldError("overlap", "a schedule with `after` waits for its run to end; leave overlap out"))
     if asked.spec.after is not None and asked.misfire is not Misfire.FIRE_LATEST:
         errors.append(FieldError("misfire", "a schedule with `after` has no times to miss; leave misfire out"))
+    if asked.misfire is Misfire.FIRE_ALL and asked.overlap is Overlap.SKIP:
+        errors.append(
+            FieldError("overlap", "skip would leave out what misfire fire_all makes up for; use buffer_all or allow")
+        )
     if asked.misfire is Misfire.SKIP and asked.catchup_window is not msgspec.UNSET:
         errors.append(FieldError("catchup_window", "nothing is caught up with misfire skip; leave it out"))
     if asked.misfire is not Misfire.FIRE_ALL and asked.catchup_rate is not msgspec.UNSET:

@@ -4,7 +4,7 @@ import uuid
 from datetime import datetime
 from typing import Literal
 
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 from duetime.api.problems import Problem
 from duetime.lifecycle.backfill import Backfill
@@ -69,8 +69,9 @@ class ScheduleView(Struct):
     next_fire_time: datetime | None
     created_at: datetime
     updated_at: datetime
-    words: str | None = None
-    next_fires: list[FireView] | None = None
+    #: These two are not in lists.
+    words: str | UnsetType = UNSET
+    next_fires: list[FireView] | UnsetType = UNSET
 
 
 class SchedulePage(Struct):

@@ -23,6 +23,7 @@ from duetime.api.schedule_schemas import (
     ScheduleRequest,
     TriggerRequest,
 )
+from duetime.api.tasks import read_request_key
 from duetime.api.validation import TaskReader
 from duetime.clock import from_ms, to_ms_rounded_up
 from duetime.database.pool import Database
@@ -182,13 +183,16 @@ class ScheduleCalls:
     async def _view(self, schedule: StoredSchedule) -> views.ScheduleView:
         view = _view_of(schedule)
         try:
-            _, recurrence = await self.schedules.recurrence(schedule)
+            body, recurrence = await self.schedules.recurrence(schedule)
         except InvalidInput:
             # Its zone or a calendar is gone; the note says so.
             return view
         view.words = recurrence.words
         view.next_fires = []
-        if schedule.state is ScheduleState.ACTIVE and schedule.next_ms is not None:
+        if schedule.state is ScheduleState.ACTIVE and schedule.next_ms is not None and body.spec.after is not None:
+            at = from_ms(schedule.next_ms)
+            view.next_fires = [views.FireView(at, at.isoformat(), "at once" if not schedule.fired else None)]
+        elif schedule.state is ScheduleState.ACTIVE and schedule.next_ms is not None:
             # Also those that are tasks already and wait for their time.
             after_ms = min(schedule.next_ms - 1, self.database.clock.now_ms())
             view.next_fires = _fires(recurrence, after_ms, NEXT_FIRES, fires_only=True)
@@ -234,7 +238,8 @@ class ScheduleCalls:
         asked = await request.json_or_nothing(_decode_trigger, TriggerRequest())
         schedule = await self._find(request)
         as_of_ms = None if asked.as_of is None else _past_ms(asked.as_of, self.database.clock.now_ms())
-        task, nominal_ms = await self.schedules.trigger(schedule.tenant, schedule.name, as_of_ms)
+        key = read_request_key(request.headers, self.database.clock.now())
+        task, nominal_ms = await self.schedules.trigger(schedule.tenant, schedule.name, as_of_ms, key)
         return json_answer(202, views.TriggeredView(task, from_ms(nominal_ms)))
 
     async def backfill(self, request: Request) -> Answer:
@@ -244,7 +249,8 @@ class ScheduleCalls:
         if decode_body(schedule.definition).spec.after is not None:
             raise InvalidInput("a schedule with `after` has no past times to fill")
         start_ms, end_ms = _ms("from", asked.from_), _ms("to", asked.to)
-        return json_answer(202, await self.backfills.start(schedule, start_ms, end_ms, asked.rate))
+        key = read_request_key(request.headers, self.database.clock.now())
+        return json_answer(202, await self.backfills.start(schedule, start_ms, end_ms, asked.rate, key))
 
     async def list_backfills(self, request: Request) -> Answer:
         request.query()

@@ -74,7 +74,8 @@ CREATE TABLE duetime.backfill (
     created bigint DEFAULT 0 NOT NULL,
     state text DEFAULT 'running'::text NOT NULL,
     created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
-    ended_at timestamp with time zone
+    ended_at timestamp with time zone,
+    request uuid
 );
 
 ALTER TABLE duetime.backfill ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
@@ -314,6 +315,9 @@ ALTER TABLE ONLY duetime.attempt
 
 ALTER TABLE ONLY duetime.backfill
     ADD CONSTRAINT backfill_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY duetime.backfill
+    ADD CONSTRAINT backfill_schedule_request_key UNIQUE (schedule, request);
 
 ALTER TABLE ONLY duetime.calendar
     ADD CONSTRAINT calendar_pkey PRIMARY KEY (tenant, name);

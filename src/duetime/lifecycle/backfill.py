@@ -49,12 +49,15 @@ class Backfills:
         self._partitions = partitions
         self._recurrences = recurrences
 
-    async def start(self, schedule: StoredSchedule, from_ms: int, to_ms: int, rate: float) -> Backfill:
+    async def start(
+        self, schedule: StoredSchedule, from_ms: int, to_ms: int, rate: float, request: uuid.UUID | None = None
+    ) -> Backfill:
+        """Begin one; `request` names the call: repeated, it gives the same one."""
         if to_ms <= from_ms:
             raise InvalidInput.at("to", "must be later than `from`")
         if to_ms > self._database.clock.now_ms():
             raise InvalidInput.at("to", "must not lie in the future: the schedule itself will fire then")
-        [row] = await self._database.run(
+        rows = await self._database.run(
             SQL["make_backfill"],
             schedule=schedule.id,
             tenant=schedule.tenant,
@@ -62,11 +65,14 @@ class Backfills:
             from_ms=from_ms,
             to_ms=to_ms,
             rate=rate,
+            request=request,
         )
-        return _view(row)
+        if not rows:
+            rows = await self._database.run(SQL["read_backfills"], schedule=schedule.id, id=None, request=request)
+        return _view(rows[0])
 
     async def of(self, schedule: StoredSchedule, backfill: int | None = None) -> Sequence[Backfill]:
-        rows = await self._database.run(SQL["read_backfills"], schedule=schedule.id, id=backfill)
+        rows = await self._database.run(SQL["read_backfills"], schedule=schedule.id, id=backfill, request=None)
         return [_view(row) for row in rows]
 
     async def find(self, schedule: StoredSchedule, backfill: int) -> Backfill:

@@ -36,7 +36,7 @@ from duetime.lifecycle.stored_schedule import (
 )
 from duetime.lifecycle.submit import MINT_TOLERANCE_MS
 from duetime.model.firing import AHEAD_MS
-from duetime.model.schedule import ScheduleBody, ScheduleState, encode_body, trigger_cause
+from duetime.model.schedule import ScheduleBody, ScheduleState, encode_body, moment_of, trigger_cause
 from duetime.model.task import TaskState
 from duetime.recurrence import Recurrence, SpecError
 
@@ -147,6 +147,10 @@ class Schedules:
                     new.append(each)
             except DuetimeError as error:
                 answers[each.name] = error
+        for each in wanted:
+            stored = known.get(each.name)
+            if stored is not None and self._is_unchanged(each, stored):
+                answers[each.name] = Put("unchanged", stored.version)
         created = await self._create(tenant, new, answers)
         for each in wanted:
             if each.name not in answers:
@@ -196,6 +200,15 @@ class Schedules:
                 return {}
         raise Unavailable("the schedule could not be stored: the database is too slow or its clock jumps; try again")
 
+    def _is_unchanged(self, wanted: NewSchedule, stored: StoredSchedule) -> bool:
+        """Whether there is nothing to do; what cannot be told without asking is done with care."""
+        lane = self._lanes.find(wanted.task.lane)
+        try:
+            _check_expected(wanted, stored)
+        except DuetimeError:
+            return False
+        return lane is not None and _changed(stored, wanted, lane) == stored
+
     async def _change_or_say(self, tenant: int, wanted: NewSchedule) -> Put | DuetimeError:
         try:
             return await self._change(tenant, wanted)
@@ -209,28 +222,11 @@ class Schedules:
         async with self._database.connection() as connection, connection.transaction():
             stored, now_ms = await _lock(connection, tenant, wanted.name)
             _check_expected(wanted, stored)
-            is_paused = stored.is_paused if wanted.is_paused is None else wanted.is_paused
-            note = wanted.note if wanted.note is not None else stored.note
-            template = template_of(wanted.task)
-            changed = replace(
-                stored,
-                definition=encode_body(wanted.body),
-                calendars=wanted.body.calendars(),
-                task_lane=task_lane,
-                task_type=template.type,
-                task_payload=template.payload,
-                task_options=template.options,
-                task_labels=template.labels,
-                expires_after=wanted.expires_after,
-                origin=wanted.origin,
-                source=wanted.source,
-                is_paused=is_paused,
-                note=note,
-            )
+            changed = _changed(stored, wanted, task_lane)
             if changed == stored:
                 return Put("unchanged", stored.version)
             recurrence = await self.compile(tenant, wanted.name, wanted.body)
-            if not is_paused and first_fire(wanted.body, recurrence, now_ms) is None:
+            if not changed.is_paused and first_fire(wanted.body, recurrence, now_ms) is None:
                 raise never_fires()
             await _write(connection, changed, step=1)
             wakes = await self._replan(connection, changed, wanted.body, recurrence, now_ms)
@@ -253,6 +249,9 @@ class Schedules:
             if changed != stored:
                 await _write(connection, changed, step=0)
             if stored.is_paused != is_paused:
+                # A run that failed for good is no reason to pause again.
+                states = await read_states(self._database, changed.recent)
+                changed = replace(changed, recent=[task for task in changed.recent if states.get(task) in _OPEN])
                 body, recurrence = await self.recurrence(changed) if not is_paused else (None, None)
                 wakes = await self._replan(connection, changed, body, recurrence, now_ms)
         self._wake(wakes)
@@ -347,18 +346,49 @@ class Schedules:
         )
         return sum(verdict.changed for verdict in verdicts.values())
 
-    async def trigger(self, tenant: int, name: str, as_of_ms: int | None) -> tuple[uuid.UUID, int]:
-        """A run at once, beside the schedule's own; returns its task, and the time it stands for."""
+    async def trigger(
+        self, tenant: int, name: str, as_of_ms: int | None, request: uuid.UUID | None = None
+    ) -> tuple[uuid.UUID, int]:
+        """A run at once, beside the schedule's own; returns its task, and the time it stands for.
+
+        `request` names the call: repeated, it gives the same run.
+        """
         stored = await self.find(tenant, name)
+        cause = trigger_cause(request)
         for _ in range(_TRIES):
             now_ms = self._database.clock.now_ms()
-            nominal_ms = now_ms if as_of_ms is None else as_of_ms
+            called_ms = now_ms if request is None else due_ms_of(request)
+            nominal_ms = called_ms if as_of_ms is None else as_of_ms
             times = [(nominal_ms, nominal_ms, now_ms)]
-            tasks = await spawn(self._database, self._partitions, stored.template(), times, trigger_cause())
+            tasks = await spawn(self._database, self._partitions, stored.template(), times, cause)
             if tasks:
                 self._wake(tasks)
                 return tasks[0], nominal_ms
+            moment = moment_of(nominal_ms, cause)
+            rows = await self._database.run(SQL["read_run"], schedule=stored.id, moment=moment)
+            if rows:
+                return rows[0]["task"], nominal_ms
         raise Unavailable("the task could not be stored: the database is too slow or its clock jumps; try again")
+
+
+def _changed(stored: StoredSchedule, wanted: NewSchedule, task_lane: int) -> StoredSchedule:
+    """The schedule as it is to be."""
+    template = template_of(wanted.task)
+    return replace(
+        stored,
+        definition=encode_body(wanted.body),
+        calendars=wanted.body.calendars(),
+        task_lane=task_lane,
+        task_type=template.type,
+        task_payload=template.payload,
+        task_options=template.options,
+        task_labels=template.labels,
+        expires_after=wanted.expires_after,
+        origin=wanted.origin,
+        source=wanted.source,
+        is_paused=stored.is_paused if wanted.is_paused is None else wanted.is_paused,
+        note=wanted.note if wanted.note is not None else stored.note,
+    )
 
 
 def key_of(tenant: int, name: str) -> str:

@@ -172,6 +172,13 @@ SELECT fire.moment, fire.task, fire.outcome, fire.reason, fire.at
  ORDER BY fire.moment DESC
  LIMIT @limit::int;
 
+-- name: read_run
+SELECT fire.task
+  FROM fire
+ WHERE fire.schedule = @schedule::bigint
+   AND fire.moment = @moment::uuid
+   AND fire.task IS NOT NULL;
+
 -- name: read_shard
 SELECT shard
   FROM tenant
@@ -211,9 +218,11 @@ DELETE FROM calendar
 RETURNING name;
 
 -- name: make_backfill
-INSERT INTO backfill (schedule, tenant, lane, from_ms, to_ms, rate, reached_ms)
+-- Gives: nothing if the request made one before.
+INSERT INTO backfill (schedule, tenant, lane, from_ms, to_ms, rate, reached_ms, request)
 VALUES (@schedule::bigint, @tenant::int, @lane::int, @from_ms::bigint, @to_ms::bigint, @rate::float8,
-        @from_ms::bigint - 1)
+        @from_ms::bigint - 1, @request::uuid)
+    ON CONFLICT (schedule, request) DO NOTHING
 RETURNING *;
 
 -- name: read_backfills
@@ -221,6 +230,7 @@ SELECT *
   FROM backfill
  WHERE schedule = @schedule::bigint
    AND (@id::bigint IS NULL OR id = @id::bigint)
+   AND (@request::uuid IS NULL OR request = @request::uuid)
  ORDER BY id DESC
  LIMIT 100;
 

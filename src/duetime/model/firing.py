@@ -9,7 +9,6 @@ fire that is later than `LATE_MS` is a misfire, and the misfire policy decides.
 import uuid
 from dataclasses import dataclass, field
 
-from duetime.clock import from_ms
 from duetime.model.schedule import MAX_BUFFERED, FireOutcome, Misfire, Overlap, ScheduleBody
 from duetime.model.task import TaskState
 from duetime.recurrence import Fire, Recurrence
@@ -116,7 +115,8 @@ class _Taking:
         self.now_ms = now_ms
         self.open = [run for run in situation.runs if run.is_open]
         self.runs = situation.runs
-        self.fired = situation.fired
+        # What is put aside counts as fired: it will be.
+        self.fired = situation.fired + len(situation.buffer)
         self.next_ms = situation.next_ms
         self.turn = Turn(buffer=list(situation.buffer))
 
@@ -178,7 +178,7 @@ class _Taking:
         while turn.buffer and (not self.open or self.body.overlap is Overlap.ALLOW):
             nominal_ms = turn.buffer.pop(0)
             self._plan(Fire(nominal_ms, nominal_ms), "waited for the run before it")
-            # It was counted when it was put aside.
+            # It was counted already.
             self.fired -= 1
 
     def _must_wait(self) -> bool:
@@ -205,10 +205,17 @@ class _Taking:
                 is_running = any(run.state is TaskState.RUNNING for run in self.open)
                 self.turn.cancel += [run.task for run in self.open if run.task.int]
                 self.open.clear()
-                grace_ms = CANCEL_GRACE_MS if is_gentle and is_running else 0
+                grace_ms = self._grace_ms(fire) if is_gentle and is_running else 0
                 self._plan(fire, reason or "took the place of the run before it", grace_ms)
             case Overlap.ALLOW:
                 self._plan(fire, reason)
+
+    def _grace_ms(self, fire: Fire) -> int:
+        """Time for the cancelled run to hear of it, and at least as much for the new one before the next fire."""
+        following = self.recurrence.next(fire.nominal_ms)
+        if following is None:
+            return CANCEL_GRACE_MS
+        return max(0, min(CANCEL_GRACE_MS, (following.at_ms - self.now_ms) // 2))
 
     def _why_busy(self) -> str:
         if not self.open:
@@ -227,7 +234,7 @@ class _Taking:
             next_fire = self.recurrence.next(last.nominal_ms)
         is_all = next_fire is None or not self._is_missed(next_fire, oldest_ms)
         makes_up = self.body.misfire is Misfire.FIRE_LATEST and is_all and last.at_ms >= oldest_ms
-        self._miss(first, last, count - makes_up)
+        self._miss(first, count - makes_up)
         if makes_up:
             self._fire_or_not(last, "late" if count == 1 else f"the latest of {count} that were missed")
         # The rest is another turn's, at once.
@@ -256,12 +263,12 @@ class _Taking:
             next_fire = self.recurrence.next(next_fire.nominal_ms)
         return next_fire, self.now_ms + max(1, int(count * step_ms))
 
-    def _miss(self, first: Fire, last: Fire, count: int) -> None:
+    def _miss(self, first: Fire, count: int) -> None:
         if count <= 0:
             return
         self.turn.missed += count
-        until = "" if count == 1 else f" of {count}, up to {from_ms(last.at_ms):%Y-%m-%dT%H:%M:%SZ}"
-        self._note(first, FireOutcome.MISSED, f"missed{until}: its time went by unserved (misfire {self.body.misfire})")
+        times = "its time" if count == 1 else f"this time and {count - 1} after it"
+        self._note(first, FireOutcome.MISSED, f"{times} went by unserved (misfire {self.body.misfire})")
 
     def _is_used_up(self) -> bool:
         return self.body.max_fires is not None and self.fired >= self.body.max_fires

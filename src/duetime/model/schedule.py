@@ -115,8 +115,9 @@ def moment_of(nominal_ms: int, cause: int = 0) -> uuid.UUID:
     return uuid.UUID(int=nominal_ms << 80 | cause)
 
 
-def trigger_cause() -> int:
-    return _TRIGGER | secrets.randbits(70)
+def trigger_cause(request: uuid.UUID | None) -> int:
+    """Its own for each call; the same for the same request."""
+    return _TRIGGER | (secrets.randbits(70) if request is None else request.int & ((1 << 70) - 1))
 
 
 def backfill_cause(backfill: int) -> int:

@@ -72,7 +72,10 @@ CREATE TABLE backfill (
     created    bigint      NOT NULL DEFAULT 0,
     state      text        NOT NULL DEFAULT 'running',
     created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    ended_at   timestamptz
+    ended_at   timestamptz,
+    -- The call that made it: repeated, it makes no second one.
+    request    uuid,
+    UNIQUE (schedule, request)
 );
 CREATE INDEX backfill_schedule ON backfill (schedule, id);
 CREATE INDEX backfill_running ON backfill (lane) WHERE state = 'running';
