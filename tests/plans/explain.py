@@ -17,7 +17,10 @@ from duetime.database.pool import Database
 from duetime.database.statements import Statement
 
 MODES = ("force_generic_plan", "force_custom_plan")
-_OWN_TABLES = ("task", "due", "attempt", "claim", "held", "dead", "holder", "idempotency_key", "request_key")
+_OWN_TABLES = (
+    *("task", "due", "attempt", "claim", "held", "dead", "holder", "idempotency_key", "request_key"),
+    *("schedule_state", "schedule", "fire", "backfill"),
+)
 
 
 @dataclass

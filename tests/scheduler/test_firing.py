@@ -3,30 +3,26 @@
 import asyncio
 import uuid
 from collections.abc import AsyncIterator
-from typing import Any
 
 import asyncpg
 import pytest
-from msgspec import Raw
 
 from duetime.admin.invariants import check_invariants
 from duetime.clock import DatabaseClock
 from duetime.database.pool import Database
-from duetime.errors import DuetimeError
 from duetime.ids import due_ms_of
 from duetime.lifecycle.schedules import OtherOrigin, Put, VersionConflict
 from duetime.lifecycle.settle import Report
 from duetime.lifecycle.state import read_states
-from duetime.lifecycle.stored_schedule import NewSchedule, StoredSchedule
-from duetime.model.schedule import Misfire, Overlap, ScheduleBody, ScheduleState
-from duetime.model.task import NewTask, Options, Outcome, TaskState
+from duetime.lifecycle.stored_schedule import StoredSchedule
+from duetime.model.schedule import Misfire, Overlap, ScheduleState
+from duetime.model.task import Outcome, TaskState
 from duetime.recurrence import ExclusionRule, NamedCalendar, Spec
 from duetime.scheduler.firing import Firing
 from engine import Engine
+from scheduler.schedules import put, schedule_of
 
 MINUTE = 60_000
-#: What is no part of the body.
-_OUTSIDE = {"origin", "source", "is_paused", "expected_version", "is_forced", "note"}
 
 
 class MovableClock(DatabaseClock):
@@ -70,21 +66,6 @@ def firing_of(engine: Engine) -> Firing:
 @pytest.fixture
 def firing(engine: Engine) -> Firing:
     return firing_of(engine)
-
-
-def schedule_of(engine: Engine, name: str = "s", *, payload: bytes = b"{}", **fields: Any) -> NewSchedule:
-    outside = {name: fields.pop(name) for name in _OUTSIDE & fields.keys()}
-    spec = fields.pop("spec", Spec(every=60.0))
-    task = NewTask(engine.lane_key(), "test.task", payload, options=Options(schedule=name))
-    return NewSchedule(name, ScheduleBody(spec=spec, task=Raw(b"{}"), **fields), task, **outside)
-
-
-async def put(engine: Engine, *schedules: NewSchedule) -> list[Put]:
-    done = await engine.schedules.put(engine.tenant, schedules)
-    for each in done:
-        if isinstance(each, DuetimeError):
-            raise each
-    return [each for each in done if isinstance(each, Put)]
 
 
 async def find(engine: Engine, name: str = "s") -> StoredSchedule:

@@ -88,8 +88,6 @@ class AsyncClient:
             except InvalidRequest as error:
                 call = call.renamed(error)
             except ServerUnavailable as error:
-                if not call.is_repeatable:
-                    raise
                 await asyncio.sleep(tries.wait_after(error))
 
     async def _exchange(self, call: Call[T]) -> Answer:

@@ -92,8 +92,6 @@ class Client:
             except InvalidRequest as error:
                 call = call.renamed(error)
             except ServerUnavailable as error:
-                if not call.is_repeatable:
-                    raise
                 time.sleep(tries.wait_after(error))
 
     def _exchange(self, call: Call[T]) -> Answer:

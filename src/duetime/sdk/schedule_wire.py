@@ -92,7 +92,7 @@ def steer_schedule(verb: Literal["pause", "resume"], name: str, note: str | None
 
 def trigger_schedule(name: str, as_of: datetime | str | None) -> Call[Triggered]:
     body = encode(without_none({"as_of": as_of}))
-    return Call("POST", _path(name, "trigger"), _read_triggered, body, is_repeatable=False)
+    return Call("POST", _path(name, "trigger"), _read_triggered, body)
 
 
 def schedule_runs(name: str, *, limit: int | None, cursor: str | None) -> Call[RunPage]:
@@ -101,7 +101,7 @@ def schedule_runs(name: str, *, limit: int | None, cursor: str | None) -> Call[R
 
 def backfill_schedule(name: str, from_: datetime | str, to: datetime | str, rate: float | None) -> Call[Backfill]:
     body = encode(without_none({"from": from_, "to": to, "rate": rate}))
-    return Call("POST", _path(name, "backfill"), _read_backfill, body, is_repeatable=False)
+    return Call("POST", _path(name, "backfill"), _read_backfill, body)
 
 
 def list_backfills(name: str) -> Call[BackfillPage]:

@@ -83,8 +83,6 @@ class Call(Generic[T]):
     body: bytes | None = None
     key: str = field(default_factory=lambda: str(make_uuid7()))
     is_renamed: bool = False
-    #: Whether sending it twice does what sending it once does.
-    is_repeatable: bool = True
 
     def read(self, answer: Answer) -> T:
         """The answer's value; raises the ApiError that its status stands for."""

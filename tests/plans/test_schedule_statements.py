@@ -1,0 +1,75 @@
+"""Firing reads in proportion to what is due, however many schedules there are and whatever the planner believes."""
+
+from collections.abc import AsyncIterator
+from datetime import datetime
+
+import pytest
+
+from duetime.clock import from_ms
+from duetime.ids import EARLIEST, just_after
+from duetime.lifecycle.claim import peek
+from duetime.lifecycle.fire import fire, read_due, read_situations
+from duetime.model.firing import take_turn
+from duetime.model.schedule import Overlap
+from duetime.recurrence import Spec
+from engine import Engine
+from plans.explain import ExplainingDatabase, Plans
+from scheduler.schedules import put, schedule_of
+
+BATCH = 40
+MANY = 20_000
+
+
+@pytest.fixture(params=["never-analysed", "analysed"])
+async def engine(database_url: str, request: pytest.FixtureRequest) -> AsyncIterator[Engine]:
+    database = await ExplainingDatabase.open(database_url, size=2)
+    engine = await Engine.open(database)
+    later = datetime.fromtimestamp(database.clock.now_ms() / 1000 + 86_400).strftime("%Y-%m-%dT%H:%MZ")
+    for start in range(0, MANY, 1_000):
+        await put(
+            engine, *[schedule_of(engine, f"later-{n}", spec=Spec(dates=(later,))) for n in range(start, start + 1_000)]
+        )
+    await put(
+        engine,
+        *[schedule_of(engine, f"now-{n}", spec=Spec(every=1.0), overlap=Overlap.SKIP) for n in range(BATCH)],
+    )
+    if request.param == "analysed":
+        await database.execute("ANALYZE", timeout=60.0)
+    yield engine
+    await database.close()
+
+
+async def test_a_turn_reads_its_own_rows_and_no_others(engine: Engine) -> None:
+    database = engine.database
+    assert isinstance(database, ExplainingDatabase)
+    [row] = await database.fetch("SELECT shard FROM tenant")
+    made = 0
+    for turn_number in range(3):
+        database.plans = Plans() if turn_number else None
+        await database.read_clock()
+        now_ms = database.clock.now_ms() + turn_number * 1_500
+        due = await read_due(database, {row["shard"]: EARLIEST}, just_after(now_ms), BATCH)
+        situations = await read_situations(database, due.schedules, now=from_ms(now_ms))
+        turns = []
+        for schedule in due.schedules:
+            body, recurrence = await engine.recurrences.of(
+                engine.tenant, (schedule.id, schedule.version), schedule.name, schedule.definition, []
+            )
+            situation = situations[schedule.id]
+            turns.append((schedule, situation, take_turn(body, recurrence, situation, now_ms)))
+        fired = await fire(database, engine.partitions, turns)
+        made += len(fired.tasks)
+        assert len(fired.schedules) == BATCH
+    await peek(database, {row["shard"]: EARLIEST})
+
+    assert made >= BATCH
+    assert database.plans is not None
+    assert {plan.statement for plan in database.plans.all} >= {"read_due", "fire", "read_states", "read_runs", "peek"}
+    for plan in database.plans.all:
+        told = (plan.statement, plan.mode, plan.rows_read(), plan.pages())
+        # On tables of a page or two, which these read, any way is as good as another.
+        if plan.statement not in ("read_states", "read_runs"):
+            assert plan.wrong_ways() == [], told
+        assert plan.rows_read() <= 10 * BATCH, told
+        assert plan.rows_compared() <= 20 * BATCH, told
+        assert plan.pages() <= 100 * BATCH, told
