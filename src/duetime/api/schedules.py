@@ -32,11 +32,12 @@ from duetime.api.validation import TaskReader
 from duetime.clock import from_ms, to_ms_rounded_up
 from duetime.database.pool import Database
 from duetime.errors import DuetimeError, InvalidInput, NotFound
+from duetime.ids import due_ms_of
 from duetime.lifecycle.backfill import Backfills
 from duetime.lifecycle.schedules import Put, Schedules
 from duetime.lifecycle.state import read_states
 from duetime.lifecycle.stored_schedule import NewSchedule, StoredSchedule
-from duetime.model.schedule import FireOutcome, Origin, ScheduleState, cause_word, decode_body
+from duetime.model.schedule import FireOutcome, Origin, ScheduleBody, ScheduleState, cause_word, decode_body
 from duetime.recurrence import Recurrence
 
 NEXT_FIRES = 5
@@ -183,16 +184,14 @@ class ScheduleCalls:
     async def _view(self, schedule: StoredSchedule) -> views.ScheduleView:
         view = _view_of(schedule)
         try:
-            _, recurrence = await self.schedules.recurrence(schedule)
+            body, recurrence = await self.schedules.recurrence(schedule)
         except InvalidInput:
             # Its zone or a calendar is gone; the note says so.
             return view
         view.words = recurrence.words
         view.next_fires = []
         if schedule.state is ScheduleState.ACTIVE and schedule.next_ms is not None:
-            # Also those that are tasks already and wait for their time.
-            after_ms = min(schedule.next_ms - 1, self.database.clock.now_ms())
-            view.next_fires = _fires(recurrence, after_ms, NEXT_FIRES, fires_only=True)
+            view.next_fires = _next_fires(schedule, body, recurrence, self.database.clock.now_ms())
         return view
 
     # Steering
@@ -318,6 +317,21 @@ def _fires(recurrence: Recurrence, after_ms: int, count: int, *, fires_only: boo
         for line in lines
         if not (fires_only and line.excluded)
     ]
+
+
+def _next_fires(
+    schedule: StoredSchedule, body: ScheduleBody, recurrence: Recurrence, now_ms: int
+) -> list[views.FireView]:
+    next_ms = schedule.next_ms or now_ms
+    if body.spec.after is not None:
+        # Those behind it are counted from the ends of runs that have not begun.
+        return [views.FireView(from_ms(next_ms), recurrence.local(next_ms), None)]
+    count = NEXT_FIRES
+    if body.max_fires is not None:
+        # Tasks that wait for their time are counted as fired, and are shown.
+        waiting = sum(due_ms_of(task) > now_ms for task in schedule.recent)
+        count = min(count, body.max_fires - schedule.fired + waiting)
+    return _fires(recurrence, min(next_ms - 1, now_ms), count, fires_only=True)
 
 
 def _ms(path: str, instant: datetime) -> int:
