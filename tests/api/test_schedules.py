@@ -414,7 +414,7 @@ async def test_a_wrong_filter_is_a_422_with_its_name(api: Api, query: str, field
 
 
 async def test_the_last_date_ends_a_schedule(api: Api) -> None:
-    await _made(api, "once", spec={"dates": [_text(_soon(1))]})
+    await _made(api, "once", spec={"dates": [_text(_soon(2))]})
 
     async def has_ended() -> bool:
         return [each["name"] for each in (await _get(api, "?state=ended"))["items"]] == ["once"]

@@ -253,7 +253,7 @@ class Schedules:
             wakes: list[uuid.UUID] = []
             async with self._database.connection() as connection, connection.transaction():
                 stored, now_ms = await _lock(connection, tenant, name)
-                if (stored.id, stored.version) != (seen.id, seen.version):
+                if not is_paused and (stored.id, stored.version) != (seen.id, seen.version):
                     continue
                 changed = replace(stored, is_paused=is_paused, note=note)
                 if changed != stored:
