@@ -55,6 +55,7 @@ class Serving:
     app: App
     database: Database
     feeder: Feeder
+    firing: Firing
     session: aiohttp.ClientSession
     port: int
     #: Why the node is not ready, if there is a reason.
@@ -220,7 +221,7 @@ async def serve(database: Database) -> AsyncIterator[Serving]:
         await asyncio.sleep(0.005)
     port = server.servers[0].sockets[0].getsockname()[1]
     async with aiohttp.ClientSession() as session:
-        yield Serving(app, database, feeder, session, port, reasons)
+        yield Serving(app, database, feeder, firing, session, port, reasons)
         app.end_polls()
     server.should_exit = True
     await running

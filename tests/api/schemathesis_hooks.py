@@ -1,25 +1,28 @@
 """What no JSON schema can say, said to the fuzzer: how to make values that are right.
 
 Times must lie within reach and in order, a cursor comes from an answer, a name
-of a header must not be one of ours.  Everything else the fuzzer knows from the
-OpenAPI document.
+of a header must not be one of ours, a schedule must have a time left.
+Everything else the fuzzer knows from the OpenAPI document.
 """
 
 import string
 import time
 import uuid
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
+from zoneinfo import available_timezones
 
 import schemathesis
 from hypothesis import strategies as st
 
+import duetime.api.schedule_schemas  # noqa: F401  its durations are kinds of Seconds
 from duetime.api.seconds import Seconds, Wait, decode_hook
 from duetime.api.validation import RESERVED_HEADERS, RESERVED_PREFIXES
 from duetime.model.duration import format_duration
 
 _NOW = datetime.now(UTC)
 _PRINTABLE = st.text(string.ascii_letters + string.digits + " -_éßλ漢", max_size=30)
+_NO_ZONES = {"localtime", "posixrules", "Factory"}
 _LABEL_KEY = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,20}", fullmatch=True)
 
 
@@ -48,6 +51,33 @@ schemathesis.openapi.format(
         lambda name: name.lower() not in RESERVED_HEADERS and not name.lower().startswith(RESERVED_PREFIXES)
     ),
 )
+# A cron that is left out never meets one that fires: not in January, and not on a weekday.
+schemathesis.openapi.format(
+    "cron",
+    st.builds(
+        "{} {} * 2-12 {}".format,
+        st.sampled_from(["0", "*/15", "5,35", "H", "H(0-29)"]),
+        st.sampled_from(["*", "0", "8-18", "*/6", "H"]),
+        st.sampled_from(["*", "MON-FRI", "1#2", "5L", "H(1-5)"]),
+    )
+    | st.sampled_from(["@hourly", "@daily", "@weekly", "@monthly", "30 0 3 L * *", "0 12 15W * *", "0 4 LW * *"]),
+)
+schemathesis.openapi.format("cron-left-out", st.sampled_from(["* * 1 1 *", "0-29 * 2 JAN *", "* 0-11 31 1 *"]))
+schemathesis.openapi.format("cron-field", st.sampled_from(["*", "0", "5-6", "*/4", "1,3,5", "H"]))
+schemathesis.openapi.format("timezone", st.sampled_from(sorted(available_timezones() - _NO_ZONES)))
+schemathesis.openapi.format(
+    "rrule",
+    st.builds(
+        "FREQ={};INTERVAL={}".format, st.sampled_from(["HOURLY", "DAILY", "WEEKLY", "MONTHLY"]), st.integers(1, 9)
+    ),
+)
+schemathesis.openapi.format("local-date", st.dates(date(2027, 1, 1), date(2029, 12, 31)).map(date.isoformat))
+schemathesis.openapi.format(
+    "local-time",
+    st.datetimes(datetime(2027, 1, 1), datetime(2029, 12, 31)).map(lambda at: f"{at:%Y-%m-%dT%H:%M}"),
+)
+schemathesis.openapi.format("past", _instants(-_YEAR, timedelta(days=-2)))
+schemathesis.openapi.format("recent", _instants(timedelta(days=-1), timedelta(minutes=-1)))
 for _kind in Seconds.__subclasses__():
     _most = min(_kind.maximum, 86_400_000.0)
     schemathesis.openapi.format(
@@ -63,14 +93,14 @@ def before_load_schema(context: schemathesis.HookContext, raw_schema: dict[str, 
     for body in schemas.values():
         fields = body.get("properties", {})
         fields.pop("cursor", None)
-        for option in fields.get("expires_at", {}).get("anyOf", []):
-            if "format" in option:
-                option["format"] = "after-due"
+        _set_format(fields.get("expires_at", {}), "after-due")
     # `from` and `to` in order, a target or required tags, waits that go up: two fields that know of each other.
     for name in ("FilterRequest", "DeadFilterRequest"):
         schemas[name]["properties"].pop("to")
     schemas["TaskRequest"]["properties"].pop("requires")
+    schemas["TemplateRequest"]["properties"].pop("requires")
     schemas["RetryRequest"]["properties"].pop("max_backoff")
+    _keep_schedules_right(schemas)
     for path, methods in raw_schema["paths"].items():
         for operation in methods.values():
             operation["parameters"] = [
@@ -79,6 +109,40 @@ def before_load_schema(context: schemathesis.HookContext, raw_schema: dict[str, 
             if path == "/v1/keys/{id}":
                 # The fuzzer's own key must stay valid.
                 operation["parameters"][0]["schema"]["minimum"] = 1_000_000
+
+
+def _keep_schedules_right(schemas: dict[str, Any]) -> None:
+    """A cron that fires is always there; beside it stands what cannot contradict it."""
+    spec = schemas["SpecRequest"]
+    for name in ("phase", "after"):
+        spec["properties"].pop(name)
+    spec.pop("anyOf")
+    spec["required"] = ["cron"]
+    spec["properties"]["cron"]["anyOf"][1]["minItems"] = 1
+    rule = schemas["ExclusionRule"]
+    rule.pop("oneOf")
+    rule["properties"] = {"cron": {"type": "string", "format": "cron-left-out"}}
+    rule["required"] = ["cron"]
+    entry = schemas["CalendarEntry"]["properties"]
+    for name in ("year", "month", "day"):
+        entry.pop(name)
+    for name in ("ScheduleRequest", "NamedScheduleRequest"):
+        # Each is right only with some of the others.
+        for policy in ("catchup_window", "catchup_rate", "version"):
+            schemas[name]["properties"].pop(policy)
+    # A wrong item has its error in its place; the request is right.
+    schemas["ScheduleBatchRequest"]["properties"]["items"]["items"] = {}
+    for name in ("ScheduleRequest", "NamedScheduleRequest", "PreviewRequest"):
+        _set_format(schemas[name]["properties"]["end_at"], "after-due")
+    _set_format(schemas["BackfillRequest"]["properties"]["from"], "past")
+    _set_format(schemas["BackfillRequest"]["properties"]["to"], "recent")
+    _set_format(schemas["TriggerRequest"]["properties"]["as_of"], "past")
+
+
+def _set_format(schema: dict[str, Any], name: str) -> None:
+    for option in schema.get("anyOf", [schema]):
+        if "format" in option:
+            option["format"] = name
 
 
 def _trust_formats(schema: Any) -> None:

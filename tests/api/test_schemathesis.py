@@ -18,7 +18,8 @@ EXAMPLES = 12
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_the_api_keeps_what_its_document_promises(api: Api, tmp_path: Path) -> None:
-    environment = {**os.environ, "SCHEMATHESIS_HOOKS": "schemathesis_hooks", "PYTHONPATH": str(Path(__file__).parent)}
+    path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    environment = {**os.environ, "SCHEMATHESIS_HOOKS": "schemathesis_hooks", "PYTHONPATH": path}
     fuzzer = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "schemathesis.cli", "run", f"{api.serving.url}/openapi.json"),
         *("--header", f"Authorization: Bearer {api.key}", "--seed", "1", "--generation-deterministic"),

@@ -107,9 +107,9 @@ async def test_two_nodes_whose_clocks_are_hours_apart_fire_as_one(cast: Cast) ->
     assert await check_invariants(cast.database, deep=True) == []
 
 
-@pytest.mark.parametrize(("misfire", "most_late"), [("skip", 10), ("fire_latest", 11), ("fire_all", 10_000)])
+@pytest.mark.parametrize(("misfire", "most_made"), [("skip", 20), ("fire_latest", 21), ("fire_all", 10_000)])
 async def test_what_goes_by_while_no_node_runs_is_dealt_with_by_the_policy(
-    cast: Cast, misfire: str, most_late: int
+    cast: Cast, misfire: str, most_made: int
 ) -> None:
     node = await cast.serve()
     async with AsyncClient(node.url, cast.key) as client:
@@ -140,5 +140,6 @@ async def test_what_goes_by_while_no_node_runs_is_dealt_with_by_the_policy(
     if misfire == "fire_all":
         assert state["missed"] == 0
     else:
-        # What was not late, and what is planned ahead.
-        assert made <= most_late + 3 + (state["now"] - before["next_ms"] - 600_000) // 1000
+        # All but what was not late yet, and what is planned ahead.
+        assert made <= most_made
+        assert state["missed"] >= 600 - most_made

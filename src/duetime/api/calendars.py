@@ -7,7 +7,7 @@ from duetime.api import schedule_views as views
 from duetime.api.http import Answer, Request, Route, json_answer, make_decoder
 from duetime.api.schedule_reading import check_name
 from duetime.api.schedule_schemas import CalendarRequest
-from duetime.errors import Conflict, NotFound
+from duetime.errors import Conflict, InvalidInput, NotFound
 from duetime.lifecycle.recurrences import Recurrences, StoredCalendar
 from duetime.lifecycle.schedules import Schedules
 from duetime.recurrence import NamedCalendar
@@ -43,7 +43,11 @@ class CalendarCalls:
         asked = await request.json(_decode)
         tenant = request.caller.tenant
         entries = NamedCalendar(exclude=tuple(asked.dates))
-        has_changed = await self.recurrences.put_calendar(tenant, name, entries)
+        try:
+            has_changed = await self.recurrences.put_calendar(tenant, name, entries)
+        except InvalidInput as error:
+            (first, *_) = error.errors
+            raise InvalidInput.at(first.path.replace("exclude", "dates", 1), first.message) from error
         replanned = await self.schedules.replan_users_of(tenant, name) if has_changed else 0
         return json_answer(200, views.CalendarPut(name, (await self._find(request)).version, replanned))
 

@@ -43,12 +43,18 @@ def filter_of(asked: DeadFilterRequest) -> TaskFilter:
 
 def read_page(query: dict[str, list[str]]) -> tuple[str | None, int]:
     """Cursor and limit of a list."""
-    limit = read_one(query, "limit")
-    if limit is None:
-        return read_one(query, "cursor"), DEFAULT_LIMIT
-    if not (limit.isascii() and limit.isdigit() and len(limit) <= 6 and 1 <= int(limit) <= MAX_LIMIT):
-        raise InvalidInput.at("limit", f"must be a number from 1 to {MAX_LIMIT}")
-    return read_one(query, "cursor"), int(limit)
+    limit = read_number(query, "limit", MAX_LIMIT)
+    return read_one(query, "cursor"), DEFAULT_LIMIT if limit is None else limit
+
+
+def read_number(query: dict[str, list[str]], name: str, highest: int) -> int | None:
+    """A number from 1 to the highest."""
+    text = read_one(query, name)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) <= 10 and 1 <= int(text) <= highest):
+        raise InvalidInput.at(name, f"must be a number from 1 to {highest}")
+    return int(text)
 
 
 def read_one(query: dict[str, list[str]], name: str) -> str | None:

@@ -4,6 +4,7 @@
 duetime.api.openapi openapi.json` writes it, and a test compares the two.
 """
 
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from http import HTTPStatus
@@ -25,6 +26,7 @@ from duetime.api import (
 from duetime.api.answers import Accepted, BatchProblem, Rejected
 from duetime.api.operations import Operation, Parameter, Reply
 from duetime.api.problems import Problem
+from duetime.api.schemas import NAME_PATTERN
 from duetime.api.seconds import schema_hook
 
 OPERATIONS: list[Operation] = [
@@ -39,6 +41,7 @@ OPERATIONS: list[Operation] = [
 ]
 TAGS = {
     "Tasks": "One thing to do at one time.",
+    "Schedules": "What makes tasks again and again, and the calendars that it leaves out.",
     "Dead letters": "Tasks whose attempts are used up or whose failure is permanent.",
     "Workers": "The protocol of those that run tasks in their own process.",
     "Administration": "Keys and secrets of a tenant, and the nodes.",
@@ -52,6 +55,7 @@ wrong input is a 422 that names each field and what would be right. Times are RF
 seconds, or text like `"30s"`, `"5m"`, `"2h"`, `"1d"`, `"1h30m"`. Lists give `next`, the cursor of the following page.
 An admin key acts for another tenant with the header `Duetime-Tenant`."""
 
+_IN_PATH = re.compile(r"\{(\w+)\}")
 _REFERENCE = "#/components/schemas/{name}"
 #: Every call under /v1 can answer with these, whatever it does; 404: `Duetime-Tenant` names nobody.
 _ALWAYS_WITH_KEY = (401, 403, 404, 500, 503)
@@ -67,6 +71,14 @@ _NAMES = {
     "NodeView": "Node",
     "FailureBody": "Failure",
     "LeasedAnswer": "LeasedTask",
+    "ScheduleView": "Schedule",
+    "CalendarView": "Calendar",
+    "PreviewView": "Preview",
+    "FireView": "Fire",
+    "RunView": "Run",
+    "SkipView": "Skip",
+    "DeletedView": "DeletedSchedule",
+    "TriggeredView": "Triggered",
 }
 _RESPONSE_NAMES = {status.value: status.phrase.title().replace(" ", "") for status in HTTPStatus}
 _BOTH_TIMES = {
@@ -81,9 +93,31 @@ _ONE_CHOICE = {
         {"required": ["all"], "properties": {"all": {"const": True}}},
     ]
 }
-_NEXT = {
-    ("submit_task", 202): ["get_task", "explain_task", *(verb.name for verb in task_operations.VERBS.values())],
-    ("make_key", 201): ["revoke_key"],
+#: What can be done next with what an answer names, in which field and as which parameter.
+_NEXT: dict[tuple[str, int], tuple[str, list[str]]] = {
+    ("submit_task", 202): ("id", ["get_task", "explain_task", *(verb.name for verb in task_operations.VERBS.values())]),
+    ("make_key", 201): ("id", ["revoke_key"]),
+    ("put_schedule", 201): ("name", schedule_operations.NEXT_OF_SCHEDULE),
+    ("put_calendar", 200): ("name", ["get_calendar", "delete_calendar"]),
+}
+#: An exclusion is one of three things.
+_NULL, _TEXT = {"type": "null"}, {"type": "string"}
+_ONE_EXCLUSION = {
+    "oneOf": [
+        {
+            "required": ["from", "to"],
+            "properties": {"from": _TEXT, "to": _TEXT, "cron": _NULL, "calendar": _NULL},
+        },
+        {"required": ["cron"], "properties": {"from": _NULL, "to": _NULL, "cron": _TEXT, "calendar": _NULL}},
+        {"required": ["calendar"], "properties": {"from": _NULL, "to": _NULL, "cron": _NULL, "calendar": _TEXT}},
+    ]
+}
+_SOME = {"anyOf": [{"type": "string"}, {"type": "array", "minItems": 1}]}
+_SOME_SOURCE = {
+    "anyOf": [
+        *({"required": [name], "properties": {name: _SOME}} for name in ("cron", "rrule", "calendar", "dates")),
+        *({"required": [name], "properties": {name: {"not": _NULL}}} for name in ("every", "after")),
+    ]
 }
 #: What two fields of one object must be to each other, which no type can say.
 _RULES: dict[str, dict[str, Any]] = {
@@ -92,6 +126,8 @@ _RULES: dict[str, dict[str, Any]] = {
     "BulkRescheduleRequest": _ONE_TIME,
     "RedriveRequest": _ONE_CHOICE,
     "DropRequest": _ONE_CHOICE,
+    "ExclusionRule": _ONE_EXCLUSION,
+    "SpecRequest": _SOME_SOURCE,
 }
 
 
@@ -174,7 +210,7 @@ def _operation(operation: Operation, schemas: _Schemas) -> dict[str, Any]:
         answer["description"] = operation.description
     if operation.needs_key:
         answer["security"] = [{"key": []}]
-    parameters = [_path_parameter(operation)] if "{id}" in operation.path else []
+    parameters = [_path_parameter(operation, name) for name in _IN_PATH.findall(operation.path)]
     parameters += [_parameter(parameter) for parameter in operation.parameters]
     if parameters:
         answer["parameters"] = parameters
@@ -183,7 +219,7 @@ def _operation(operation: Operation, schemas: _Schemas) -> dict[str, Any]:
         if operation.example is not None:
             content["application/json"]["example"] = operation.example
         content |= {kind: {"schema": dict(schema)} for kind, schema in operation.other_bodies.items()}
-        answer["requestBody"] = {"required": True, "content": content}
+        answer["requestBody"] = {"required": not operation.is_body_optional, "content": content}
     answer["responses"] = {
         str(status): _response(reply, schemas) | _links(operation, status)
         for status, reply in sorted(operation.replies.items())
@@ -203,18 +239,24 @@ def _operation(operation: Operation, schemas: _Schemas) -> dict[str, Any]:
 
 
 def _links(operation: Operation, status: int) -> dict[str, Any]:
-    """What can be done next with the id that this answer gives."""
-    following = _NEXT.get((operation.name, status), [])
-    links = {each: {"operationId": each, "parameters": {"id": "$response.body#/id"}} for each in following}
+    """What can be done next with the id or name that this answer gives."""
+    field, following = _NEXT.get((operation.name, status), ("", []))
+    links = {each: {"operationId": each, "parameters": {field: f"$response.body#/{field}"}} for each in following}
     return {"links": links} if links else {}
 
 
-def _path_parameter(operation: Operation) -> dict[str, Any]:
-    if operation.path.startswith("/v1/keys"):
+def _path_parameter(operation: Operation, name: str) -> dict[str, Any]:
+    schema: dict[str, Any]
+    if name == "name":
+        noun = "calendar" if operation.path.startswith("/v1/calendars") else "schedule"
+        description, schema = f"The {noun}'s name.", {"type": "string", "pattern": NAME_PATTERN}
+    elif operation.path.startswith("/v1/keys"):
         description, schema = "The key's number.", {"type": "integer", "minimum": 1}
+    elif operation.path.startswith("/v1/schedules"):
+        description, schema = "The backfill's number.", {"type": "integer", "minimum": 1}
     else:
         description, schema = "The task's id.", {"type": "string", "format": "uuid"}
-    return {"name": "id", "in": "path", "required": True, "description": description, "schema": schema}
+    return {"name": name, "in": "path", "required": True, "description": description, "schema": schema}
 
 
 def _parameter(parameter: Parameter) -> dict[str, Any]:

@@ -43,6 +43,8 @@ class Operation:
     description: str = ""
     #: The type of the JSON body; None: the call takes no body.
     body: Any = None
+    #: The body may be left out.
+    is_body_optional: bool = False
     #: Other media types of the body, each with its schema.
     other_bodies: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     parameters: tuple[Parameter, ...] = ()

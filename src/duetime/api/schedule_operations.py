@@ -21,6 +21,11 @@ _COUNT = Parameter(
 )
 _FROM = Parameter("from", "From this time on; now if absent.", {"type": "string", "format": "date-time"})
 
+
+def _text(longest: int) -> dict[str, object]:
+    return {"type": "string", "maxLength": longest, "pattern": schemas.NO_NUL}
+
+
 PUT = Operation(
     method="PUT",
     path=_ONE,
@@ -69,8 +74,8 @@ LIST = Operation(
     parameters=(
         Parameter("state", "Only those in this state.", {"enum": [state.value for state in ScheduleState]}),
         Parameter("origin", "Only those made by this.", {"enum": ["api", "file", "code"]}),
-        Parameter("source", "Only those of this source.", {"type": "string", "maxLength": 200}),
-        Parameter("prefix", "Only names that begin with this.", {"type": "string", "maxLength": 128}),
+        Parameter("source", "Only those of this source.", _text(schemas.MAX_SOURCE)),
+        Parameter("prefix", "Only names that begin with this.", _text(schemas.MAX_NAME)),
         *PAGES,
     ),
     replies={200: Reply("A page.", views.SchedulePage)},
@@ -97,7 +102,9 @@ DELETE = Operation(
             "What becomes of the tasks it made that are not over.",
             {"enum": ["keep", "cancel"], "default": "keep"},
         ),
-        Parameter("version", "Only if it has this version.", {"type": "integer", "minimum": 1}),
+        Parameter(
+            "version", "Only if it has this version.", {"type": "integer", "minimum": 1, "maximum": schemas.MAX_VERSION}
+        ),
     ),
     replies={200: Reply("It is gone.", views.DeletedView)},
     problems=(404, 409, 413, 422),
@@ -109,6 +116,7 @@ PAUSE = Operation(
     tag=_TAG,
     summary="Fire no more until it is resumed",
     body=schemas.NoteRequest,
+    is_body_optional=True,
     example={"note": "the warehouse is moving"},
     replies={200: Reply("The schedule.", views.ScheduleView)},
     problems=(404, *_BODY),
@@ -121,6 +129,7 @@ RESUME = Operation(
     summary="Go on with the next time",
     description="Times that went by while it was paused are not made up for; backfill them.",
     body=schemas.NoteRequest,
+    is_body_optional=True,
     example={},
     replies={200: Reply("The schedule.", views.ScheduleView)},
     problems=(404, *_BODY),
@@ -132,6 +141,7 @@ TRIGGER = Operation(
     tag=_TAG,
     summary="Run it now, whatever else it does",
     body=schemas.TriggerRequest,
+    is_body_optional=True,
     example={},
     parameters=(REQUEST_KEY,),
     replies={202: Reply("The task that was made.", views.TriggeredView)},
@@ -196,6 +206,10 @@ PREVIEW_STORED = Operation(
     replies={200: Reply("Its words and its next times.", views.PreviewView)},
     problems=(404, 422),
 )
+#: What can be done with a schedule that was made.
+NEXT_OF_SCHEDULE = [
+    each.name for each in (GET, PAUSE, RESUME, TRIGGER, BACKFILL, BACKFILLS, RUNS, PREVIEW_STORED, DELETE)
+]
 
 _CALENDAR = "/v1/calendars/{name}"
 LIST_CALENDARS = Operation(

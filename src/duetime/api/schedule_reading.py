@@ -19,13 +19,17 @@ from duetime.model.schedule import (
 )
 from duetime.model.task import NewTask, Options
 from duetime.model.template import FIELDS, unknown_fields
-from duetime.recurrence import Spec
+from duetime.recurrence import LATEST_YEAR, Spec
 
 _NAME = re.compile(NAME_PATTERN[1:-1])
 _RIGHT_NAME = "use 1 to 128 letters, digits and . _ : / -, beginning with a letter or digit"
 # The encoder does not know the durations, which are numbers.
 _encode = msgspec.json.Encoder(enc_hook=float).encode
 _NO_TASK = msgspec.Raw(b"{}")
+
+
+#: These stand for calls of their own behind /v1/schedules/.
+_TAKEN = ("batch", "preview")
 
 
 def check_name(name: str) -> str:
@@ -50,7 +54,8 @@ def read_times(asked: ScheduleTimes) -> ScheduleBody:
 
 def read_schedule(reader: TaskReader, tenant: int, name: str, asked: ScheduleRequest, now: datetime) -> NewSchedule:
     """The schedule that is asked for; raises InvalidInput with every field that is wrong."""
-    check_name(name)
+    if check_name(name) in _TAKEN:
+        raise InvalidInput.at("name", f"{name} is the name of a call; take another")
     errors: list[FieldError] = []
     task = _read_task(reader, tenant, name, asked.task, now, errors)
     _check_policies(asked, errors)
@@ -127,6 +132,9 @@ def _read_task(
 
 
 def _check_bounds(asked: ScheduleTimes) -> None:
+    for path, instant in (("start_at", asked.start_at), ("end_at", asked.end_at)):
+        if instant is not None and not 1970 <= instant.year <= LATEST_YEAR:
+            raise InvalidInput.at(path, f"must lie within the years 1970 to {LATEST_YEAR}")
     if asked.start_at is not None and asked.end_at is not None and asked.end_at <= asked.start_at:
         raise InvalidInput.at("end_at", "must be later than start_at")
 

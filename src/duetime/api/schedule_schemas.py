@@ -22,6 +22,11 @@ from duetime.recurrence import CalendarEntry, Dst, Exclusion
 
 MAX_SCHEDULE_BATCH = 1_000
 MAX_PREVIEW = 1_000
+MAX_NAME = 128
+MAX_SOURCE = 200
+MAX_VERSION = 2_147_483_647
+#: PostgreSQL keeps no NUL in a text.
+NO_NUL = "^[^\\u0000]*$"
 _DAY = 86_400.0
 
 
@@ -57,14 +62,26 @@ class ExpiresAfter(Seconds):
 
 Cron = Annotated[
     str,
-    Meta(max_length=1_000, description="Five fields, or six with seconds first; `@daily` …; L, W, #, H."),
+    Meta(
+        max_length=1_000,
+        description="Five fields, or six with seconds first; `@daily` …; L, W, #, H.",
+        extra_json_schema={"format": "cron"},
+    ),
 ]
-RecurrenceRule = Annotated[str, Meta(max_length=1_000, description="An RRULE (RFC 5545), with or without DTSTART.")]
+RecurrenceRule = Annotated[
+    str,
+    Meta(
+        max_length=1_000,
+        description="An RRULE (RFC 5545), with or without DTSTART.",
+        extra_json_schema={"format": "rrule"},
+    ),
+]
+Note = Annotated[str, Meta(max_length=1_000, pattern=NO_NUL)]
 ScheduleName = Annotated[
     str,
     Meta(
         description="The schedule's name.",
-        extra_json_schema={"pattern": NAME_PATTERN, "minLength": 1, "maxLength": 128},
+        extra_json_schema={"pattern": NAME_PATTERN, "minLength": 1, "maxLength": MAX_NAME},
     ),
 ]
 
@@ -81,7 +98,7 @@ class SpecRequest(Struct, forbid_unknown_fields=True):
         list[CalendarEntry], Meta(max_length=100, description="Times by fields, each as a cron field is written.")
     ] = []
     dates: Annotated[
-        list[Annotated[str, Meta(max_length=40)]],
+        list[Annotated[str, Meta(max_length=40, extra_json_schema={"format": "local-time"})]],
         Meta(max_length=1_000, description="Single times: 2027-03-01T09:00 in the schedule's zone, or with an offset."),
     ] = []
     exclude: Annotated[
@@ -116,7 +133,14 @@ class ScheduleTimes(Struct, forbid_unknown_fields=True):
     """When a schedule fires."""
 
     spec: SpecRequest
-    timezone: Annotated[str, Meta(max_length=100, description="An IANA time zone, as Europe/Berlin.")] = "UTC"
+    timezone: Annotated[
+        str,
+        Meta(
+            max_length=100,
+            description="An IANA time zone, as Europe/Berlin.",
+            extra_json_schema={"format": "timezone"},
+        ),
+    ] = "UTC"
     dst: Dst = field(default_factory=Dst)
     jitter: Jitter = cast(Jitter, 0.0)
     start_at: Instant | None = None
@@ -134,11 +158,13 @@ class ScheduleRequest(ScheduleTimes, forbid_unknown_fields=True, kw_only=True):
     catchup_rate: Annotated[float, Meta(ge=0.01, le=1_000, description="Late fires a second.")] | UnsetType = UNSET
     pause_on_failure: bool = False
     paused: bool | None = None
-    note: Annotated[str, Meta(max_length=1_000)] | None = None
+    note: Note | None = None
     origin: Literal["api", "file", "code"] = "api"
-    source: Annotated[str, Meta(max_length=200, description="Which file set or program it comes from.")] = ""
+    source: Annotated[
+        str, Meta(max_length=MAX_SOURCE, pattern=NO_NUL, description="Which file set or program it comes from.")
+    ] = ""
     version: Annotated[
-        Annotated[int, Meta(ge=0, le=2_147_483_647)] | None,
+        Annotated[int, Meta(ge=0, le=MAX_VERSION)] | None,
         Meta(description="The version that is replaced; 0: there must be none. Another one is a 409."),
     ] = None
     force: Annotated[bool, Meta(description="Take over a schedule of another origin.")] = False
@@ -152,6 +178,18 @@ class ScheduleBatchRequest(Struct, forbid_unknown_fields=True):
     items: Annotated[list[NamedScheduleRequest], Meta(max_length=MAX_SCHEDULE_BATCH)]
 
 
+class NameAlone(Struct):
+    """An item of which nothing but its name is read."""
+
+    name: str = ""
+
+
+class RawScheduleBatch(Struct, forbid_unknown_fields=True):
+    """The same before its items are read, each on its own merits."""
+
+    items: Annotated[list[Raw], Meta(max_length=MAX_SCHEDULE_BATCH)]
+
+
 class PreviewRequest(ScheduleRequest, forbid_unknown_fields=True, kw_only=True, rename={"from_": "from"}):
     """When a schedule would fire: its times, or all of it, to be judged as a whole."""
 
@@ -163,7 +201,7 @@ class PreviewRequest(ScheduleRequest, forbid_unknown_fields=True, kw_only=True, 
 
 
 class NoteRequest(Struct, forbid_unknown_fields=True):
-    note: Annotated[str, Meta(max_length=1_000)] | None = None
+    note: Note | None = None
 
 
 class TriggerRequest(Struct, forbid_unknown_fields=True):

@@ -6,20 +6,25 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import get_args
 
 from duetime.api import schedule_operations as operations
 from duetime.api import schedule_views as views
-from duetime.api.filters import read_one, read_page, read_time
-from duetime.api.http import Answer, Request, Route, json_answer, make_decoder
+from duetime.api.filters import read_number, read_one, read_page, read_time
+from duetime.api.http import Answer, Request, Route, decode_json, json_answer, make_decoder, read_uuid
 from duetime.api.problems import problem_of
 from duetime.api.schedule_reading import check_name, read_schedule, read_times
 from duetime.api.schedule_schemas import (
+    MAX_NAME,
     MAX_PREVIEW,
+    MAX_SOURCE,
+    MAX_VERSION,
     BackfillRequest,
+    NameAlone,
     NamedScheduleRequest,
     NoteRequest,
     PreviewRequest,
-    ScheduleBatchRequest,
+    RawScheduleBatch,
     ScheduleRequest,
     TriggerRequest,
 )
@@ -28,17 +33,20 @@ from duetime.api.validation import TaskReader
 from duetime.clock import from_ms, to_ms_rounded_up
 from duetime.database.pool import Database
 from duetime.errors import DuetimeError, InvalidInput, NotFound
+from duetime.ids import due_ms_of
 from duetime.lifecycle.backfill import Backfills
 from duetime.lifecycle.schedules import Put, Schedules
 from duetime.lifecycle.state import read_states
 from duetime.lifecycle.stored_schedule import NewSchedule, StoredSchedule
-from duetime.model.schedule import FireOutcome, ScheduleState, cause_word, decode_body
+from duetime.model.schedule import FireOutcome, Origin, ScheduleBody, ScheduleState, cause_word, decode_body
 from duetime.recurrence import Recurrence
 
 NEXT_FIRES = 5
 
 _decode_schedule = make_decoder(ScheduleRequest)
-_decode_batch = make_decoder(ScheduleBatchRequest)
+_decode_batch = make_decoder(RawScheduleBatch)
+_decode_item = make_decoder(NamedScheduleRequest)
+_decode_name = make_decoder(NameAlone)
 _decode_preview = make_decoder(PreviewRequest)
 _decode_note = make_decoder(NoteRequest)
 _decode_trigger = make_decoder(TriggerRequest)
@@ -89,19 +97,20 @@ class ScheduleCalls:
         asked = await request.json(_decode_batch)
         tenant, now = request.caller.tenant, self.database.clock.now()
         results: list[NewSchedule | Put | DuetimeError] = []
-        names: set[str] = set()
-        for item in asked.items:
+        names: list[str] = []
+        for raw in asked.items:
+            names.append(_name_of(bytes(raw)))
             try:
-                if item.name in names:
+                item = decode_json(_decode_item, bytes(raw))
+                if item.name in names[:-1]:
                     raise InvalidInput.at("name", f"{item.name} stands twice in this batch")
-                names.add(item.name)
                 results.append(read_schedule(self.reader, tenant, item.name, item, now))
             except DuetimeError as error:
                 results.append(error)
         good = [each for each in results if isinstance(each, NewSchedule)]
         done = iter(await self.schedules.put(tenant, good) if good else [])
         ended = [next(done) if isinstance(each, NewSchedule) else each for each in results]
-        return json_answer(200, _batch_answer(asked.items, ended))
+        return json_answer(200, _batch_answer(names, ended))
 
     async def preview(self, request: Request) -> Answer:
         request.query()
@@ -122,16 +131,14 @@ class ScheduleCalls:
     async def page(self, request: Request) -> Answer:
         query = request.query()
         cursor, limit = read_page(query)
-        state = read_one(query, "state")
-        if state is not None and state not in set(ScheduleState):
-            raise InvalidInput.at("state", f"must be one of {', '.join(ScheduleState)}")
+        state = _choice(query, "state", tuple(ScheduleState))
         found = await self.schedules.page(
             request.caller.tenant,
             after=_read_name_cursor(cursor),
             limit=limit + 1,
-            prefix=_text(query, "prefix"),
-            origin=_text(query, "origin"),
-            source=_text(query, "source"),
+            prefix=_text(query, "prefix", MAX_NAME),
+            origin=_choice(query, "origin", get_args(Origin)),
+            source=_text(query, "source", MAX_SOURCE),
             state=None if state is None else ScheduleState(state),
         )
         # One more than the page: its presence is the "next" link.
@@ -144,13 +151,11 @@ class ScheduleCalls:
 
     async def preview_stored(self, request: Request) -> Answer:
         query = request.query()
-        count = read_one(query, "count") or "10"
-        if not (count.isascii() and count.isdigit() and len(count) <= 4 and 1 <= int(count) <= MAX_PREVIEW):
-            raise InvalidInput.at("count", f"must be a number from 1 to {MAX_PREVIEW}")
+        count = read_number(query, "count", MAX_PREVIEW) or 10
         from_ms = read_time(query, "from")
         _, recurrence = await self.schedules.recurrence(await self._find(request))
         start_ms = self.database.clock.now_ms() if from_ms is None else from_ms
-        return json_answer(200, views.PreviewView(recurrence.words, _fires(recurrence, start_ms, int(count))))
+        return json_answer(200, views.PreviewView(recurrence.words, _fires(recurrence, start_ms, count)))
 
     async def list_runs(self, request: Request) -> Answer:
         query = request.query()
@@ -189,13 +194,8 @@ class ScheduleCalls:
             return view
         view.words = recurrence.words
         view.next_fires = []
-        if schedule.state is ScheduleState.ACTIVE and schedule.next_ms is not None and body.spec.after is not None:
-            at = from_ms(schedule.next_ms)
-            view.next_fires = [views.FireView(at, at.isoformat(), "at once" if not schedule.fired else None)]
-        elif schedule.state is ScheduleState.ACTIVE and schedule.next_ms is not None:
-            # Also those that are tasks already and wait for their time.
-            after_ms = min(schedule.next_ms - 1, self.database.clock.now_ms())
-            view.next_fires = _fires(recurrence, after_ms, NEXT_FIRES, fires_only=True)
+        if schedule.state is ScheduleState.ACTIVE and schedule.next_ms is not None:
+            view.next_fires = _next_fires(schedule, body, recurrence, self.database.clock.now_ms())
         return view
 
     # Steering
@@ -203,17 +203,13 @@ class ScheduleCalls:
     async def delete(self, request: Request) -> Answer:
         query = request.query()
         await request.no_body()
-        tasks = read_one(query, "tasks") or "keep"
-        if tasks not in ("keep", "cancel"):
-            raise InvalidInput.at("tasks", "must be keep or cancel")
-        version = read_one(query, "version")
-        if version is not None and not (version.isascii() and version.isdigit() and len(version) < 10):
-            raise InvalidInput.at("version", "must be a number")
+        tasks = _choice(query, "tasks", ("keep", "cancel"))
+        version = read_number(query, "version", MAX_VERSION)
         schedule = await self._find(request)
         cancelled = await self.schedules.delete(
             schedule.tenant,
             schedule.name,
-            expected_version=None if version is None else int(version),
+            expected_version=version,
             cancels=tasks == "cancel",
         )
         return json_answer(200, views.DeletedView(schedule.name, cancelled))
@@ -267,14 +263,20 @@ class ScheduleCalls:
         return json_answer(200, await self.backfills.cancel(await self._find(request), _backfill_id(request)))
 
 
-def _batch_answer(
-    items: Sequence[NamedScheduleRequest], ended: Sequence[Put | DuetimeError]
-) -> views.ScheduleBatchAnswer:
+def _name_of(item: bytes) -> str:
+    """The name under which its result stands; empty if it has none."""
+    try:
+        return decode_json(_decode_name, item).name
+    except DuetimeError:
+        return ""
+
+
+def _batch_answer(names: Sequence[str], ended: Sequence[Put | DuetimeError]) -> views.ScheduleBatchAnswer:
     results = [
-        views.PutResult(item.name, error=problem_of(each))
+        views.PutResult(name, error=problem_of(each))
         if isinstance(each, DuetimeError)
-        else views.PutResult(item.name, each.version, each.word)
-        for item, each in zip(items, ended, strict=True)
+        else views.PutResult(name, each.version, each.word)
+        for name, each in zip(names, ended, strict=True)
     ]
     rejected = sum(each.error is not None for each in results)
     return views.ScheduleBatchAnswer(results, len(results) - rejected, rejected)
@@ -323,6 +325,21 @@ def _fires(recurrence: Recurrence, after_ms: int, count: int, *, fires_only: boo
     ]
 
 
+def _next_fires(
+    schedule: StoredSchedule, body: ScheduleBody, recurrence: Recurrence, now_ms: int
+) -> list[views.FireView]:
+    next_ms = schedule.next_ms or now_ms
+    if body.spec.after is not None:
+        # Those behind it are counted from the ends of runs that have not begun.
+        return [views.FireView(from_ms(next_ms), recurrence.local(next_ms), None)]
+    count = NEXT_FIRES
+    if body.max_fires is not None:
+        # Tasks that wait for their time are counted as fired, and are shown.
+        waiting = sum(due_ms_of(task) > now_ms for task in schedule.recent)
+        count = min(count, body.max_fires - schedule.fired + waiting)
+    return _fires(recurrence, min(next_ms - 1, now_ms), count, fires_only=True)
+
+
 def _ms(path: str, instant: datetime) -> int:
     try:
         moment = to_ms_rounded_up(instant)
@@ -347,10 +364,17 @@ def _backfill_id(request: Request) -> int:
     return int(text)
 
 
-def _text(query: dict[str, list[str]], name: str) -> str | None:
+def _choice(query: dict[str, list[str]], name: str, choices: Sequence[str]) -> str | None:
     text = read_one(query, name)
-    if text is not None and "\0" in text:
-        raise InvalidInput.at(name, "must not hold a NUL")
+    if text is not None and text not in choices:
+        raise InvalidInput.at(name, f"must be one of {', '.join(choices)}")
+    return text
+
+
+def _text(query: dict[str, list[str]], name: str, longest: int) -> str | None:
+    text = read_one(query, name)
+    if text is not None and ("\0" in text or len(text) > longest):
+        raise InvalidInput.at(name, f"must have at most {longest} characters and no NUL")
     return text
 
 
@@ -369,7 +393,7 @@ def _read_name_cursor(cursor: str | None) -> str:
 
 
 def _read_moment_cursor(cursor: str | None) -> uuid.UUID:
-    try:
-        return uuid.UUID(int=(1 << 128) - 1) if cursor is None else uuid.UUID(cursor)
-    except ValueError as error:
-        raise InvalidInput.at("cursor", "not a cursor of this list; use `next` of the page before, or none") from error
+    moment = uuid.UUID(int=(1 << 128) - 1) if cursor is None else read_uuid(cursor)
+    if moment is None:
+        raise InvalidInput.at("cursor", "not a cursor of this list; use `next` of the page before, or none")
+    return moment

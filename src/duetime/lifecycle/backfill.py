@@ -109,7 +109,13 @@ class Backfills:
             log.warning("a backfill waits: its schedule cannot be read", schedule=row["name"], error=str(error))
             return []
         now_ms = self._database.clock.now_ms()
-        most = max(1, min(MAX_STEP, int(row["rate"] * seconds)))
+        at_once = max(1.0, row["rate"] * seconds)
+        # What it may have made by now, so that neither a rate below one nor a step too many exceeds it.
+        elapsed = max(0.0, now_ms / 1000 - row["created_at"].timestamp())
+        allowed = int(at_once + elapsed * row["rate"]) - row["created"]
+        most = min(MAX_STEP, int(at_once), allowed)
+        if most < 1:
+            return []
         step_ms = 1000.0 / row["rate"]
         times: list[tuple[int, int, int]] = []
         for fire in recurrence.between(row["reached_ms"] + 1, row["to_ms"]):

@@ -219,13 +219,14 @@ class Schedules:
 
     async def _change(self, tenant: int, wanted: NewSchedule) -> Put:
         task_lane = self._lanes.find(wanted.task.lane) or await self._lanes.ensure(wanted.task.lane)
+        recurrence = await self.compile(tenant, wanted.name, wanted.body)
+        await self._prepare(wanted.body, recurrence)
         async with self._database.connection() as connection, connection.transaction():
             stored, now_ms = await _lock(connection, tenant, wanted.name)
             _check_expected(wanted, stored)
             changed = _changed(stored, wanted, task_lane)
             if changed == stored:
                 return Put("unchanged", stored.version)
-            recurrence = await self.compile(tenant, wanted.name, wanted.body)
             if not changed.is_paused and first_fire(wanted.body, recurrence, now_ms) is None:
                 raise never_fires()
             await _write(connection, changed, step=1)
@@ -242,28 +243,55 @@ class Schedules:
         return await self._steer(tenant, name, note, is_paused=False)
 
     async def _steer(self, tenant: int, name: str, note: str | None, *, is_paused: bool) -> StoredSchedule:
-        wakes: list[uuid.UUID] = []
-        async with self._database.connection() as connection, connection.transaction():
-            stored, now_ms = await _lock(connection, tenant, name)
-            changed = replace(stored, is_paused=is_paused, note=note)
-            if changed != stored:
-                await _write(connection, changed, step=0)
-            if stored.is_paused != is_paused:
-                # A run that failed for good is no reason to pause again.
-                states = await read_states(self._database, changed.recent)
-                changed = replace(changed, recent=[task for task in changed.recent if states.get(task) in _OPEN])
-                body, recurrence = await self.recurrence(changed) if not is_paused else (None, None)
-                wakes = await self._replan(connection, changed, body, recurrence, now_ms)
-        self._wake(wakes)
-        return await self.find(tenant, name)
+        for _ in range(_TRIES):
+            seen = await self.find(tenant, name)
+            body, recurrence = (None, None) if is_paused else await self._foresee(seen)
+            states = await read_states(self._database, seen.recent)
+            over = {task for task in seen.recent if states.get(task) not in _OPEN}
+            wakes: list[uuid.UUID] = []
+            async with self._database.connection() as connection, connection.transaction():
+                stored, now_ms = await _lock(connection, tenant, name)
+                if not is_paused and (stored.id, stored.version) != (seen.id, seen.version):
+                    continue
+                changed = replace(stored, is_paused=is_paused, note=note)
+                if changed != stored:
+                    await _write(connection, changed, step=0)
+                if stored.is_paused != is_paused:
+                    # A run that failed for good is no reason to pause again.
+                    changed = replace(changed, recent=[task for task in changed.recent if task not in over])
+                    wakes = await self._replan(connection, changed, body, recurrence, now_ms)
+            self._wake(wakes)
+            return await self.find(tenant, name)
+        raise _changes_too_often()
 
     async def replan(self, tenant: int, name: str) -> None:
         """What the schedule leaves out has changed: find its next time anew."""
-        async with self._database.connection() as connection, connection.transaction():
-            stored, now_ms = await _lock(connection, tenant, name)
-            body, recurrence = await self.recurrence(stored)
-            wakes = await self._replan(connection, stored, body, recurrence, now_ms)
-        self._wake(wakes)
+        for _ in range(_TRIES):
+            seen = await self.find(tenant, name)
+            body, recurrence = await self._foresee(seen)
+            async with self._database.connection() as connection, connection.transaction():
+                stored, now_ms = await _lock(connection, tenant, name)
+                if (stored.id, stored.version) != (seen.id, seen.version):
+                    continue
+                wakes = await self._replan(connection, stored, body, recurrence, now_ms)
+            self._wake(wakes)
+            return
+        raise _changes_too_often()
+
+    # Whoever holds a connection waits for no other one: many such would wait for each other.
+
+    async def _foresee(self, schedule: StoredSchedule) -> tuple[ScheduleBody, Recurrence]:
+        """What a change of the schedule needs beside its row, read before the row is locked."""
+        body, recurrence = await self.recurrence(schedule)
+        await self._prepare(body, recurrence)
+        return body, recurrence
+
+    async def _prepare(self, body: ScheduleBody, recurrence: Recurrence) -> None:
+        """Make the partition of the next turn."""
+        now_ms = self._database.clock.now_ms()
+        fire = first_fire(body, recurrence, now_ms)
+        if fire is not None:
+            await self._partitions.ensure([max(fire.at_ms - AHEAD_MS, now_ms)])
 
     async def users_of(self, tenant: int, calendar: str, limit: int, after: str = "") -> list[str]:
         """Schedules that leave this calendar out, by name."""
@@ -389,6 +417,10 @@ def _changed(stored: StoredSchedule, wanted: NewSchedule, task_lane: int) -> Sto
         is_paused=stored.is_paused if wanted.is_paused is None else wanted.is_paused,
         note=wanted.note if wanted.note is not None else stored.note,
     )
+
+
+def _changes_too_often() -> Unavailable:
+    return Unavailable("the schedule is being changed by others all the time; try again")
 
 
 def key_of(tenant: int, name: str) -> str:

@@ -19,8 +19,10 @@ from duetime.recurrence.spec import (
     Spec,
     SpecError,
 )
+from duetime.recurrence.zones import LATEST_YEAR
 
 __all__ = [
+    "LATEST_YEAR",
     "CalendarEntry",
     "Definition",
     "Dst",

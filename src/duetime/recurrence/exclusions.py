@@ -160,7 +160,7 @@ def _named_part(
         raise SpecError(path, "an exclusion is either `from` with `to`, or `cron`, or `calendar`; give one")
     if name not in calendars:
         alike = get_close_matches(name[:100], list(calendars), n=1)
-        hint = f'did you mean "{alike[0]}"?' if alike else "create it first"
+        hint = f'did you mean "{alike[0]}"?' if alike else f"make it first: PUT /v1/calendars/{name[:100]}"
         raise SpecError(f"{path}.calendar", f'there is no calendar "{name[:100]}"; {hint}')
     try:
         return f'calendar "{name}"', _compile_calendar(calendars[name], zone.key)

@@ -65,6 +65,10 @@ class Recurrence:
             self._words = self._describe()
         return self._words
 
+    def local(self, at_ms: int) -> str:
+        """An instant as the clock on the wall shows it, in the definition's zone."""
+        return self._zone.iso(at_ms)
+
     def next(self, after_ms: int) -> Fire | None:
         """The first fire whose nominal time is strictly after this one.
 

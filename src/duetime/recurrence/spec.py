@@ -7,7 +7,7 @@ cached by value.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -31,16 +31,21 @@ class Dst(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     overlap: Literal["first", "last", "both"] = "first"
 
 
+FieldText = Annotated[str, msgspec.Meta(extra_json_schema={"format": "cron-field"})]
+CronText = Annotated[str, msgspec.Meta(extra_json_schema={"format": "cron"})]
+DayText = Annotated[str, msgspec.Meta(extra_json_schema={"format": "local-date"})]
+
+
 class CalendarEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One cron field each; a date must satisfy all of them, day and weekday included."""
 
-    year: str | int | None = None
-    month: str | int | None = None
-    day: str | int | None = None
-    weekday: str | int | None = None
-    hour: str | int | None = None
-    minute: str | int | None = None
-    second: str | int | None = None
+    year: FieldText | Annotated[int, msgspec.Meta(ge=1970, le=2199)] | None = None
+    month: FieldText | Annotated[int, msgspec.Meta(ge=1, le=12)] | None = None
+    day: FieldText | Annotated[int, msgspec.Meta(ge=1, le=31)] | None = None
+    weekday: FieldText | Annotated[int, msgspec.Meta(ge=0, le=7)] | None = None
+    hour: FieldText | Annotated[int, msgspec.Meta(ge=0, le=23)] | None = None
+    minute: FieldText | Annotated[int, msgspec.Meta(ge=0, le=59)] | None = None
+    second: FieldText | Annotated[int, msgspec.Meta(ge=0, le=59)] | None = None
 
 
 class ExclusionRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -48,12 +53,12 @@ class ExclusionRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omi
 
     from_: str | None = msgspec.field(default=None, name="from")
     to: str | None = None
-    cron: str | None = None
+    cron: CronText | None = None
     calendar: str | None = None
 
 
 # A plain text is one whole local day: "2027-12-24".
-Exclusion = str | ExclusionRule
+Exclusion = DayText | ExclusionRule
 
 
 class NamedCalendar(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
