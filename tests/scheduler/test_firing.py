@@ -423,3 +423,23 @@ async def test_deleting_takes_what_was_planned_with_it(engine: Engine, firing: F
     assert await engine.database.fetch("SELECT FROM due") == []
     rows = await engine.database.fetch("SELECT id FROM task")
     assert [row["id"] for row in rows] == [task]
+
+
+async def test_one_that_cannot_be_fired_does_not_keep_the_others_from_it(
+    engine: Engine, firing: Firing, clock: MovableClock
+) -> None:
+    await put(engine, *[schedule_of(engine, name) for name in ("a", "bad", "broken", "z")])
+    # No task can have such a type, and no body such an interval.
+    await engine.database.execute("ALTER TABLE task ADD CHECK (type <> 'bad')")
+    await engine.database.execute("UPDATE schedule SET task_type = 'bad' WHERE name = 'bad'")
+    await engine.database.execute("UPDATE schedule SET definition = '{}' WHERE name = 'broken'")
+    due_ms = (await find(engine, "a")).next_ms
+    assert due_ms is not None
+
+    await go_to(engine, clock, firing, due_ms)
+
+    assert await fired_times(engine, "a") == await fired_times(engine, "z") == [due_ms]
+    for name in ("bad", "broken"):
+        stopped = await find(engine, name)
+        assert stopped.state is ScheduleState.PAUSED
+        assert (stopped.note or "").startswith("paused: ")

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 
+import asyncpg
 import structlog
 
 from duetime.database.partitions import Partitions
@@ -38,6 +39,7 @@ LOOK_EVERY = timedelta(seconds=1)
 SWEEP_EVERY = timedelta(seconds=10)
 SWEEP_BATCH = 2_000
 _LANES_EVERY_SECONDS = 30.0
+_DECIDED_AT_ONCE = 50
 #: How soon to come back to a schedule that somebody was changing.
 _AGAIN_MS = 100
 
@@ -197,14 +199,28 @@ class Firing:
         situations = await read_situations(self._database, found.schedules)
         turns: list[tuple[DueSchedule, Situation, Turn]] = []
         now_ms = self._database.clock.now_ms()
-        for schedule in found.schedules:
+        for place, schedule in enumerate(found.schedules):
             turn = await self._decide(schedule, situations[schedule.id], now_ms)
             if turn is not None:
                 turns.append((schedule, situations[schedule.id], turn))
+            if place % _DECIDED_AT_ONCE == 0:
+                # A herd is decided in pieces, so that requests are answered in between.
+                await asyncio.sleep(0)
         cancelled = [task for _, _, turn in turns for task in turn.cancel]
         if cancelled:
             await self._steering.cancel(cancelled, "its schedule's next run takes its place")
-        fired = await fire(self._database, self._partitions, turns)
+        return await self._carry_out(turns)
+
+    async def _carry_out(self, turns: list[tuple[DueSchedule, Situation, Turn]]) -> list[DueSchedule]:
+        try:
+            fired = await fire(self._database, self._partitions, turns)
+        except asyncpg.PostgresError as error:
+            if len(turns) > 1:
+                # One that the database refuses does not keep the others from firing.
+                middle = len(turns) // 2
+                return await self._carry_out(turns[:middle]) + await self._carry_out(turns[middle:])
+            await self._stop_schedule(turns[0][0], f"paused: the database refuses its tasks: {error}")
+            return []
         self._wake_others(fired.tasks)
         for wake in fired.wakes:
             self._know(lane_of(wake), wake)
@@ -219,11 +235,18 @@ class Firing:
                 schedule.definition,
                 schedule.calendars,
             )
+            turn = take_turn(body, recurrence, situation, now_ms)
         except SpecError as error:
             # The zone or a calendar is gone since the schedule was made.
             await self._stop_schedule(schedule, f"paused: {error.path}: {error.message}")
             return None
-        turn = take_turn(body, recurrence, situation, now_ms)
+        except Unavailable:
+            raise
+        except Exception:
+            # Whatever it is, it is this schedule's alone.
+            log.exception("a schedule cannot be fired", tenant=schedule.tenant, schedule=schedule.name)
+            await self._stop_schedule(schedule, "paused: a fault of the server; its log has more")
+            return None
         if turn.pause is not None:
             await self._stop_schedule(schedule, f"paused: {turn.pause}")
             return None
