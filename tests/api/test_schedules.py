@@ -447,6 +447,14 @@ async def test_a_preview_says_what_a_clock_change_does(api: Api) -> None:
     ]
 
 
+async def test_a_preview_judges_a_whole_schedule(api: Api) -> None:
+    whole = {"spec": {"cron": "0 2 * * *"}, "task": {"type": "report"}, "overlap": "allow", "origin": "file"}
+
+    assert (await _act(api, "/preview", whole))["words"] == "at 02:00 every day, UTC"
+    refused = await api.post("/v1/schedules/preview", {**whole, "task": {"type": "no good"}})
+    assert (refused.status, refused.paths) == (422, ["task.type"])
+
+
 async def test_a_preview_shows_what_is_left_out_and_why(api: Api) -> None:
     await _put_calendar(api, "holidays", "2027-12-24")
     spec = {"cron": "0 9 * * *", "exclude": [{"calendar": "holidays"}, {"cron": "* * * * SAT,SUN"}]}

@@ -115,7 +115,7 @@ class ScheduleCalls:
     async def preview(self, request: Request) -> Answer:
         request.query()
         asked = await request.json(_decode_preview)
-        name = "preview" if asked.name is None else check_name(asked.name)
+        name = "a.preview" if asked.name is None else check_name(asked.name)
         if asked.task is not None:
             body = read_schedule(self.reader, request.caller.tenant, name, asked, self.database.clock.now()).body
         else:
