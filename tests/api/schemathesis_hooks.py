@@ -126,9 +126,9 @@ def _keep_schedules_right(schemas: dict[str, Any]) -> None:
     entry = schemas["CalendarEntry"]["properties"]
     for name in ("year", "month", "day"):
         entry.pop(name)
-    for name in ("ScheduleRequest", "NamedScheduleRequest"):
+    for name in ("ScheduleRequest", "NamedScheduleRequest", "PreviewRequest"):
         # Each is right only with some of the others.
-        for policy in ("catchup_window", "catchup_rate", "version"):
+        for policy in ("catchup_window", "catchup_rate", "version", "misfire"):
             schemas[name]["properties"].pop(policy)
     # A wrong item has its error in its place; the request is right.
     schemas["ScheduleBatchRequest"]["properties"]["items"]["items"] = {}

@@ -546,19 +546,24 @@ async def test_a_pause_unmakes_the_task_that_waits_and_nothing_fires(api: Api) -
 
 
 async def test_a_pause_taken_back_in_time_fires_after_all(api: Api) -> None:
-    at = _text(_soon(4))
-    await _made(api, "hesitant", spec={"dates": [at]})
+    for number in range(5):
+        name, at = f"hesitant-{number}", _text(_soon(5))
+        await _made(api, name, spec={"dates": [at]})
 
-    async def is_planned() -> bool:
-        return bool(await _runs(api, "hesitant"))
+        async def is_planned(name: str = name) -> bool:
+            return bool(await _runs(api, name))
 
-    await until(is_planned)
-    await _act(api, "/hesitant/pause")
-    resumed = await _act(api, "/hesitant/resume")
+        await until(is_planned)
+        await _act(api, f"/{name}/pause")
+        resumed = await _act(api, f"/{name}/resume")
+        if resumed["next_fire_time"] is not None:
+            break
+        # This machine was so busy that the time had gone by: not what this is about.
+        assert await api.stored() == 0
 
     assert resumed["next_fire_time"] == at
-    [leased] = await api.lease()
-    [run] = await _runs(api, "hesitant")
+    [leased] = await api.lease(wait=10)
+    [run] = await _runs(api, name)
     assert (run["task"], run["fire_time"], run["outcome"]) == (leased["id"], at, "fired")
     assert await api.stored() == 1
 

@@ -17,7 +17,7 @@ from plans.explain import ExplainingDatabase, Plans
 from scheduler.schedules import put, schedule_of
 
 BATCH = 40
-MANY = 20_000
+MANY = 5_000
 
 
 @pytest.fixture(params=["never-analysed", "analysed"])
@@ -58,6 +58,9 @@ async def test_a_turn_reads_its_own_rows_and_no_others(engine: Engine) -> None:
             situation = situations[schedule.id]
             turns.append((schedule, situation, take_turn(body, recurrence, situation, now_ms)))
         fired = await fire(database, engine.partitions, turns)
+        if not fired.schedules:
+            # Explaining took so long that the ids were too old.
+            fired = await fire(database, engine.partitions, turns)
         made += len(fired.tasks)
         assert len(fired.schedules) == BATCH
     await peek(database, {row["shard"]: EARLIEST})

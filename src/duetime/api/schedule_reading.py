@@ -145,7 +145,7 @@ def _check_policies(asked: ScheduleRequest, errors: list[FieldError]) -> None:
         errors.append(FieldError("overlap", "a schedule with `after` waits for its run to end; leave overlap out"))
     if asked.spec.after is not None and asked.misfire is not Misfire.FIRE_LATEST:
         errors.append(FieldError("misfire", "a schedule with `after` has no times to miss; leave misfire out"))
-    if asked.misfire is Misfire.FIRE_ALL and asked.overlap is Overlap.SKIP:
+    if asked.misfire is Misfire.FIRE_ALL and asked.overlap is Overlap.SKIP and asked.spec.after is None:
         errors.append(
             FieldError("overlap", "skip would leave out what misfire fire_all makes up for; use buffer_all or allow")
         )
