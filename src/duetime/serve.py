@@ -23,7 +23,7 @@ import structlog
 import uvicorn
 
 from duetime.admin.keys import Keys
-from duetime.admin.tenants import read_signing_secret
+from duetime.admin.tenants import read_rules, read_signing_secret
 from duetime.api.app import App
 from duetime.api.protocol import DuetimeProtocol
 from duetime.cluster.contract import NodeView
@@ -52,11 +52,12 @@ from duetime.scheduler.firing import Firing
 from duetime.scheduler.liveness import Liveness
 from duetime.scheduler.sharing import SharedFeeder
 from duetime.scheduler.upkeep import Upkeep
-from duetime.service import calm_collector
+from duetime.service import Loop, calm_collector
 
 log = structlog.get_logger()
 #: Without an answer of the database for so long, a node says that it is not ready.
 _DATABASE_SILENCE_SECONDS = 5.0
+_RULES_EVERY = timedelta(seconds=0.5)
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,7 @@ class Node:
         self.feeder.schedules = self.firing
         self.liveness = Liveness(database, self.holders, self.onward)
         self.clockwork = Clockwork(database, self.feeder)
+        self._rules_loop = Loop("tenants", self._read_rules, jitter=0.0)
         self.upkeep = Upkeep(
             database,
             self.partitions,
@@ -184,6 +186,8 @@ class Node:
         self.clockwork.loop.start()
         if self.shared is not None:
             await self.shared.join()
+        await self._read_rules()
+        self._rules_loop.start()
         await self.feeder.start()
         await self.firing.start()
         self.liveness.loop.start()
@@ -219,7 +223,7 @@ class Node:
         self._server.should_exit = True
         if self._serving is not None:
             await asyncio.wait([self._serving], timeout=10.0)
-        for loop in (self.liveness.loop, *self.upkeep.loops, self.clockwork.loop):
+        for loop in (self.liveness.loop, *self.upkeep.loops, self._rules_loop, self.clockwork.loop):
             await loop.stop()
         await self.submitter.close()
         await self.settler.close()
@@ -273,6 +277,12 @@ class Node:
                 log.exception("the executor broke; a new one is started")
                 await asyncio.sleep(1.0)
                 self.executor = self._make_executor()
+
+    async def _read_rules(self) -> timedelta:
+        """Weights and suspensions take effect within a second."""
+        rules = await read_rules(self.database)
+        self.feeder.rule(rules.weights, rules.suspended)
+        return _RULES_EVERY
 
     def _wake(self, wakes: Iterable[uuid.UUID]) -> None:
         (self.shared or self.feeder).wake(wakes)

@@ -3,7 +3,7 @@
 import pytest
 
 from duetime.admin.keys import REMEMBER_SECONDS, Keys, create_key, ensure_default, hash_key, revoke_key
-from duetime.admin.tenants import create_tenant, find_tenant, list_tenants, read_signing_secret, shard_of_tenant
+from duetime.admin.tenants import create_tenant, find_tenant, page_tenants, read_signing_secret, shard_of_tenant
 from duetime.database.pool import Database
 from duetime.errors import Conflict, InvalidInput
 
@@ -82,7 +82,7 @@ async def test_a_tenants_name_is_its_own(database: Database) -> None:
         await create_tenant(database, "a")
     assert await find_tenant(database, "a") == tenant
     assert await find_tenant(database, "b") is None
-    assert await list_tenants(database) == [tenant]
+    assert await page_tenants(database, "", 10) == [tenant]
     assert len(await read_signing_secret(database, tenant.id)) == 32
 
 

@@ -4,7 +4,9 @@ import pickle
 import uuid
 from bisect import insort
 from collections import Counter
+from collections.abc import Sequence
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -429,3 +431,64 @@ def test_a_class_that_came_first_does_not_starve_the_others_when_room_is_small()
         core.claimed(plan, {order.lane: [(make_id(3 + number, 1, order.lane), 100)]}, {})
 
     assert served == {256: 100, 512: 800}
+
+
+def serve_tenants(core: Core, tenants: Sequence[int], rounds: int, room: int = 7) -> Counter[int]:
+    """How many rows each tenant gets of an endless backlog."""
+    served = Counter[int]()
+    for number in range(rounds):
+        core.ask(number, ask_for(room=room, tenant=None, kind=Kind.PUSH))
+        plan = core.plan(NOW)
+        if plan is None:
+            continue
+        taken = {}
+        for order in plan.orders:
+            served[order.lane // 256] += order.room
+            taken[order.lane] = [
+                (make_id(NOW, number * 1_000 + place + 2, order.lane), 100) for place in range(order.room)
+            ]
+        core.claimed(plan, taken, {})
+    return served
+
+
+@pytest.mark.parametrize("room", [1, 2, 7, 100])
+def test_tenants_share_by_their_weights(room: int) -> None:
+    core = Core()
+    core.rule({2: 2, 3: 4}, frozenset())
+    for tenant in (1, 2, 3):
+        core.woke(256 * tenant, key_of(tenant=tenant, kind=Kind.PUSH), wake_of(256 * tenant))
+
+    served = serve_tenants(core, (1, 2, 3), 2_000, room)
+
+    whole = sum(served.values())
+    assert whole == 2_000 * room
+    for tenant, weight in ((1, 1), (2, 2), (3, 4)):
+        assert abs(served[tenant] / whole - weight / 7) < 0.05 * weight / 7
+
+
+def test_a_tenant_that_comes_late_catches_up_with_nobody() -> None:
+    core = Core()
+    core.woke(256, key_of(tenant=1, kind=Kind.PUSH), wake_of(256))
+    serve_tenants(core, (1,), 1_000)
+    core.woke(512, key_of(tenant=2, kind=Kind.PUSH), wake_of(512))
+
+    served = serve_tenants(core, (1, 2), 100)
+
+    assert abs(served[1] - served[2]) <= 7
+
+
+def test_nothing_of_a_suspended_tenant_is_planned_or_reserved() -> None:
+    core = Core()
+    suspended, other = key_of(tenant=1), key_of(tenant=2)
+    core.ask(1, ask_for(tenant=1))
+    core.ask(2, ask_for(tenant=2))
+    core.rule({}, frozenset({1}))
+    core.woke(256, suspended, wake_of(256))
+
+    assert core.plan(NOW) is None
+    assert core.describe(256, suspended).is_suspended
+    assert core.reserve({512: (suspended, 1)}, NOW) == {}
+    assert core.reserve({768: (other, 1)}, NOW) == {768: [(2, 1)]}
+
+    assert core.rule({}, frozenset())
+    assert [order.lane for order in plan_of(core).orders] == [256]

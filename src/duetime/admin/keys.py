@@ -2,14 +2,17 @@
 
 A key is shown once, when it is made; only its SHA-256 is stored, which is
 enough because a key is 32 random bytes and cannot be guessed.  `Keys` remembers
-what it looked up for a few seconds, so a revoked key ends within that time.
+what it looked up for a second, so a revoked key ends within that time on every
+node.  What a role may do is said by each operation of the API.
 """
 
 import base64
 import hashlib
 import secrets
 import time
+from collections.abc import Sequence
 from datetime import datetime
+from fnmatch import fnmatchcase
 from typing import Literal, cast, get_args
 
 import asyncpg
@@ -24,7 +27,7 @@ from duetime.errors import Conflict, InvalidInput, NotFound
 Role = Literal["producer", "worker", "operator", "viewer", "admin"]
 ROLES: tuple[Role, ...] = get_args(Role)
 PREFIX = "dt_"
-REMEMBER_SECONDS = 5.0
+REMEMBER_SECONDS = 1.0
 #: What is remembered is small, and a caller can only fill it with keys that exist.
 REMEMBER_AT_MOST = 10_000
 
@@ -38,6 +41,15 @@ class Caller(msgspec.Struct, frozen=True):
     tenant_name: str
     key: int
     role: Role
+    #: Patterns that a task's type and queue must match; none: all do.
+    types: tuple[str, ...] = ()
+    queues: tuple[str, ...] = ()
+
+    def may_use(self, type: str | None, queue: str) -> bool:
+        """Whether the key reaches such tasks; without a type only the queue is judged."""
+        if self.queues and not any(fnmatchcase(queue, pattern) for pattern in self.queues):
+            return False
+        return type is None or not self.types or any(fnmatchcase(type, pattern) for pattern in self.types)
 
 
 class KeyInfo(msgspec.Struct, frozen=True):
@@ -48,6 +60,10 @@ class KeyInfo(msgspec.Struct, frozen=True):
     role: Role
     created_at: datetime
     revoked_at: datetime | None = None
+    name: str = ""
+    types: list[str] = []
+    queues: list[str] = []
+    expires_at: datetime | None = None
 
 
 def mint_key() -> str:
@@ -58,23 +74,66 @@ def hash_key(key: str) -> bytes:
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
 
 
-async def create_key(database: Database, tenant: int, role: Role = "admin") -> tuple[KeyInfo, str]:
+async def create_key(
+    database: Database,
+    tenant: int,
+    role: Role = "admin",
+    *,
+    name: str = "",
+    types: Sequence[str] = (),
+    queues: Sequence[str] = (),
+    expires_at: datetime | None = None,
+    by: int | None = None,
+) -> tuple[KeyInfo, str]:
     """Make a key; the second part is the key itself, which nobody can read again."""
     if role not in ROLES:
         raise InvalidInput.at("role", f"must be one of {', '.join(ROLES)}")
     key = mint_key()
-    rows = await database.run(_SQL["make"], tenant=tenant, hash=hash_key(key), hint=key[:8], role=role)
+    rows = await database.run(
+        _SQL["make"],
+        tenant=tenant,
+        hash=hash_key(key),
+        hint=key[:8],
+        role=role,
+        name=name,
+        types=list(types),
+        queues=list(queues),
+        expires_at=expires_at,
+        by=by,
+    )
     return _info(rows[0]), key
+
+
+async def rotate_key(
+    database: Database, tenant: int, key: int, overlap_seconds: float, *, by: int | None = None
+) -> tuple[KeyInfo, str]:
+    """A key with the same rights, while the old one goes on for a while."""
+    rows = await database.run(_SQL["read_one"], tenant=tenant, key=key) if 0 < key < 1 << 31 else []
+    if not rows or rows[0]["revoked_at"] is not None:
+        raise NotFound(f"there is no valid key {key}")
+    old = _info(rows[0])
+    made = await create_key(
+        database,
+        tenant,
+        old.role,
+        name=old.name,
+        types=old.types,
+        queues=old.queues,
+        expires_at=old.expires_at,
+        by=by,
+    )
+    await database.run(_SQL["let_expire"], tenant=tenant, key=key, seconds=overlap_seconds, by=by)
+    return made
 
 
 async def list_keys(database: Database, tenant: int) -> list[KeyInfo]:
     return [_info(row) for row in await database.run(_SQL["read_of_tenant"], tenant=tenant)]
 
 
-async def revoke_key(database: Database, tenant: int, key: int) -> bytes:
+async def revoke_key(database: Database, tenant: int, key: int, *, by: int | None = None) -> bytes:
     """End a key; returns its hash, so that a `Keys` can forget it at once."""
     # Beyond what the column holds there is no key, and PostgreSQL would not even look.
-    rows = await database.run(_SQL["revoke"], tenant=tenant, key=key) if 0 < key < 1 << 31 else []
+    rows = await database.run(_SQL["revoke"], tenant=tenant, key=key, by=by) if 0 < key < 1 << 31 else []
     if not rows:
         raise NotFound(f"there is no key {key}")
     hashed: bytes = rows[0]["hash"]
@@ -91,7 +150,8 @@ async def ensure_default(database: Database) -> tuple[Tenant, str | None]:
             # Another node was quicker.
             tenant = await find_tenant(database, DEFAULT_TENANT)
     assert tenant is not None
-    if any(key.revoked_at is None for key in await list_keys(database, tenant.id)):
+    keys = await list_keys(database, tenant.id)
+    if any(key.revoked_at is None and key.expires_at is None and key.role == "admin" for key in keys):
         return tenant, None
     _, key = await create_key(database, tenant.id, "admin")
     return tenant, key
@@ -121,7 +181,8 @@ class Keys:
             self._callers.pop(hashed, None)
             return None
         row = rows[0]
-        caller = Caller(row["tenant"], row["tenant_name"], row["id"], cast(Role, row["role"]))
+        types, queues = tuple(row["types"]), tuple(row["queues"])
+        caller = Caller(row["tenant"], row["tenant_name"], row["id"], cast(Role, row["role"]), types, queues)
         if len(self._callers) >= REMEMBER_AT_MOST:
             self._callers.clear()
         self._callers[hashed] = (self._monotonic() + REMEMBER_SECONDS, caller)
@@ -144,4 +205,14 @@ class Keys:
 
 
 def _info(row: asyncpg.Record) -> KeyInfo:
-    return KeyInfo(row["id"], row["hint"], cast(Role, row["role"]), row["created_at"], row["revoked_at"])
+    return KeyInfo(
+        row["id"],
+        row["hint"],
+        cast(Role, row["role"]),
+        row["created_at"],
+        row["revoked_at"],
+        row["name"],
+        row["types"],
+        row["queues"],
+        row["expires_at"],
+    )

@@ -1,28 +1,91 @@
 -- name: make
-INSERT INTO api_key (tenant, hash, hint, role)
-VALUES (@tenant::int, @hash::bytea, @hint::text, @role::text)
-RETURNING id, hint, role, created_at, revoked_at;
+WITH made AS (
+    INSERT INTO api_key (tenant, hash, hint, role, name, types, queues, expires_at)
+    VALUES (@tenant::int, @hash::bytea, @hint::text, @role::text, @name::text, @types::text[], @queues::text[],
+            @expires_at::timestamptz)
+ RETURNING *
+),
+noted AS (
+    INSERT INTO audit (tenant, key, action, subject, after)
+    SELECT tenant, @by::int, 'key.create', id::text,
+           jsonb_build_object('role', role, 'name', name, 'types', types, 'queues', queues, 'expires_at', expires_at)
+      FROM made
+)
+SELECT id, hint, role, name, types, queues, created_at, expires_at, revoked_at
+  FROM made;
 
 -- name: find
--- Whose key this is, unless it was revoked.
+-- Whose key this is, unless it was revoked or its time is over.
 -- Index: api_key_hash_key.
-SELECT api_key.id, api_key.role, tenant.id AS tenant, tenant.name AS tenant_name
+SELECT api_key.id, api_key.role, api_key.types, api_key.queues, tenant.id AS tenant, tenant.name AS tenant_name
   FROM api_key
   JOIN tenant
     ON tenant.id = api_key.tenant
  WHERE api_key.hash = @hash::bytea
-   AND api_key.revoked_at IS NULL;
+   AND api_key.revoked_at IS NULL
+   AND (api_key.expires_at IS NULL OR api_key.expires_at > clock_timestamp());
 
 -- name: read_of_tenant
-SELECT id, hint, role, created_at, revoked_at
+SELECT id, hint, role, name, types, queues, created_at, expires_at, revoked_at
   FROM api_key
  WHERE tenant = @tenant::int
  ORDER BY id;
 
+-- name: read_one
+SELECT id, hint, role, name, types, queues, created_at, expires_at, revoked_at
+  FROM api_key
+ WHERE tenant = @tenant::int
+   AND id = @key::int;
+
 -- name: revoke
 -- A key that was revoked stays revoked since then.
-UPDATE api_key
-   SET revoked_at = COALESCE(revoked_at, clock_timestamp())
- WHERE tenant = @tenant::int
-   AND id = @key::int
-RETURNING id, hash;
+WITH old AS MATERIALIZED (
+    SELECT id, revoked_at
+      FROM api_key
+     WHERE tenant = @tenant::int
+       AND id = @key::int
+       FOR UPDATE
+),
+gone AS (
+    UPDATE api_key
+       SET revoked_at = COALESCE(api_key.revoked_at, clock_timestamp())
+      FROM old
+     WHERE api_key.id = old.id
+ RETURNING api_key.id, api_key.hash, api_key.role
+),
+noted AS (
+    INSERT INTO audit (tenant, key, action, subject, before)
+    SELECT @tenant::int, @by::int, 'key.revoke', gone.id::text, jsonb_build_object('role', gone.role)
+      FROM gone
+      JOIN old ON old.id = gone.id
+     WHERE old.revoked_at IS NULL
+)
+SELECT id, hash
+  FROM gone;
+
+-- name: let_expire
+-- The key that was replaced goes on for a while.
+WITH old AS MATERIALIZED (
+    SELECT id, expires_at
+      FROM api_key
+     WHERE tenant = @tenant::int
+       AND id = @key::int
+       AND revoked_at IS NULL
+       FOR UPDATE
+),
+changed AS (
+    UPDATE api_key
+       SET expires_at = LEAST(api_key.expires_at, clock_timestamp() + @seconds::float8 * interval '1 second')
+      FROM old
+     WHERE api_key.id = old.id
+ RETURNING api_key.id, api_key.expires_at
+),
+noted AS (
+    INSERT INTO audit (tenant, key, action, subject, before, after)
+    SELECT @tenant::int, @by::int, 'key.rotate', old.id::text,
+           jsonb_build_object('expires_at', old.expires_at), jsonb_build_object('expires_at', changed.expires_at)
+      FROM old
+      JOIN changed ON changed.id = old.id
+)
+SELECT id
+  FROM changed;

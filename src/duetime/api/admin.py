@@ -1,20 +1,23 @@
 """A tenant's own keys, and the secret that signs calls to its HTTP targets."""
 
 import base64
+import re
 from dataclasses import dataclass
+from datetime import datetime
 
-from duetime.admin.keys import Keys, create_key, list_keys, revoke_key
+from duetime.admin.keys import Keys, create_key, list_keys, revoke_key, rotate_key
 from duetime.admin.tenants import read_signing_secret
 from duetime.api.answers import KeyMade, SecretAnswer
-from duetime.api.auth import need_admin
 from duetime.api.http import Answer, Request, Route, json_answer, make_decoder
-from duetime.api.operations import Operation, Reply
+from duetime.api.operations import ADMINS, OPERATORS, Operation, Reply
 from duetime.api.pages import KeyPage
-from duetime.api.schemas import KeyRequest
+from duetime.api.schemas import KeyRequest, RotateRequest
 from duetime.database.pool import Database
-from duetime.errors import NotFound
+from duetime.errors import InvalidInput, NotFound
 
 _decode_key = make_decoder(KeyRequest)
+_decode_rotate = make_decoder(RotateRequest)
+_PATTERN = re.compile(r"[A-Za-z0-9*?._:/-]{1,128}")
 #: What is secret must not stay in anybody's cache.
 _NO_STORE = ((b"cache-control", b"no-store"),)
 
@@ -22,6 +25,7 @@ LIST_KEYS = Operation(
     method="GET",
     path="/v1/keys",
     name="list_keys",
+    roles=ADMINS,
     tag="Administration",
     summary="List the tenant's API keys",
     description="Never the keys themselves: those are shown once, when they are made.",
@@ -32,6 +36,7 @@ MAKE_KEY = Operation(
     method="POST",
     path="/v1/keys",
     name="make_key",
+    roles=ADMINS,
     tag="Administration",
     summary="Make an API key",
     body=KeyRequest,
@@ -43,9 +48,10 @@ REVOKE_KEY = Operation(
     method="DELETE",
     path="/v1/keys/{id}",
     name="revoke_key",
+    roles=ADMINS,
     tag="Administration",
     summary="Revoke an API key",
-    description="It ends at once on this node, and within five seconds on every other.",
+    description="It ends at once on this node, and within a second on every other.",
     replies={204: Reply("It is revoked.")},
     problems=(403, 404, 413, 422),
 )
@@ -53,6 +59,7 @@ GET_SECRET = Operation(
     method="GET",
     path="/v1/signing-secret",
     name="get_signing_secret",
+    roles=OPERATORS,
     tag="Administration",
     summary="Get the secret that signs calls to the tenant's HTTP targets",
     description="A Standard Webhooks secret; check `webhook-id`, `webhook-timestamp` and `webhook-signature` with "
@@ -60,7 +67,21 @@ GET_SECRET = Operation(
     replies={200: Reply("The secret.", SecretAnswer)},
     problems=(404, 422),
 )
-OPERATIONS = [LIST_KEYS, MAKE_KEY, REVOKE_KEY, GET_SECRET]
+ROTATE_KEY = Operation(
+    method="POST",
+    path="/v1/keys/{id}/rotate",
+    name="rotate_key",
+    roles=ADMINS,
+    tag="Administration",
+    summary="Replace an API key by one with the same rights",
+    description="The old one goes on for `overlap` (an hour), so that its users can change over.",
+    body=RotateRequest,
+    is_body_optional=True,
+    example={"overlap": "1d"},
+    replies={201: Reply("The new key, shown this once.", KeyMade)},
+    problems=(400, 404, 413, 415, 422),
+)
+OPERATIONS = [LIST_KEYS, MAKE_KEY, REVOKE_KEY, ROTATE_KEY, GET_SECRET]
 
 
 @dataclass(frozen=True)
@@ -73,32 +94,70 @@ class Administration:
             Route(LIST_KEYS, self.list),
             Route(MAKE_KEY, self.make),
             Route(REVOKE_KEY, self.revoke),
+            Route(ROTATE_KEY, self.rotate),
             Route(GET_SECRET, self.secret),
         ]
 
     async def list(self, request: Request) -> Answer:
         request.query()
-        need_admin(request.caller)
         return json_answer(200, KeyPage(await list_keys(self.database, request.caller.tenant), None))
 
     async def make(self, request: Request) -> Answer:
         request.query()
-        need_admin(request.caller)
         asked = await request.json(_decode_key)
-        info, key = await create_key(self.database, request.caller.tenant, asked.role)
-        return json_answer(201, KeyMade(info.id, key, info.role), _NO_STORE)
+        _check(asked, self.database.clock.now())
+        caller = request.caller
+        info, key = await create_key(
+            self.database,
+            caller.tenant,
+            asked.role,
+            name=asked.name,
+            types=asked.types,
+            queues=asked.queues,
+            expires_at=asked.expires_at,
+            by=caller.key,
+        )
+        return json_answer(201, KeyMade(info.id, key, info.role, caller.tenant_name), _NO_STORE)
+
+    async def rotate(self, request: Request) -> Answer:
+        request.query()
+        asked = await request.json_or_nothing(_decode_rotate, RotateRequest())
+        caller = request.caller
+        info, key = await rotate_key(
+            self.database, caller.tenant, _key_number(request), float(asked.overlap), by=caller.key
+        )
+        return json_answer(201, KeyMade(info.id, key, info.role, caller.tenant_name), _NO_STORE)
 
     async def revoke(self, request: Request) -> Answer:
         request.query()
-        need_admin(request.caller)
         await request.no_body()
-        text = request.path["id"]
-        if not (text.isascii() and text.isdigit() and len(text) <= 10):
-            raise NotFound(f"there is no key {text[:80]}")
-        self.keys.forget(await revoke_key(self.database, request.caller.tenant, int(text)))
+        caller = request.caller
+        self.keys.forget(await revoke_key(self.database, caller.tenant, _key_number(request), by=caller.key))
         return Answer(204, b"")
 
     async def secret(self, request: Request) -> Answer:
         request.query()
         secret = await read_signing_secret(self.database, request.caller.tenant)
         return json_answer(200, SecretAnswer("whsec_" + base64.b64encode(secret).decode()), _NO_STORE)
+
+
+def _key_number(request: Request) -> int:
+    text = request.path["id"]
+    if not (text.isascii() and text.isdigit() and len(text) <= 10):
+        raise NotFound(f"there is no key {text[:80]}")
+    return int(text)
+
+
+def _check(asked: KeyRequest, now: datetime) -> None:
+    if (asked.types or asked.queues) and asked.role not in ("producer", "worker"):
+        raise InvalidInput.at("role", f"a key with the role {asked.role} reaches all types and queues; leave them out")
+    if asked.types and asked.role == "worker":
+        raise InvalidInput.at("types", "a worker is confined by its queues; leave types out")
+    for field, patterns in (("types", asked.types), ("queues", asked.queues)):
+        for place, pattern in enumerate(patterns):
+            if not _PATTERN.fullmatch(pattern):
+                raise InvalidInput.at(f"{field}[{place}]", "use letters, digits and . _ : / -, and * for any of them")
+    if not asked.name.isprintable():
+        raise InvalidInput.at("name", "use printable characters")
+    if asked.expires_at is not None and asked.expires_at <= now:
+        raise InvalidInput.at("expires_at", "must lie in the future")

@@ -115,6 +115,7 @@ class KeyMade(Struct):
     id: int
     key: str
     role: str
+    tenant: str
 
 
 class SecretAnswer(Struct):

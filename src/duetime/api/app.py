@@ -16,7 +16,7 @@ import structlog
 
 from duetime.admin.keys import Caller, Keys
 from duetime.api.admin import Administration
-from duetime.api.auth import authenticate
+from duetime.api.auth import authenticate, need_role
 from duetime.api.calendars import CalendarCalls
 from duetime.api.cluster import Cluster
 from duetime.api.dead import DeadLetters
@@ -28,6 +28,7 @@ from duetime.api.reference import Reference
 from duetime.api.schedules import ScheduleCalls
 from duetime.api.steer import Steer
 from duetime.api.tasks import Tasks
+from duetime.api.tenants import Tenancy
 from duetime.api.validation import TaskReader
 from duetime.api.workers import Beating, Leasing, Workers
 from duetime.cluster.contract import NodeView
@@ -88,6 +89,7 @@ class App:
                 *ScheduleCalls(database, schedules, backfills, reader).routes(),
                 *CalendarCalls(recurrences, schedules).routes(),
                 *Administration(database, keys).routes(),
+                *Tenancy(database).routes(),
                 *Cluster(nodes).routes(),
                 *Health(is_ready).routes(),
                 *Reference().routes(),
@@ -160,7 +162,10 @@ class App:
             answer.headers += ((b"allow", allowed.encode()),)
             return answer
         headers = dict(scope["headers"])
-        caller = await authenticate(self._keys, headers) if route.operation.needs_key else NOBODY
+        caller = NOBODY
+        if route.operation.needs_key:
+            caller = await authenticate(self._keys, headers)
+            need_role(caller, route.operation.allowed_roles)
         return await route.handler(Request(route.operation, scope, receive, headers, path, caller))
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from duetime.admin.keys import Caller, Keys
+from duetime.admin.keys import ROLES, Caller, Keys
 from duetime.errors import Forbidden, NotFound, Unauthorized
 
 _HOW = "send the header Authorization: Bearer <key>"
@@ -37,6 +37,16 @@ async def _act_for(keys: Keys, caller: Caller, header: bytes) -> Caller:
     return msgspec.structs.replace(caller, tenant=tenant.id, tenant_name=tenant.name)
 
 
-def need_admin(caller: Caller) -> None:
-    if caller.role != "admin":
-        raise Forbidden("this call needs an admin key")
+def need_role(caller: Caller, allowed: frozenset[str]) -> None:
+    if caller.role not in allowed:
+        needed = " or ".join(role for role in ROLES if role in allowed)
+        raise Forbidden(f"this call needs a key with the role {needed}; this one has the role {caller.role}")
+
+
+def need_reach(caller: Caller, type: str | None, queue: str) -> None:
+    """The key must reach tasks of this type and queue."""
+    if not caller.may_use(type, queue):
+        kinds = f"types {', '.join(caller.types)}" if caller.types else "all types"
+        queues = f"queues {', '.join(caller.queues)}" if caller.queues else "all queues"
+        what = f"queue {queue}" if type is None else f"type {type} in queue {queue}"
+        raise Forbidden(f"this key is for {kinds} in {queues}, not for {what[:200]}")

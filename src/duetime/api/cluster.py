@@ -3,9 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from duetime.api.auth import need_admin
 from duetime.api.http import Answer, Request, Route, json_answer
-from duetime.api.operations import Operation, Reply
+from duetime.api.operations import ADMINS, Operation, Reply
 from duetime.api.pages import NodePage
 from duetime.cluster.contract import NodeView
 
@@ -13,6 +12,7 @@ LIST_NODES = Operation(
     method="GET",
     path="/v1/cluster",
     name="list_nodes",
+    roles=ADMINS,
     tag="Administration",
     summary="List the nodes and how many shards each feeds",
     description="As seen by the node that answers. Of nodes that were started one by one, each feeds all shards.",
@@ -31,5 +31,4 @@ class Cluster:
 
     async def list(self, request: Request) -> Answer:
         request.query()
-        need_admin(request.caller)
         return json_answer(200, NodePage(self.nodes(), None))

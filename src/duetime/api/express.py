@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine
 
 from duetime.admin.keys import Caller, Keys, hash_key
 from duetime.api.http import JSON, Answer
+from duetime.api.task_operations import SUBMIT
 from duetime.api.tasks import Tasks
 from duetime.errors import DuetimeError, InvalidInput
 from duetime.lifecycle.gather import DATA_ERRORS
@@ -44,7 +45,7 @@ class Express:
         if not authorization.startswith(_BEARER):
             return False
         caller = self._keys.recall(hash_key(authorization[len(_BEARER) :].decode("latin-1").strip()))
-        if caller is None:
+        if caller is None or caller.role not in SUBMIT.allowed_roles:
             return False
         try:
             asked = self._tasks.read_one(headers, caller, body)

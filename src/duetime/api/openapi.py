@@ -21,6 +21,7 @@ from duetime.api import (
     reference_operations,
     schedule_operations,
     task_operations,
+    tenants,
     worker_operations,
 )
 from duetime.api.answers import Accepted, BatchProblem, Rejected
@@ -35,6 +36,7 @@ OPERATIONS: list[Operation] = [
     *schedule_operations.OPERATIONS,
     *worker_operations.OPERATIONS,
     *admin.OPERATIONS,
+    *tenants.OPERATIONS,
     *cluster.OPERATIONS,
     *health.OPERATIONS,
     *reference_operations.OPERATIONS,
@@ -247,7 +249,10 @@ def _links(operation: Operation, status: int) -> dict[str, Any]:
 
 def _path_parameter(operation: Operation, name: str) -> dict[str, Any]:
     schema: dict[str, Any]
-    if name == "name":
+    if operation.path.startswith("/v1/tenants"):
+        pattern = "^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
+        description, schema = "The tenant's name.", {"type": "string", "pattern": pattern}
+    elif name == "name":
         noun = "calendar" if operation.path.startswith("/v1/calendars") else "schedule"
         description, schema = f"The {noun}'s name.", {"type": "string", "pattern": NAME_PATTERN}
     elif operation.path.startswith("/v1/keys"):

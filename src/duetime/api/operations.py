@@ -9,6 +9,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+#: Who may call what, by the role of the key.
+EVERYONE = frozenset({"producer", "worker", "operator", "viewer", "admin"})
+PRODUCERS = frozenset({"producer", "operator", "admin"})
+WORKERS = frozenset({"worker", "operator", "admin"})
+OPERATORS = frozenset({"operator", "admin"})
+ADMINS = frozenset({"admin"})
+
 
 @dataclass(frozen=True)
 class Parameter:
@@ -55,6 +62,15 @@ class Operation:
     max_body: int = 1024 * 1024
     #: An example of the body, for the reference.
     example: Any = None
+
+    #: Roles whose keys may call it; None: everyone may read, operators may do the rest.
+    roles: frozenset[str] | None = None
+
+    @cached_property
+    def allowed_roles(self) -> frozenset[str]:
+        if self.roles is not None:
+            return self.roles
+        return EVERYONE if self.method == "GET" else OPERATORS
 
     @cached_property
     def query_names(self) -> frozenset[str]:

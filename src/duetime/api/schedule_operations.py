@@ -2,7 +2,7 @@
 
 from duetime.api import schedule_schemas as schemas
 from duetime.api import schedule_views as views
-from duetime.api.operations import Operation, Parameter, Reply
+from duetime.api.operations import EVERYONE, Operation, Parameter, Reply
 from duetime.api.task_operations import PAGES, REQUEST_KEY
 from duetime.lifecycle.backfill import Backfill
 from duetime.model.schedule import ScheduleState
@@ -58,6 +58,7 @@ PREVIEW = Operation(
     method="POST",
     path="/v1/schedules/preview",
     name="preview_schedule",
+    roles=EVERYONE,
     tag=_TAG,
     summary="Say in words and times when a schedule would fire",
     body=schemas.PreviewRequest,

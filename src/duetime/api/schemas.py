@@ -12,7 +12,8 @@ from typing import Annotated, Any, Literal, cast
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
-from duetime.api.seconds import Backoff, Delay, KeyRetention, RetryAfter, RetrySpan, Sla, Timeout, Wait
+from duetime.admin.tenants import MAX_WEIGHT
+from duetime.api.seconds import Backoff, Delay, KeyRetention, Overlapping, RetryAfter, RetrySpan, Sla, Timeout, Wait
 from duetime.model.retry import DEFAULT_RETRY
 from duetime.model.task import Delivery, TaskState
 
@@ -277,7 +278,38 @@ class BeatRequest(Struct, forbid_unknown_fields=True):
     attempts: Annotated[list[HeldAttempt], Meta(max_length=MAX_HELD)] = []
 
 
+Pattern = Annotated[
+    str,
+    _said("A name, in which * stands for any characters.", pattern="^[A-Za-z0-9*?._:/-]{1,128}$", maxLength=128),
+]
+
+
 class KeyRequest(Struct, forbid_unknown_fields=True):
-    """A key to be made, for the tenant that asks."""
+    """A key to be made, for the tenant that asks, or for another one by an admin of all."""
 
     role: Literal["producer", "worker", "operator", "viewer", "admin"] = "admin"
+    name: Annotated[str, Meta(max_length=100, description="What it is for.")] = ""
+    types: Annotated[list[Pattern], Meta(max_length=50, description="Only tasks of these types; for producers.")] = []
+    queues: Annotated[
+        list[Pattern], Meta(max_length=50, description="Only these queues; for producers and workers.")
+    ] = []
+    expires_at: Annotated[Instant | None, Meta(description="Not valid from then on.")] = None
+
+
+class RotateRequest(Struct, forbid_unknown_fields=True):
+    """How long the old key goes on."""
+
+    overlap: Overlapping = cast(Overlapping, 3600.0)
+
+
+class TenantRequest(Struct, forbid_unknown_fields=True):
+    """A tenant; what is left out stays as it is, or is as for a new one."""
+
+    weight: Annotated[
+        Annotated[int, Meta(ge=1, le=MAX_WEIGHT)] | None,
+        Meta(description="Its share of what tenants compete for, beside the others' (1)."),
+    ] = None
+    state: Annotated[
+        Literal["active", "suspended"] | None,
+        Meta(description="`suspended`: nothing of it runs, and nothing is lost."),
+    ] = None

@@ -50,6 +50,11 @@ class KeyRetention(Seconds):
     purpose = "How long the idempotency key is kept"
 
 
+class Overlapping(Seconds):
+    maximum = 90 * _DAY
+    purpose = "How long the key that is replaced stays valid"
+
+
 class Wait(Seconds):
     maximum = 60.0
     purpose = "How long to wait for a task to become due"

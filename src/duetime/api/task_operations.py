@@ -2,7 +2,7 @@
 
 from duetime.api.answers import BatchAnswer, BulkAnswer
 from duetime.api.http import NDJSON
-from duetime.api.operations import Operation, Parameter, Reply
+from duetime.api.operations import PRODUCERS, Operation, Parameter, Reply
 from duetime.api.pages import TaskPage
 from duetime.api.schemas import (
     LABEL_KEY_PATTERN,
@@ -55,6 +55,7 @@ SUBMIT = Operation(
     method="POST",
     path="/v1/tasks",
     name="submit_task",
+    roles=PRODUCERS,
     tag="Tasks",
     summary="Submit a task",
     description="Stored when this is answered: it survives any crash from then on. A task with `target` is sent to "
@@ -72,6 +73,7 @@ SUBMIT_BATCH = Operation(
     method="POST",
     path="/v1/tasks/batch",
     name="submit_tasks",
+    roles=PRODUCERS,
     tag="Tasks",
     summary=f"Submit up to {MAX_BATCH:,} tasks at once",
     description="A JSON array of tasks, or one task a line. Each has its result, in order: a wrong one does not keep "

@@ -18,6 +18,7 @@ from msgspec import Raw
 from duetime.admin.keys import Caller
 from duetime.api import task_operations as operations
 from duetime.api.answers import Accepted, BatchAnswer, BatchProblem, Rejected
+from duetime.api.auth import need_reach
 from duetime.api.batch import read_items
 from duetime.api.filters import read_filter, read_page
 from duetime.api.http import (
@@ -90,6 +91,7 @@ class Tasks:
     def read_one(self, headers: Mapping[bytes, bytes], caller: Caller, body: bytes) -> "Asked":
         now = self.database.clock.now()
         task = self.reader.read(decode_json(_decoder, body), caller.tenant, now, read_trace(headers))
+        need_reach(caller, task.type, task.lane.queue)
         key = read_request_key(headers, now)
         return Asked(task, key, _digest(body) if key else b"")
 
@@ -116,9 +118,13 @@ class Tasks:
         trace = read_trace(request.headers)
         tenant = request.caller.tenant
         results: list[NewTask | DuetimeError] = []
+        is_confined = bool(request.caller.types or request.caller.queues)
         for item in items:
             try:
-                results.append(item if isinstance(item, DuetimeError) else self.reader.read(item, tenant, now, trace))
+                each = item if isinstance(item, DuetimeError) else self.reader.read(item, tenant, now, trace)
+                if is_confined and isinstance(each, NewTask):
+                    need_reach(request.caller, each.type, each.lane.queue)
+                results.append(each)
             except DuetimeError as error:
                 results.append(error)
         await self._ensure_lanes(results)

@@ -16,10 +16,11 @@ from msgspec import Raw
 
 from duetime.api import worker_operations as operations
 from duetime.api.answers import BeatAnswer, LeaseAnswer, LeasedAnswer, SettleAnswer
+from duetime.api.auth import need_reach
 from duetime.api.http import Answer, ClientGoneError, Request, Route, encode, json_answer, make_decoder
 from duetime.api.schemas import BeatRequest, FailureBody, LeaseRequest, Priority, Settlement, SettleRequest
 from duetime.api.validation import check_names, check_worker_name, read_payload
-from duetime.errors import DuetimeError, FieldError, InvalidInput, Unavailable
+from duetime.errors import DuetimeError, FieldError, Forbidden, InvalidInput, Unavailable
 from duetime.lifecycle.holders import BEAT_EVERY_SECONDS, Named
 from duetime.lifecycle.holders import BeatAnswer as HolderAnswer
 from duetime.lifecycle.lanes import Lanes
@@ -97,6 +98,12 @@ class Workers:
             # An empty answer would make the worker ask again at once, until the node is gone.
             raise Unavailable("the node is stopping; ask another one, or this one later")
         queues = None if asked.queues is None else check_names("queues", asked.queues)
+        if request.caller.queues:
+            if queues is None:
+                allowed = ", ".join(request.caller.queues)
+                raise Forbidden(f"this key is for the queues {allowed}; name the queues to lease from")
+            for queue in queues:
+                need_reach(request.caller, None, queue)
         tags = check_names("tags", asked.tags)
         tenant = request.caller.tenant
         holder = await self.holders.register(tenant, asked.worker)

@@ -21,6 +21,10 @@ class _Key(msgspec.Struct):
     role: str
     created_at: datetime
     revoked_at: datetime | None = None
+    expires_at: datetime | None = None
+    name: str = ""
+    types: list[str] = []
+    queues: list[str] = []
 
 
 class _KeyPage(msgspec.Struct):
@@ -52,7 +56,22 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
     create = actions.add_parser("create", help="make a key and print it, this once", allow_abbrev=False)
     create.add_argument("--role", choices=_ROLES, default="admin", metavar="ROLE", help=", ".join(_ROLES) + " (admin)")
+    create.add_argument("--name", default="", metavar="TEXT", help="what it is for")
+    create.add_argument(
+        "--type", action="append", default=[], dest="types", metavar="PATTERN", help="only tasks of such types"
+    )
+    create.add_argument(
+        "--queue", action="append", default=[], dest="queues", metavar="PATTERN", help="only tasks of such queues"
+    )
+    create.add_argument("--expires-at", metavar="TIME", help="not valid from then on, as 2030-01-31T12:00:00Z")
     create.set_defaults(run=lambda given: talk(given, lambda client: _create(client, given)))
+
+    rotate = actions.add_parser(
+        "rotate", help="replace a key by one with the same rights, and print it, this once", allow_abbrev=False
+    )
+    rotate.add_argument("id", type=count, metavar="ID", help="its number in `duetime keys list`")
+    rotate.add_argument("--overlap", default="1h", metavar="DURATION", help="how long the old one goes on (1h)")
+    rotate.set_defaults(run=lambda given: talk(given, lambda client: _rotate(client, given)))
 
     revoke = actions.add_parser("revoke", help="end keys", allow_abbrev=False)
     revoke.add_argument("ids", nargs="+", type=count, metavar="ID", help="its number in `duetime keys list`")
@@ -63,7 +82,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     secret.set_defaults(run=lambda given: talk(given, lambda client: _print_secret(client, given)))
 
-    for parser in (listing, create, revoke, secret):
+    for parser in (listing, create, rotate, revoke, secret):
         add_json_option(parser)
         add_connection_options(parser)
 
@@ -78,10 +97,20 @@ def _list(client: Client, arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_raw(body)
         return 0
-    columns = (Column("ID"), Column("BEGINS"), Column("ROLE"), Column("CREATED"), Column("REVOKED"))
-    Table(columns).add(
+    names = ("ID", "BEGINS", "ROLE", "TYPES", "QUEUES", "CREATED", "EXPIRES", "REVOKED", "NAME")
+    Table(tuple(Column(name) for name in names)).add(
         [
-            (str(key.id), key.hint + "…", key.role, local_time(key.created_at), local_time(key.revoked_at))
+            (
+                str(key.id),
+                key.hint + "…",
+                key.role,
+                " ".join(key.types) or "all",
+                " ".join(key.queues) or "all",
+                local_time(key.created_at),
+                local_time(key.expires_at),
+                local_time(key.revoked_at),
+                key.name,
+            )
             for key in msgspec.json.decode(body, type=_KeyPage).items
         ]
     )
@@ -89,7 +118,17 @@ def _list(client: Client, arguments: argparse.Namespace) -> int:
 
 
 def _create(client: Client, arguments: argparse.Namespace) -> int:
-    body = client.send(Call("POST", "/v1/keys", bytes, msgspec.json.encode({"role": arguments.role})))
+    wanted = {name: getattr(arguments, name) for name in ("role", "name", "types", "queues", "expires_at")}
+    body = client.send(Call("POST", "/v1/keys", bytes, msgspec.json.encode(wanted)))
+    return _show_made(body, arguments)
+
+
+def _rotate(client: Client, arguments: argparse.Namespace) -> int:
+    asked = msgspec.json.encode({"overlap": arguments.overlap})
+    return _show_made(client.send(Call("POST", f"/v1/keys/{arguments.id}/rotate", bytes, asked)), arguments)
+
+
+def _show_made(body: bytes, arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_raw(body)
         return 0

@@ -24,6 +24,8 @@ COMMANDS = {
     "schedules": ("schedules", "what fires when: look at it, set it, steer it, apply files of it"),
     "calendars": ("calendars", "named sets of dates that schedules leave out"),
     "keys": ("keys", "API keys and the signing secret"),
+    "tenants": ("tenants", "the teams on this service: weights, suspend, resume"),
+    "audit": ("audit", "what was done to tenants and keys, by whom"),
     "cluster": ("cluster", "the nodes and how many shards each feeds"),
     "migrate": ("migrate", "bring the database's schema to this version of duetime"),
     "doctor": ("doctor", "check a database: settings, schema, invariants"),

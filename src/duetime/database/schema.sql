@@ -35,7 +35,11 @@ CREATE TABLE duetime.api_key (
     hint text NOT NULL,
     role text DEFAULT 'admin'::text NOT NULL,
     created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
-    revoked_at timestamp with time zone
+    revoked_at timestamp with time zone,
+    name text DEFAULT ''::text NOT NULL,
+    types text[] DEFAULT '{}'::text[] NOT NULL,
+    queues text[] DEFAULT '{}'::text[] NOT NULL,
+    expires_at timestamp with time zone
 );
 
 ALTER TABLE duetime.api_key ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
@@ -61,6 +65,26 @@ CREATE TABLE duetime.attempt (
     result bytea
 )
 PARTITION BY RANGE (task);
+
+CREATE TABLE duetime.audit (
+    id bigint NOT NULL,
+    at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    tenant integer NOT NULL,
+    key integer,
+    action text NOT NULL,
+    subject text NOT NULL,
+    before jsonb,
+    after jsonb
+);
+
+ALTER TABLE duetime.audit ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME duetime.audit_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
 
 CREATE TABLE duetime.backfill (
     id bigint NOT NULL,
@@ -292,7 +316,9 @@ CREATE TABLE duetime.tenant (
     weight integer DEFAULT 1 NOT NULL,
     shard smallint NOT NULL,
     signing_secret bytea NOT NULL,
-    created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
+    created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    state text DEFAULT 'active'::text NOT NULL,
+    updated_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
 );
 
 ALTER TABLE duetime.tenant ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
@@ -312,6 +338,9 @@ ALTER TABLE ONLY duetime.api_key
 
 ALTER TABLE ONLY duetime.attempt
     ADD CONSTRAINT attempt_pkey PRIMARY KEY (lane, task, number);
+
+ALTER TABLE ONLY duetime.audit
+    ADD CONSTRAINT audit_pkey PRIMARY KEY (id);
 
 ALTER TABLE ONLY duetime.backfill
     ADD CONSTRAINT backfill_pkey PRIMARY KEY (id);
@@ -378,6 +407,8 @@ ALTER TABLE ONLY duetime.tenant
 
 ALTER TABLE ONLY duetime.tenant
     ADD CONSTRAINT tenant_pkey PRIMARY KEY (id);
+
+CREATE INDEX audit_tenant ON duetime.audit USING btree (tenant, id);
 
 CREATE INDEX backfill_running ON duetime.backfill USING btree (lane) WHERE (state = 'running'::text);
 

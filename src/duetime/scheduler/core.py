@@ -11,7 +11,7 @@ row that only one can take.
 
 import heapq
 import uuid
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from duetime.ids import EARLIEST, due_ms_of
@@ -26,6 +26,8 @@ CLASS_SHARES = {
 }
 MAX_ROWS_PER_CLAIM = 2_000
 MAX_LANES_PER_CLAIM = 500
+#: Up to this room, rows that all tenants compete for are dealt out one by one.
+SMALL_ROOM = 32
 #: With more lanes due than this nothing is reserved: looking through them would cost more than it saves.
 MAX_LANES_PER_RESERVE = 64
 #: A claim brings payloads along; keep what one statement carries within this.
@@ -99,6 +101,8 @@ class LaneStatus:
     waiting_polls: int
     room: int
     is_known: bool
+    #: Its tenant is suspended.
+    is_suspended: bool = False
 
 
 @dataclass
@@ -113,7 +117,18 @@ class Core:
         self._heap: list[tuple[int, int]] = []
         self._due: dict[tuple[Kind, int], dict[int, _Work]] = {}
         self._asks: dict[int, _Asked] = {}
+        #: Rows served, each divided by the tenant's weight.
         self._served: dict[tuple[Kind, int], float] = {}
+        self._weights: Mapping[int, int] = {}
+        self._suspended: frozenset[int] = frozenset()
+
+    # Tenants
+
+    def rule(self, weights: Mapping[int, int], suspended: frozenset[int]) -> bool:
+        """Weights of tenants (1 where none is given), and those of whom nothing runs; whether anything changed."""
+        has_changed = (weights, suspended) != (self._weights, self._suspended)
+        self._weights, self._suspended = weights, suspended
+        return has_changed
 
     # Lanes
 
@@ -180,7 +195,8 @@ class Core:
 
     def describe(self, lane: int, key: LaneKey) -> LaneStatus:
         fitting = [asked.ask.room for asked in self._asks.values() if asked.ask.fits(key)]
-        return LaneStatus(bool(fitting), len(fitting), sum(fitting), lane in self._work)
+        is_suspended = key.tenant in self._suspended
+        return LaneStatus(bool(fitting), len(fitting), sum(fitting), lane in self._work, is_suspended)
 
     # Decisions
 
@@ -244,7 +260,7 @@ class Core:
             return seats
         for lane, (key, count) in wanted.items():
             work = self._work.get(lane)
-            if work is not None and (work.is_flying or self._is_due(work)):
+            if key.tenant in self._suspended or (work is not None and (work.is_flying or self._is_due(work))):
                 continue
             dealt = _deal(count, [number for number in left if self._asks[number].ask.fits(key)], left)
             if dealt:
@@ -266,7 +282,11 @@ class Core:
         return self._asks[number].ask.holder
 
     def _has_due_for(self, ask: Ask) -> bool:
-        places = [place for place in self._due if place[0] is ask.kind and ask.tenant in (None, place[1])]
+        places = [
+            place
+            for place in self._due
+            if place[0] is ask.kind and ask.tenant in (None, place[1]) and place[1] not in self._suspended
+        ]
         works = [work for place in places for work in self._due[place].values()]
         return len(works) > MAX_LANES_PER_RESERVE or any(ask.fits(work.key) for work in works)
 
@@ -287,7 +307,7 @@ class Core:
         if rows:
             work.served += len(rows) / CLASS_SHARES[work.key.priority]
             place = (work.key.kind, work.key.tenant)
-            self._served[place] = self._served.get(place, 0.0) + len(rows)
+            self._served[place] = self._served.get(place, 0.0) + len(rows) / self._weights.get(place[1], 1)
             work.hint = max(work.hint, rows[-1][0])
             mean = sum(size for _, size in rows) / len(rows)
             work.mean_bytes += (mean - work.mean_bytes) * 0.3
@@ -348,7 +368,11 @@ class Core:
             else:
                 tenants.setdefault((asked.ask.kind, asked.ask.tenant), []).append(number)
         by_lane: dict[int, list[int]] = {}
-        places = [place for place in self._due if place in tenants or place[0] in everywhere]
+        places = [
+            place
+            for place in self._due
+            if (place in tenants or place[0] in everywhere) and place[1] not in self._suspended
+        ]
         if not places:
             return {}
         for place in sorted(places, key=lambda place: self._served.get(place, 0.0)):
@@ -365,7 +389,11 @@ class Core:
 
     def _share_out(self, by_lane: dict[int, list[int]]) -> list[Order]:
         room = min(MAX_ROWS_PER_CLAIM, sum(self._asks[number].ask.room for number in set().union(*by_lane.values())))
-        shares = _shares([self._work[lane] for lane in by_lane], room)
+        works = [self._work[lane] for lane in by_lane]
+        if room <= SMALL_ROOM and all(asked.ask.tenant is None for asked in self._asks.values()):
+            shares = self._turns(works, room)
+        else:
+            shares = _shares(works, room, self._weights)
         left = {number: asked.ask.room for number, asked in self._asks.items()}
         bytes_left = float(MAX_BYTES_PER_CLAIM)
         orders = []
@@ -379,18 +407,32 @@ class Core:
                 orders.append(Order(lane, work.hint, count, tuple(slots)))
         return orders
 
+    def _turns(self, works: Sequence[_Work], room: int) -> dict[int, int]:
+        """Row by row to who has had least: where the room is small, rounding would make weights meaningless."""
+        tenants = {work.key.tenant: self._served.get((work.key.kind, work.key.tenant), 0.0) for work in works}
+        served = {work.lane: work.served for work in works}
+        shares = dict.fromkeys(served, 0)
+        for _ in range(room):
+            tenant = min(tenants, key=tenants.__getitem__)
+            work = min((each for each in works if each.key.tenant == tenant), key=lambda each: served[each.lane])
+            shares[work.lane] += 1
+            tenants[tenant] += 1 / self._weights.get(tenant, 1)
+            served[work.lane] += 1 / CLASS_SHARES[work.key.priority]
+        return shares
 
-def _shares(works: Iterable[_Work], room: int) -> dict[int, int]:
-    """How much of the room each lane may use: tenants alike, classes by their share, each at least one."""
+
+def _shares(works: Iterable[_Work], room: int, weights: Mapping[int, int]) -> dict[int, int]:
+    """How much of the room each lane may use: tenants by weight, classes by their share, each at least one."""
     by_tenant: dict[int, list[_Work]] = {}
     for work in works:
         by_tenant.setdefault(work.key.tenant, []).append(work)
+    all_weights = sum(weights.get(tenant, 1) for tenant in by_tenant)
     shares = {}
-    for tenant_works in by_tenant.values():
-        of_tenant = room / len(by_tenant)
-        weights = sum(CLASS_SHARES[work.key.priority] for work in tenant_works)
+    for tenant, tenant_works in by_tenant.items():
+        of_tenant = room * weights.get(tenant, 1) / all_weights
+        classes = sum(CLASS_SHARES[work.key.priority] for work in tenant_works)
         for work in tenant_works:
-            shares[work.lane] = max(1, round(of_tenant * CLASS_SHARES[work.key.priority] / weights))
+            shares[work.lane] = max(1, round(of_tenant * CLASS_SHARES[work.key.priority] / classes))
     return shares
 
 

@@ -193,6 +193,11 @@ class Feeder:
                 self._core.woke(lane, key, wake)
                 self._changed.set()
 
+    def rule(self, weights: Mapping[int, int], suspended: frozenset[int]) -> None:
+        """What tenants may have from now on."""
+        if self._core.rule(weights, suspended):
+            self._changed.set()
+
     async def describe(self, lane: int) -> LaneStatus:
         """Who serves a lane: holders that wait now, or that asked for such work lately."""
         key = self._lanes.key_of(lane)

@@ -25,7 +25,9 @@ SQL = load(__package__, "explain.sql")
 
 MAX_COUNTED = 1_000
 
-Reason = Literal["time", "paused", "dependency", "no_worker", "no_node", "position", "running", "dead", "over"]
+Reason = Literal[
+    "time", "paused", "dependency", "suspended", "no_worker", "no_node", "position", "running", "dead", "over"
+]
 
 
 class LaneStatus(Protocol):
@@ -39,6 +41,8 @@ class LaneStatus(Protocol):
     def room(self) -> int: ...
     @property
     def is_known(self) -> bool: ...
+    @property
+    def is_suspended(self) -> bool: ...
 
 
 class LaneFeeder(Protocol):
@@ -96,6 +100,7 @@ class _Lane:
     has_holders: bool
     has_room: bool
     has_node: bool = True
+    is_suspended: bool = False
 
 
 async def _look_ahead(database: Database, feeder: LaneFeeder | None, key: LaneKey, row: asyncpg.Record) -> _Lane:
@@ -106,7 +111,8 @@ async def _look_ahead(database: Database, feeder: LaneFeeder | None, key: LaneKe
     status = await feeder.describe(row["lane"])
     if status is None:
         return _Lane(key, position, True, False, has_node=False)
-    return _Lane(key, position, status.has_holders or seen["is_served"], status.room > 0)
+    has_holders = status.has_holders or seen["is_served"]
+    return _Lane(key, position, has_holders, status.room > 0, is_suspended=status.is_suspended)
 
 
 def _reasons(row: asyncpg.Record, state: TaskState, lane: _Lane) -> tuple[list[Waiting], str]:
@@ -163,7 +169,10 @@ def _waits_for_holder(lane: _Lane) -> tuple[list[Waiting], str]:
 
 
 def _missing_holders(lane: _Lane) -> list[tuple[Waiting, str]]:
-    """The reason and its remedy, if nobody is there to feed or to run tasks of this lane."""
+    """The reason and its remedy, if nobody is there to feed or to run tasks of this lane, or nobody may."""
+    if lane.is_suspended:
+        detail = "its tenant is suspended: nothing of it runs"
+        return [(Waiting("suspended", detail), "An admin sets the tenant's state to active again")]
     if not lane.has_node:
         detail = "no node feeds its shard at this moment"
         return [(Waiting("no_node", detail), "Another node takes the shard over within seconds; else start one")]

@@ -1,0 +1,152 @@
+"""Tenants, and what was done to them."""
+
+from dataclasses import dataclass
+
+from msgspec import Struct
+
+from duetime.admin.tenants import Act, Tenant, change_tenant, create_tenant, find_tenant, page_tenants, read_audit
+from duetime.api.filters import read_one, read_page
+from duetime.api.http import Answer, Request, Route, json_answer, make_decoder
+from duetime.api.operations import ADMINS, Operation, Parameter, Reply
+from duetime.api.schemas import TenantRequest
+from duetime.api.task_operations import PAGES
+from duetime.database.pool import Database
+from duetime.errors import Conflict, Forbidden, InvalidInput, NotFound
+
+_TAG = "Administration"
+_decode = make_decoder(TenantRequest)
+
+
+class TenantPage(Struct):
+    """Some tenants, by name; `next` is the cursor of the following page, null on the last one."""
+
+    items: list[Tenant]
+    next: str | None
+
+
+class AuditPage(Struct):
+    """What was done, the latest first; `next` is the cursor of the following page, null on the last one."""
+
+    items: list[Act]
+    next: str | None
+
+
+LIST_TENANTS = Operation(
+    method="GET",
+    path="/v1/tenants",
+    name="list_tenants",
+    roles=ADMINS,
+    tag=_TAG,
+    summary="List the tenants, by name",
+    parameters=PAGES,
+    replies={200: Reply("A page.", TenantPage)},
+    problems=(422,),
+)
+GET_TENANT = Operation(
+    method="GET",
+    path="/v1/tenants/{name}",
+    name="get_tenant",
+    roles=ADMINS,
+    tag=_TAG,
+    summary="Get a tenant",
+    replies={200: Reply("The tenant.", Tenant)},
+    problems=(404, 422),
+)
+PUT_TENANT = Operation(
+    method="PUT",
+    path="/v1/tenants/{name}",
+    name="put_tenant",
+    roles=ADMINS,
+    tag=_TAG,
+    summary="Create or change a tenant",
+    description="Its weight and state are known to every node within a second.",
+    body=TenantRequest,
+    example={"weight": 2},
+    replies={201: Reply("It was made.", Tenant), 200: Reply("It is as asked for.", Tenant)},
+    problems=(400, 404, 413, 415, 422),
+)
+AUDIT = Operation(
+    method="GET",
+    path="/v1/audit",
+    name="list_acts",
+    roles=ADMINS,
+    tag=_TAG,
+    summary="List what was done to tenants and keys, the latest first",
+    parameters=(
+        Parameter("tenant", "Only what was done to this tenant.", {"type": "string", "maxLength": 63}),
+        *PAGES,
+    ),
+    replies={200: Reply("A page.", AuditPage)},
+    problems=(404, 422),
+)
+OPERATIONS = [LIST_TENANTS, GET_TENANT, PUT_TENANT, AUDIT]
+
+
+@dataclass(frozen=True)
+class Tenancy:
+    database: Database
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(LIST_TENANTS, self.page),
+            Route(GET_TENANT, self.get),
+            Route(PUT_TENANT, self.put),
+            Route(AUDIT, self.audit),
+        ]
+
+    async def page(self, request: Request) -> Answer:
+        cursor, limit = read_page(request.query())
+        after = cursor or ""
+        if "\0" in after:
+            raise InvalidInput.at("cursor", "not a cursor of this list; use `next` of the page before, or none")
+        found = await page_tenants(self.database, after, limit + 1)
+        following = found[limit - 1].name if len(found) > limit else None
+        return json_answer(200, TenantPage(found[:limit], following))
+
+    async def get(self, request: Request) -> Answer:
+        request.query()
+        return json_answer(200, await self._find(request.path["name"]))
+
+    async def put(self, request: Request) -> Answer:
+        request.query()
+        asked = await request.json(_decode)
+        name, by = request.path["name"], request.caller.key
+        if "\0" in name:
+            raise InvalidInput.at("name", "must not hold a NUL")
+        if asked.state == "suspended" and name == request.caller.tenant_name:
+            raise Forbidden("a tenant cannot suspend itself: nobody of it could take that back")
+        if await find_tenant(self.database, name) is None:
+            try:
+                made = await create_tenant(
+                    self.database, name, weight=asked.weight or 1, state=asked.state or "active", by=by
+                )
+                return json_answer(201, made)
+            except Conflict:
+                # Somebody else was quicker: change what is there.
+                pass
+        stored = await self._find(name)
+        changed = await change_tenant(
+            self.database, name, weight=asked.weight or stored.weight, state=asked.state or stored.state, by=by
+        )
+        return json_answer(200, changed)
+
+    async def audit(self, request: Request) -> Answer:
+        query = request.query()
+        cursor, limit = read_page(query)
+        before = (1 << 63) - 1
+        if cursor is not None:
+            if not (cursor.isascii() and cursor.isdigit() and len(cursor) < 19):
+                raise InvalidInput.at("cursor", "not a cursor of this list; use `next` of the page before, or none")
+            before = int(cursor)
+        name = read_one(query, "tenant")
+        tenant = None if name is None else (await self._find(name)).id
+        found = await read_audit(self.database, tenant, before, limit + 1)
+        following = str(found[limit - 1].id) if len(found) > limit else None
+        return json_answer(200, AuditPage(found[:limit], following))
+
+    async def _find(self, name: str) -> Tenant:
+        # PostgreSQL's text has no NUL, so no tenant's name has one either.
+        found = await find_tenant(self.database, name) if "\0" not in name else None
+        if found is None:
+            raise NotFound(f"there is no tenant {name[:80]}")
+        return found

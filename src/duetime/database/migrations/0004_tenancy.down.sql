@@ -1,0 +1,9 @@
+DROP TABLE audit;
+ALTER TABLE api_key
+    DROP COLUMN name,
+    DROP COLUMN types,
+    DROP COLUMN queues,
+    DROP COLUMN expires_at;
+ALTER TABLE tenant
+    DROP COLUMN state,
+    DROP COLUMN updated_at;
