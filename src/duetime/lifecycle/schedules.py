@@ -16,13 +16,23 @@ import asyncpg
 
 from duetime.database.partitions import Partitions
 from duetime.database.pool import Database
-from duetime.database.statements import Statement
-from duetime.errors import Conflict, DuetimeError, InvalidInput, NotFound, Unavailable
-from duetime.ids import due_ms_of, just_before, lane_of, make_id
+from duetime.errors import DuetimeError, InvalidInput, NotFound, Unavailable
+from duetime.ids import due_ms_of, make_id
 from duetime.lifecycle.fire import pack_tasks, pack_times, spawn
 from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.onward import Wake
 from duetime.lifecycle.recurrences import SQL, Recurrences, StoredCalendar, compile_body
+from duetime.lifecycle.schedule_rows import (
+    OtherOrigin,
+    VersionConflict,
+    changed_by,
+    check_expected,
+    lock,
+    other_version,
+    run,
+    unplan,
+    write,
+)
 from duetime.lifecycle.state import read_states
 from duetime.lifecycle.steer import Steering
 from duetime.lifecycle.stored_schedule import (
@@ -32,27 +42,20 @@ from duetime.lifecycle.stored_schedule import (
     first_fire,
     never_fires,
     stored_of,
-    template_of,
 )
 from duetime.lifecycle.submit import MINT_TOLERANCE_MS
 from duetime.model.firing import AHEAD_MS
-from duetime.model.schedule import ScheduleBody, ScheduleState, encode_body, moment_of, trigger_cause
+from duetime.model.schedule import ScheduleBody, ScheduleState, moment_of, trigger_cause
 from duetime.model.task import TaskState
 from duetime.recurrence import Recurrence, SpecError
+
+__all__ = ["OtherOrigin", "Put", "Schedules", "VersionConflict", "key_of"]
 
 _TRIES = 5
 _MOST_CANCELLED = 10_000
 _OPEN = (TaskState.SCHEDULED, TaskState.READY, TaskState.RUNNING, TaskState.RETRYING, TaskState.PAUSED)
 
 PutWord = Literal["created", "changed", "unchanged"]
-
-
-class VersionConflict(Conflict):
-    code, title = "version_conflict", "The schedule was changed meanwhile"
-
-
-class OtherOrigin(Conflict):
-    code, title = "other_origin", "The schedule belongs to another origin"
 
 
 @dataclass(frozen=True)
@@ -143,7 +146,7 @@ class Schedules:
         for each in wanted:
             try:
                 if each.name not in known:
-                    _check_expected(each, None)
+                    check_expected(each, None)
                     new.append(each)
             except DuetimeError as error:
                 answers[each.name] = error
@@ -204,10 +207,10 @@ class Schedules:
         """Whether there is nothing to do; what cannot be told without asking is done with care."""
         lane = self._lanes.find(wanted.task.lane)
         try:
-            _check_expected(wanted, stored)
+            check_expected(wanted, stored)
         except DuetimeError:
             return False
-        return lane is not None and _changed(stored, wanted, lane) == stored
+        return lane is not None and changed_by(stored, wanted, lane) == stored
 
     async def _change_or_say(self, tenant: int, wanted: NewSchedule) -> Put | DuetimeError:
         try:
@@ -222,14 +225,14 @@ class Schedules:
         recurrence = await self.compile(tenant, wanted.name, wanted.body)
         await self._prepare(wanted.body, recurrence)
         async with self._database.connection() as connection, connection.transaction():
-            stored, now_ms = await _lock(connection, tenant, wanted.name)
-            _check_expected(wanted, stored)
-            changed = _changed(stored, wanted, task_lane)
+            stored, now_ms = await lock(connection, tenant, wanted.name)
+            check_expected(wanted, stored)
+            changed = changed_by(stored, wanted, task_lane)
             if changed == stored:
                 return Put("unchanged", stored.version)
             if not changed.is_paused and first_fire(wanted.body, recurrence, now_ms) is None:
                 raise never_fires()
-            await _write(connection, changed, step=1)
+            await write(connection, changed, step=1)
             wakes = await self._replan(connection, changed, wanted.body, recurrence, now_ms)
         self._wake(wakes)
         return Put("changed", stored.version + 1)
@@ -250,12 +253,12 @@ class Schedules:
             over = {task for task in seen.recent if states.get(task) not in _OPEN}
             wakes: list[uuid.UUID] = []
             async with self._database.connection() as connection, connection.transaction():
-                stored, now_ms = await _lock(connection, tenant, name)
+                stored, now_ms = await lock(connection, tenant, name)
                 if not is_paused and (stored.id, stored.version) != (seen.id, seen.version):
                     continue
                 changed = replace(stored, is_paused=is_paused, note=note)
                 if changed != stored:
-                    await _write(connection, changed, step=0)
+                    await write(connection, changed, step=0)
                 if stored.is_paused != is_paused:
                     # A run that failed for good is no reason to pause again.
                     changed = replace(changed, recent=[task for task in changed.recent if task not in over])
@@ -270,7 +273,7 @@ class Schedules:
             seen = await self.find(tenant, name)
             body, recurrence = await self._foresee(seen)
             async with self._database.connection() as connection, connection.transaction():
-                stored, now_ms = await _lock(connection, tenant, name)
+                stored, now_ms = await lock(connection, tenant, name)
                 if (stored.id, stored.version) != (seen.id, seen.version):
                     continue
                 wakes = await self._replan(connection, stored, body, recurrence, now_ms)
@@ -324,7 +327,7 @@ class Schedules:
         now_ms: int,
     ) -> list[uuid.UUID]:
         """Move the row in due to where it belongs now; the transaction holds the lock."""
-        unmade = await _unplan(connection, schedule, now_ms)
+        unmade = await unplan(connection, schedule, now_ms)
         fire = None
         if not schedule.is_paused and body is not None and recurrence is not None:
             fire = first_fire(body, recurrence, now_ms)
@@ -340,7 +343,7 @@ class Schedules:
         if body is not None and body.spec.after is not None and recent and not schedule.is_paused:
             # Its next time is counted from the end of the run under way.
             next_ms = None
-        await _run(
+        await run(
             connection,
             SQL["move"],
             schedule=schedule.id,
@@ -359,11 +362,11 @@ class Schedules:
     ) -> int:
         """The schedule and its next fires are gone; with `cancels` its open tasks too: returns how many."""
         async with self._database.connection() as connection, connection.transaction():
-            stored, now_ms = await _lock(connection, tenant, name)
+            stored, now_ms = await lock(connection, tenant, name)
             if expected_version is not None and expected_version != stored.version:
-                raise _other_version(stored.version)
-            await _unplan(connection, stored, now_ms)
-            await _run(connection, SQL["delete"], schedule=stored.id, lane=stored.lane, wake=stored.wake)
+                raise other_version(stored.version)
+            await unplan(connection, stored, now_ms)
+            await run(connection, SQL["delete"], schedule=stored.id, lane=stored.lane, wake=stored.wake)
         if not cancels:
             return 0
         rows = await self._database.run(SQL["read_tasks"], schedule=stored.id, most=_MOST_CANCELLED)
@@ -399,26 +402,6 @@ class Schedules:
         raise Unavailable("the task could not be stored: the database is too slow or its clock jumps; try again")
 
 
-def _changed(stored: StoredSchedule, wanted: NewSchedule, task_lane: int) -> StoredSchedule:
-    """The schedule as it is to be."""
-    template = template_of(wanted.task)
-    return replace(
-        stored,
-        definition=encode_body(wanted.body),
-        calendars=wanted.body.calendars(),
-        task_lane=task_lane,
-        task_type=template.type,
-        task_payload=template.payload,
-        task_options=template.options,
-        task_labels=template.labels,
-        expires_after=wanted.expires_after,
-        origin=wanted.origin,
-        source=wanted.source,
-        is_paused=stored.is_paused if wanted.is_paused is None else wanted.is_paused,
-        note=wanted.note if wanted.note is not None else stored.note,
-    )
-
-
 def _changes_too_often() -> Unavailable:
     return Unavailable("the schedule is being changed by others all the time; try again")
 
@@ -426,71 +409,3 @@ def _changes_too_often() -> Unavailable:
 def key_of(tenant: int, name: str) -> str:
     """What hashed slots and jitter are made from: the same for ever."""
     return f"{tenant}/{name}"
-
-
-def _check_expected(wanted: NewSchedule, stored: StoredSchedule | None) -> None:
-    if wanted.expected_version is not None and wanted.expected_version != (0 if stored is None else stored.version):
-        raise _other_version(None if stored is None else stored.version)
-    if stored is None or wanted.is_forced:
-        return
-    if (wanted.origin, wanted.source) != (stored.origin, stored.source):
-        where = stored.origin + (f" ({stored.source})" if stored.source else "")
-        raise OtherOrigin(
-            f"schedule {stored.name} was made by {where}; change it there, or delete it first, or send force: true"
-        )
-
-
-def _other_version(version: int | None) -> VersionConflict:
-    if version is None:
-        return VersionConflict("there is no such schedule; leave version out, or send 0")
-    return VersionConflict(f"the schedule has version {version}; read it again, and send that version")
-
-
-async def _lock(connection: asyncpg.Connection, tenant: int, name: str) -> tuple[StoredSchedule, int]:
-    rows = await _run(connection, SQL["lock"], tenant=tenant, name=name)
-    if not rows:
-        raise NotFound(f"there is no schedule {name[:80]}")
-    return stored_of(rows[0]), rows[0]["now_ms"]
-
-
-async def _unplan(connection: asyncpg.Connection, schedule: StoredSchedule, now_ms: int) -> set[uuid.UUID]:
-    """Unmake tasks that are not due yet; returns them."""
-    ahead = [task for task in schedule.recent if due_ms_of(task) > now_ms]
-    if not ahead:
-        return set()
-    rows = await _run(
-        connection,
-        SQL["unplan"],
-        lanes=[lane_of(task) for task in ahead],
-        tasks=ahead,
-        schedule=schedule.id,
-        # Jitter and catching up run a task later than its nominal time, by days at most.
-        since=just_before(max(0, now_ms - 400 * 86_400_000)),
-    )
-    return {row["task"] for row in rows}
-
-
-async def _write(connection: asyncpg.Connection, schedule: StoredSchedule, *, step: int) -> None:
-    await _run(
-        connection,
-        SQL["change"],
-        schedule=schedule.id,
-        step=step,
-        definition=schedule.definition,
-        calendars=schedule.calendars,
-        task_lane=schedule.task_lane,
-        task_type=schedule.task_type,
-        task_payload=schedule.task_payload,
-        task_options=schedule.task_options,
-        task_labels=schedule.task_labels,
-        expires_after=schedule.expires_after,
-        origin=schedule.origin,
-        source=schedule.source,
-        is_paused=schedule.is_paused,
-        note=schedule.note,
-    )
-
-
-async def _run(connection: asyncpg.Connection, statement: Statement, **parameters: object) -> list[asyncpg.Record]:
-    rows: list[asyncpg.Record] = await connection.fetch(statement.sql, *statement.arguments(parameters), timeout=10.0)
-    return rows

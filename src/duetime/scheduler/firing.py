@@ -44,6 +44,9 @@ _DECIDED_AT_ONCE = 50
 _AGAIN_MS = 100
 
 
+Decided = tuple[DueSchedule, Situation, Turn]
+
+
 class Firing:
     def __init__(
         self,
@@ -72,6 +75,8 @@ class Firing:
         self._first: dict[int, uuid.UUID] = {}
         self._lanes: list[int] = []
         self._lanes_at = 0.0
+        #: The batch that the database is carrying out.
+        self._flight: tuple[list[Decided], asyncio.Task[list[DueSchedule]]] | None = None
         self._changed = asyncio.Event()
         self._is_stopping = False
         self._running: asyncio.Task[None] | None = None
@@ -149,6 +154,7 @@ class Firing:
         until = just_after(now_ms)
         since = {lane: first for lane, first in self._first.items() if first < until and self._feeds(lane)}
         if not since:
+            await self._land()
             return self._until_next()
         found = await read_due(self._database, since, until, BATCH)
         for lane in since:
@@ -156,48 +162,62 @@ class Firing:
             if self._first.get(lane) == since[lane]:
                 del self._first[lane]
         try:
-            missed = await self._fire(found)
+            turns = await self._decide_all(found)
+            # While the database carries one batch out, the next one is read and decided.
+            await self._land()
         except BaseException:
             for lane, first in since.items():
                 self._know(lane, first)
             raise
-        await self._go_on(found, since, until, missed)
+        self._flight = (turns, asyncio.create_task(self._carry_out(turns)))
+        if found.is_full:
+            # In the order of time over all lanes: what was read is up to here in each of them.
+            last = max([*(schedule.wake for schedule in found.schedules), *found.orphans])
+            for lane in since:
+                self._know(lane, uuid.UUID(int=last.int + 1))
+        else:
+            await self._land()
+            await self._look_behind(since, until)
         return self._until_next()
 
-    def _until_next(self) -> float | None:
-        first = min((due_ms_of(wake) for lane, wake in self._first.items() if self._feeds(lane)), default=None)
-        return None if first is None else max((first * 1000 - self._database.clock.now_us()) / 1e6, 0.0)
-
-    async def _go_on(
-        self, found: DueSchedules, since: dict[int, uuid.UUID], until: uuid.UUID, missed: list[DueSchedule]
-    ) -> None:
-        """Where each lane goes on: behind what was read, or at its first turn that is not due."""
-        if found.is_full:
-            last = found.schedules[-1].wake if found.schedules else max(found.orphans)
-            if found.orphans:
-                last = max(last, *found.orphans)
-            for lane in since:
-                # In the order of time over all lanes: behind the last one read, everywhere.
-                self._know(lane, uuid.UUID(int=(last.int >> 32 << 32)))
-        else:
-            look = await peek(self._database, {lane: uuid.UUID(int=until.int - 1) for lane in since})
-            for lane, first in look.first.items():
-                if first is not None:
-                    self._know(lane, first)
+    async def _land(self) -> None:
+        """Wait for the batch under way; what was not carried out comes again."""
+        if self._flight is None:
+            return
+        turns, flight = self._flight
+        try:
+            missed = await flight
+        except BaseException:
+            for schedule, _, _ in turns:
+                self._know(schedule.lane, schedule.wake)
+            raise
+        finally:
+            self._flight = None
         if missed:
             await asyncio.sleep(_AGAIN_MS / 1000)
             for schedule in missed:
                 self._know(schedule.lane, schedule.wake)
 
-    async def _fire(self, found: DueSchedules) -> list[DueSchedule]:
-        """Give each its turn; returns those that did not get it and may still be there."""
+    def _until_next(self) -> float | None:
+        first = min((due_ms_of(wake) for lane, wake in self._first.items() if self._feeds(lane)), default=None)
+        return None if first is None else max((first * 1000 - self._database.clock.now_us()) / 1e6, 0.0)
+
+    async def _look_behind(self, since: dict[int, uuid.UUID], until: uuid.UUID) -> None:
+        """The first turn of each lane that is not due yet."""
+        look = await peek(self._database, {lane: uuid.UUID(int=until.int - 1) for lane in since})
+        for lane, first in look.first.items():
+            if first is not None:
+                self._know(lane, first)
+
+    async def _decide_all(self, found: DueSchedules) -> list[Decided]:
+        """What each does in its turn; runs that have to make room for the next are cancelled."""
         if found.orphans:
             lanes = [lane_of(wake) for wake in found.orphans]
             await self._database.run(SQL["forget"], lanes=lanes, wakes=found.orphans)
         if not found.schedules:
             return []
         situations = await read_situations(self._database, found.schedules)
-        turns: list[tuple[DueSchedule, Situation, Turn]] = []
+        turns: list[Decided] = []
         now_ms = self._database.clock.now_ms()
         for place, schedule in enumerate(found.schedules):
             turn = await self._decide(schedule, situations[schedule.id], now_ms)
@@ -209,9 +229,10 @@ class Firing:
         cancelled = [task for _, _, turn in turns for task in turn.cancel]
         if cancelled:
             await self._steering.cancel(cancelled, "its schedule's next run takes its place")
-        return await self._carry_out(turns)
+        return turns
 
-    async def _carry_out(self, turns: list[tuple[DueSchedule, Situation, Turn]]) -> list[DueSchedule]:
+    async def _carry_out(self, turns: list[Decided]) -> list[DueSchedule]:
+        """Give each its turn; returns those that did not get it and may still be there."""
         try:
             fired = await fire(self._database, self._partitions, turns)
         except asyncpg.PostgresError as error:
@@ -271,7 +292,8 @@ class Firing:
         self._hints.note(look.now_us // 1000, look.oldest_open, look.next_new)
         for lane, first in look.first.items():
             self._hints.seen(lane, first)
-            if first is not None:
+            # What is under way is still to be seen; the next look is soon enough.
+            if first is not None and self._flight is None:
                 self._know(lane, first)
         # Where looking is dear, less often.
         took = time.monotonic() - began
