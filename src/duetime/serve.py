@@ -24,6 +24,7 @@ import uvicorn
 
 from duetime.admin.keys import Keys
 from duetime.admin.tenants import read_rules, read_signing_secret
+from duetime.admin.types import Types
 from duetime.api.app import App
 from duetime.api.protocol import DuetimeProtocol
 from duetime.cluster.contract import NodeView
@@ -85,6 +86,7 @@ class Node:
         self.partitions = Partitions(database)
         self.lanes = Lanes(database)
         self.keys = Keys(database)
+        self.types = Types(database)
         self.onward = Onward(database, self.partitions, self._wake)
         self.holders = Holders(database, self.onward)
         self.settler = Settler(database, self.holders, self.onward)
@@ -137,6 +139,7 @@ class Node:
             schedules=self.schedules,
             recurrences=self.recurrences,
             backfills=self.backfills,
+            types=self.types,
             keys=self.keys,
             is_ready=self.why_not_ready,
             nodes=self.nodes,
@@ -279,9 +282,10 @@ class Node:
                 self.executor = self._make_executor()
 
     async def _read_rules(self) -> timedelta:
-        """Weights and suspensions take effect within a second."""
+        """Weights, suspensions and types take effect within a second."""
         rules = await read_rules(self.database)
         self.feeder.rule(rules.weights, rules.suspended)
+        await self.types.refresh()
         return _RULES_EVERY
 
     def _wake(self, wakes: Iterable[uuid.UUID]) -> None:

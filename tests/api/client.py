@@ -14,6 +14,7 @@ import uvicorn
 
 from duetime.admin.keys import Keys, Role, create_key
 from duetime.admin.tenants import create_tenant
+from duetime.admin.types import Types
 from duetime.api.app import App
 from duetime.api.protocol import DuetimeProtocol
 from duetime.cluster.contract import NodeView
@@ -188,6 +189,8 @@ async def serve(database: Database) -> AsyncIterator[Serving]:
     firing = Firing(database, partitions, schedules, backfills, recurrences, steering, wake)
     feeder.schedules = firing
     await firing.start()
+    types = Types(database)
+    await types.refresh()
     app = App(
         database=database,
         lanes=lanes,
@@ -199,6 +202,7 @@ async def serve(database: Database) -> AsyncIterator[Serving]:
         schedules=schedules,
         recurrences=recurrences,
         backfills=backfills,
+        types=types,
         keys=Keys(database),
         is_ready=lambda: reasons[0] if reasons else None,
         nodes=lambda: [NodeView("here", 256, True)],

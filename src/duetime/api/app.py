@@ -15,6 +15,7 @@ from typing import Protocol
 import structlog
 
 from duetime.admin.keys import Caller, Keys
+from duetime.admin.types import Types
 from duetime.api.admin import Administration
 from duetime.api.auth import authenticate, need_role
 from duetime.api.calendars import CalendarCalls
@@ -29,6 +30,7 @@ from duetime.api.schedules import ScheduleCalls
 from duetime.api.steer import Steer
 from duetime.api.tasks import Tasks
 from duetime.api.tenants import Tenancy
+from duetime.api.types import TypeCalls
 from duetime.api.validation import TaskReader
 from duetime.api.workers import Beating, Leasing, Workers
 from duetime.cluster.contract import NodeView
@@ -68,6 +70,7 @@ class App:
         schedules: Schedules,
         recurrences: Recurrences,
         backfills: Backfills,
+        types: Types,
         keys: Keys,
         is_ready: Callable[[], str | None],
         nodes: Callable[[], list[NodeView]],
@@ -76,7 +79,7 @@ class App:
         self._clock = database.clock
         self._date = (0, b"")
         self._workers = Workers(lanes, feeder, holders, settler)
-        reader = TaskReader()
+        reader = TaskReader(types)
         tasks = Tasks(database, lanes, submitter, feeder, reader)
         #: The short way for single submissions.
         self.express = Express(tasks, keys)
@@ -90,6 +93,7 @@ class App:
                 *CalendarCalls(recurrences, schedules).routes(),
                 *Administration(database, keys).routes(),
                 *Tenancy(database).routes(),
+                *TypeCalls(types, lanes).routes(),
                 *Cluster(nodes).routes(),
                 *Health(is_ready).routes(),
                 *Reference().routes(),

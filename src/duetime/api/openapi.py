@@ -22,6 +22,7 @@ from duetime.api import (
     schedule_operations,
     task_operations,
     tenants,
+    types,
     worker_operations,
 )
 from duetime.api.answers import Accepted, BatchProblem, Rejected
@@ -37,6 +38,7 @@ OPERATIONS: list[Operation] = [
     *worker_operations.OPERATIONS,
     *admin.OPERATIONS,
     *tenants.OPERATIONS,
+    *types.OPERATIONS,
     *cluster.OPERATIONS,
     *health.OPERATIONS,
     *reference_operations.OPERATIONS,
@@ -253,7 +255,9 @@ def _path_parameter(operation: Operation, name: str) -> dict[str, Any]:
         pattern = "^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
         description, schema = "The tenant's name.", {"type": "string", "pattern": pattern}
     elif name == "name":
-        noun = "calendar" if operation.path.startswith("/v1/calendars") else "schedule"
+        noun = {"/v1/calendars": "calendar", "/v1/types": "type"}.get(
+            operation.path[: operation.path.index("/{")], "schedule"
+        )
         description, schema = f"The {noun}'s name.", {"type": "string", "pattern": NAME_PATTERN}
     elif operation.path.startswith("/v1/keys"):
         description, schema = "The key's number.", {"type": "integer", "minimum": 1}

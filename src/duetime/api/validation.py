@@ -13,8 +13,10 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from duetime.admin.types import Types
 from duetime.api.schemas import LABEL_KEY_PATTERN, NAME_PATTERN, RetryRequest, TargetRequest, TaskRequest
 from duetime.errors import DuetimeError, FieldError, InvalidInput, TooLarge
+from duetime.model.payload_schema import PayloadSchema
 from duetime.model.retry import DEFAULT_RETRY, RetryPolicy
 from duetime.model.task import (
     MAX_PAYLOAD_BYTES,
@@ -69,7 +71,8 @@ _encode_sorted = msgspec.json.Encoder(order="sorted", enc_hook=float).encode
 class TaskReader:
     """Makes new tasks of requests, remembering the lanes and names it has judged."""
 
-    def __init__(self) -> None:
+    def __init__(self, types: Types | None = None) -> None:
+        self._registered = types
         self._lanes: dict[tuple[int, str, str], LaneKey] = {}
         self._keys: dict[LaneKey, LaneKey] = {}
         self._types: set[str] = set()
@@ -94,7 +97,15 @@ class TaskReader:
             or trace is not None
         ):
             return self._read_with_care(request, tenant, now, trace)
-        return NewTask(lane, request.type, read_payload(request.payload))
+        return NewTask(lane, request.type, self._read_payload(request, tenant))
+
+    def _read_payload(self, request: TaskRequest, tenant: int) -> bytes:
+        payload = read_payload(request.payload)
+        if self._registered:
+            schema = self._registered.find(tenant, request.type)
+            if schema is not None:
+                check_payload(schema, payload)
+        return payload
 
     def _read_with_care(self, request: TaskRequest, tenant: int, now: datetime, trace: str | None) -> NewTask:
         errors: list[FieldError] = []
@@ -127,7 +138,7 @@ class TaskReader:
         return NewTask(
             lane,
             request.type,
-            read_payload(request.payload),
+            self._read_payload(request, tenant),
             run_at,
             _plain(request.delay) or None,
             request.expires_at,
@@ -184,6 +195,13 @@ def read_payload(payload: msgspec.Raw, name: str = "payload", limit: int = MAX_P
     if data.count(b"[") + data.count(b"{") > MAX_DEPTH and _depth(value) > MAX_DEPTH:
         raise InvalidInput.at(name, f"is nested more than {MAX_DEPTH} deep")
     return data
+
+
+def check_payload(schema: PayloadSchema, payload: bytes) -> None:
+    """The payload must match what its type is registered with."""
+    value = _decode_any(payload)
+    if not schema.is_valid(value):
+        raise invalid([FieldError(f"payload{path}", message) for path, message in schema.errors(value)])
 
 
 def _depth(value: object) -> int:

@@ -25,6 +25,7 @@ COMMANDS = {
     "calendars": ("calendars", "named sets of dates that schedules leave out"),
     "keys": ("keys", "API keys and the signing secret"),
     "tenants": ("tenants", "the teams on this service: weights, suspend, resume"),
+    "types": ("types", "task types and the schemas of their payloads"),
     "audit": ("audit", "what was done to tenants and keys, by whom"),
     "cluster": ("cluster", "the nodes and how many shards each feeds"),
     "migrate": ("migrate", "bring the database's schema to this version of duetime"),

@@ -310,6 +310,21 @@ CREATE TABLE duetime.task (
 )
 PARTITION BY RANGE (id);
 
+CREATE TABLE duetime.task_type (
+    tenant integer NOT NULL,
+    name text NOT NULL,
+    version integer DEFAULT 1 NOT NULL,
+    schema bytea NOT NULL,
+    updated_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
+);
+
+CREATE SEQUENCE duetime.task_type_change
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1;
+
 CREATE TABLE duetime.tenant (
     id integer NOT NULL,
     name text NOT NULL,
@@ -401,6 +416,9 @@ ALTER TABLE ONLY duetime.schedule
 
 ALTER TABLE ONLY duetime.task
     ADD CONSTRAINT task_pkey PRIMARY KEY (lane, id);
+
+ALTER TABLE ONLY duetime.task_type
+    ADD CONSTRAINT task_type_pkey PRIMARY KEY (tenant, name);
 
 ALTER TABLE ONLY duetime.tenant
     ADD CONSTRAINT tenant_name_key UNIQUE (name);

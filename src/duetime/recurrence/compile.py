@@ -26,11 +26,11 @@ MAXIMUM_TEXT = 1000
 MAXIMUM_SECONDS = 100 * 366 * 86_400
 
 
-def compile_definition(definition: Definition, calendars: Mapping[str, NamedCalendar], now_ms: int = 0) -> Recurrence:
+def compile_definition(definition: Definition, calendars: Mapping[str, NamedCalendar]) -> Recurrence:
     """The recurrence of a definition; raises SpecError at the first thing that is wrong.
 
-    `now_ms` does not change what fires.  A definition whose fires all lie before
-    it compiles as well: whether `next` finds one is for the caller to ask.
+    A definition whose fires all lie in the past compiles as well: whether `next`
+    finds one is for the caller to ask.
     """
     spec = definition.spec
     _check_limits(definition)

@@ -1,0 +1,83 @@
+-- name: put
+WITH old AS MATERIALIZED (
+    SELECT version, schema
+      FROM task_type
+     WHERE tenant = @tenant::int
+       AND name = @name::text
+),
+stored AS (
+    INSERT INTO task_type AS kept (tenant, name, schema)
+    VALUES (@tenant::int, @name::text, @schema::bytea)
+        ON CONFLICT (tenant, name) DO UPDATE
+       SET schema = excluded.schema, version = kept.version + 1, updated_at = clock_timestamp()
+     WHERE kept.schema <> excluded.schema
+ RETURNING version, nextval('task_type_change') AS change
+),
+noted AS (
+    INSERT INTO audit (tenant, key, action, subject, before, after)
+    SELECT @tenant::int, @by::int, CASE WHEN old.version IS NULL THEN 'type.create' ELSE 'type.change' END, @name::text,
+           convert_from(old.schema, 'UTF8')::jsonb, convert_from(@schema::bytea, 'UTF8')::jsonb
+      FROM stored
+      LEFT JOIN old ON true
+)
+SELECT version
+  FROM stored;
+
+-- name: delete
+WITH gone AS (
+    DELETE FROM task_type
+     WHERE tenant = @tenant::int
+       AND name = @name::text
+ RETURNING name, schema, nextval('task_type_change') AS change
+),
+noted AS (
+    INSERT INTO audit (tenant, key, action, subject, before)
+    SELECT @tenant::int, @by::int, 'type.delete', name, convert_from(schema, 'UTF8')::jsonb
+      FROM gone
+)
+SELECT name
+  FROM gone;
+
+-- name: read_of_tenant
+SELECT name, version, schema, updated_at
+  FROM task_type
+ WHERE tenant = @tenant::int
+   AND name > @after::text
+ ORDER BY name
+ LIMIT @limit::int;
+
+-- name: count_of_tenant
+SELECT count(*) AS types
+  FROM task_type
+ WHERE tenant = @tenant::int;
+
+-- name: read_one
+SELECT name, version, schema, updated_at
+  FROM task_type
+ WHERE tenant = @tenant::int
+   AND name = @name::text;
+
+-- name: read_change
+SELECT last_value AS change, is_called
+  FROM task_type_change;
+
+-- name: read_all
+SELECT tenant, name, version, schema
+  FROM task_type;
+
+-- name: sample_waiting
+-- Payloads of tasks of a type that wait, of each lane the soonest due.
+-- Index: due_pkey (lane, wake), then task_pkey.
+SELECT task.payload
+  FROM unnest(@lanes::int[]) AS asked (lane)
+ CROSS JOIN LATERAL (
+       SELECT due.lane, due.task
+         FROM due
+        WHERE due.lane = asked.lane
+        ORDER BY due.wake
+        LIMIT @most::int) AS waiting
+  JOIN task
+    ON task.lane = waiting.lane
+   AND task.id = waiting.task
+ WHERE task.type = @type::text
+ LIMIT @most::int;

@@ -1,0 +1,123 @@
+"""Task types: a schema for the payloads of each."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from msgspec import Meta, Raw, Struct
+
+from duetime.admin.types import TypeInfo, TypePut, Types
+from duetime.api.filters import read_page
+from duetime.api.http import Answer, Request, Route, json_answer, make_decoder
+from duetime.api.operations import Operation, Reply
+from duetime.api.schedule_reading import check_name
+from duetime.api.task_operations import PAGES
+from duetime.errors import InvalidInput, NotFound
+from duetime.lifecycle.lanes import Lanes
+
+_TAG = "Administration"
+
+
+class TypeRequest(Struct, forbid_unknown_fields=True):
+    """A task type."""
+
+    schema: Annotated[Raw, Meta(description="A JSON Schema, up to 64 KiB, without references to elsewhere.")]
+
+
+class TypePage(Struct):
+    """Some types, by name; `next` is the cursor of the following page, null on the last one."""
+
+    items: list[TypeInfo]
+    next: str | None
+
+
+_decode = make_decoder(TypeRequest)
+_ONE = "/v1/types/{name}"
+LIST_TYPES = Operation(
+    method="GET",
+    path="/v1/types",
+    name="list_types",
+    tag=_TAG,
+    summary="List the registered task types, by name",
+    parameters=PAGES,
+    replies={200: Reply("A page.", TypePage)},
+    problems=(422,),
+)
+GET_TYPE = Operation(
+    method="GET",
+    path=_ONE,
+    name="get_type",
+    tag=_TAG,
+    summary="Get a registered task type",
+    replies={200: Reply("The type.", TypeInfo)},
+    problems=(404, 422),
+)
+PUT_TYPE = Operation(
+    method="PUT",
+    path=_ONE,
+    name="put_type",
+    tag=_TAG,
+    summary="Register a task type with a schema for its payloads",
+    description="Payloads are judged when they are submitted, on every node within a second. The answer says how many "
+    "of the tasks that wait (a sample of up to 10,000) do not match; they stay as they are.",
+    body=TypeRequest,
+    example={"schema": {"type": "object", "required": ["to"], "properties": {"to": {"type": "string"}}}},
+    replies={201: Reply("It is registered.", TypePut), 200: Reply("It was changed, or is unchanged.", TypePut)},
+    problems=(400, 413, 415, 422),
+)
+DELETE_TYPE = Operation(
+    method="DELETE",
+    path=_ONE,
+    name="delete_type",
+    tag=_TAG,
+    summary="Forget a task type: its payloads may be anything again",
+    replies={204: Reply("It is gone.")},
+    problems=(404, 413, 422),
+)
+OPERATIONS = [LIST_TYPES, GET_TYPE, PUT_TYPE, DELETE_TYPE]
+
+
+@dataclass(frozen=True)
+class TypeCalls:
+    types: Types
+    lanes: Lanes
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(LIST_TYPES, self.page),
+            Route(GET_TYPE, self.get),
+            Route(PUT_TYPE, self.put),
+            Route(DELETE_TYPE, self.delete),
+        ]
+
+    async def page(self, request: Request) -> Answer:
+        cursor, limit = read_page(request.query())
+        if cursor is not None and "\0" in cursor:
+            raise InvalidInput.at("cursor", "not a cursor of this list; use `next` of the page before, or none")
+        found = await self.types.page(request.caller.tenant, cursor or "", limit + 1)
+        following = found[limit - 1].name if len(found) > limit else None
+        return json_answer(200, TypePage(found[:limit], following))
+
+    async def get(self, request: Request) -> Answer:
+        request.query()
+        return json_answer(200, await self.types.get(request.caller.tenant, _name(request)))
+
+    async def put(self, request: Request) -> Answer:
+        request.query()
+        asked = await request.json(_decode)
+        name, caller = check_name(request.path["name"]), request.caller
+        lanes = list(await self.lanes.of_tenant(caller.tenant))
+        is_new, done = await self.types.put(caller.tenant, name, bytes(asked.schema), lanes, by=caller.key)
+        return json_answer(201 if is_new else 200, done)
+
+    async def delete(self, request: Request) -> Answer:
+        request.query()
+        await request.no_body()
+        await self.types.delete(request.caller.tenant, _name(request), by=request.caller.key)
+        return Answer(204, b"")
+
+
+def _name(request: Request) -> str:
+    name = request.path["name"]
+    if "\0" in name:
+        raise NotFound("there is no such type")
+    return name

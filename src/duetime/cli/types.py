@@ -1,0 +1,132 @@
+"""`duetime types`: task types and the schemas of their payloads."""
+
+import argparse
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from duetime.cli.connect import add_connection_options, add_json_option, talk
+from duetime.cli.output import Column, Table, local_time, print_line, print_note, print_raw
+from duetime.errors import UsageError
+from duetime.sdk.client import Client
+from duetime.sdk.wire import Call
+
+
+class _Type(msgspec.Struct):
+    name: str
+    version: int
+    schema: Any
+    updated_at: datetime
+
+
+class _Page(msgspec.Struct):
+    items: list[_Type]
+    next: str | None
+
+
+class _Put(msgspec.Struct):
+    name: str
+    version: int
+    waiting_sampled: int
+    waiting_invalid: int
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    types = subparsers.add_parser(
+        "types",
+        help="task types and the schemas of their payloads",
+        description="Task types and the schemas of their payloads.",
+        allow_abbrev=False,
+    )
+    types.set_defaults(run=lambda _: _show_help(types))
+    actions = types.add_subparsers(metavar="ACTION", parser_class=type(types))
+
+    listing = actions.add_parser("list", help="list the registered types", allow_abbrev=False)
+    listing.set_defaults(run=lambda given: talk(given, lambda client: _list(client, given)))
+
+    show = actions.add_parser("show", help="print a type's schema", allow_abbrev=False)
+    show.set_defaults(run=lambda given: talk(given, lambda client: _show(client, given)))
+
+    put = actions.add_parser("put", help="register a type, or change its schema", allow_abbrev=False)
+    put.add_argument("--file", required=True, metavar="FILE", help="a JSON Schema, or - for standard input")
+    put.set_defaults(run=lambda given: talk(given, lambda client: _put(client, given)))
+
+    delete = actions.add_parser("delete", help="forget a type: its payloads may be anything again", allow_abbrev=False)
+    delete.set_defaults(run=lambda given: talk(given, lambda client: _delete(client, given)))
+
+    for parser in (show, put, delete):
+        parser.add_argument("name", metavar="NAME", help="the type's name")
+    for parser in (listing, show, put, delete):
+        add_json_option(parser)
+        add_connection_options(parser)
+
+
+def _show_help(parser: argparse.ArgumentParser) -> int:
+    parser.print_help()
+    return 2
+
+
+def _path(name: str) -> str:
+    return f"/v1/types/{quote(name, safe='')}"
+
+
+def _list(client: Client, arguments: argparse.Namespace) -> int:
+    table = Table((Column("NAME"), Column("VERSION"), Column("CHANGED")))
+    cursor = ""
+    while True:
+        body = client.send(Call("GET", f"/v1/types?limit=200{cursor}", bytes))
+        page = msgspec.json.decode(body, type=_Page)
+        if arguments.json:
+            for item in msgspec.json.decode(body)["items"]:
+                print_line(msgspec.json.encode(item).decode())
+        else:
+            table.add([(each.name, str(each.version), local_time(each.updated_at)) for each in page.items])
+        if page.next is None:
+            return 0
+        cursor = f"&cursor={quote(page.next, safe='')}"
+
+
+def _show(client: Client, arguments: argparse.Namespace) -> int:
+    body = client.send(Call("GET", _path(arguments.name), bytes))
+    if arguments.json:
+        print_raw(body)
+    else:
+        schema = msgspec.json.encode(msgspec.json.decode(body, type=_Type).schema)
+        print_line(msgspec.json.format(schema, indent=2).decode())
+    return 0
+
+
+def _put(client: Client, arguments: argparse.Namespace) -> int:
+    try:
+        text = sys.stdin.buffer.read() if arguments.file == "-" else Path(arguments.file).read_bytes()
+        schema = msgspec.json.decode(text)
+    except OSError as error:
+        raise UsageError(f"{arguments.file} cannot be read: {error.strerror}") from error
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise UsageError(f"{arguments.file} is not JSON: {error}") from error
+    asked = msgspec.json.encode({"schema": schema})
+    body = client.send(Call("PUT", _path(arguments.name), bytes, asked))
+    if arguments.json:
+        print_raw(body)
+        return 0
+    done = msgspec.json.decode(body, type=_Put)
+    print_line(f"Type {done.name}, version {done.version}.")
+    if done.waiting_invalid:
+        print_note(
+            f"{done.waiting_invalid:,} of {done.waiting_sampled:,} waiting tasks that were looked at do not match;"
+            " they stay as they are."
+        )
+    return 0
+
+
+def _delete(client: Client, arguments: argparse.Namespace) -> int:
+    client.send(Call("DELETE", _path(arguments.name), bytes))
+    if arguments.json:
+        print_line(msgspec.json.encode({"deleted": arguments.name}).decode())
+    else:
+        print_line(f"Deleted type {arguments.name}.")
+    return 0

@@ -1,0 +1,2 @@
+DROP SEQUENCE task_type_change;
+DROP TABLE task_type;
