@@ -14,6 +14,7 @@ class Status:
     waiting_polls: int = 1
     room: int = 1
     is_known: bool = True
+    is_suspended: bool = False
 
 
 @dataclass(frozen=True)
