@@ -47,7 +47,8 @@ async def test_a_turn_reads_its_own_rows_and_no_others(engine: Engine) -> None:
     for turn_number in range(3):
         database.plans = Plans() if turn_number else None
         await database.read_clock()
-        now_ms = database.clock.now_ms() + turn_number * 1_500
+        # The next time is two seconds ahead at most.
+        now_ms = database.clock.now_ms() + turn_number * 2_500
         due = await read_due(database, {row["shard"]: EARLIEST}, just_after(now_ms), BATCH)
         situations = await read_situations(database, due.schedules, now=from_ms(now_ms))
         turns = []
