@@ -24,7 +24,7 @@ from duetime.ids import lane_of, make_id, make_ids
 from duetime.lifecycle.state import read_states
 from duetime.lifecycle.submit import MINT_TOLERANCE_MS
 from duetime.model.firing import Run, Situation, Turn
-from duetime.model.schedule import FireOutcome, ScheduleBody, decode_body, moment_of
+from duetime.model.schedule import FireOutcome, moment_of
 from duetime.model.task import TaskState
 from duetime.model.template import render
 
@@ -68,9 +68,6 @@ class DueSchedule:
     fired: int
     buffer: tuple[int, ...]
     recent: list[uuid.UUID]
-
-    def body(self) -> ScheduleBody:
-        return decode_body(self.definition)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from duetime.clock import Monotonic
 from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.errors import InvalidInput, NotFound
-from duetime.model.schedule import ScheduleBody
+from duetime.model.schedule import ScheduleBody, decode_body
 from duetime.recurrence import NamedCalendar, Recurrence, SpecError, check_calendar, compile_definition
 
 SQL = load(__package__, "schedules.sql")
@@ -50,7 +50,7 @@ class Recurrences:
         place = (*schedule, used)
         found = self._kept.get(place)
         if found is None:
-            body = msgspec.json.decode(definition, type=ScheduleBody)
+            body = decode_body(definition)
             found = (body, compile_body(body, key, named))
             self._kept[place] = found
             if len(self._kept) > KEPT_RECURRENCES:

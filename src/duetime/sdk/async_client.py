@@ -263,7 +263,7 @@ class AsyncClient:
         return await self.send(calls.steer_schedule("resume", name, note))
 
     async def trigger_schedule(self, name: str, as_of: datetime | str | None = None) -> Triggered:
-        """A run at once, for now or for a time that is past.  Sent once: a lost answer is raised."""
+        """A run at once, for now or for a time that is past."""
         return await self.send(calls.trigger_schedule(name, as_of))
 
     async def schedule_runs(self, name: str, *, page_size: int | None = None) -> AsyncIterator[Run]:
@@ -279,7 +279,7 @@ class AsyncClient:
     async def backfill_schedule(
         self, name: str, from_: datetime | str, to: datetime | str, *, rate: float | None = None
     ) -> Backfill:
-        """Make the tasks of a past range, at `rate` a second.  Sent once: a lost answer is raised."""
+        """Make the tasks of a past range, at `rate` a second."""
         return await self.send(calls.backfill_schedule(name, from_, to, rate))
 
     async def list_backfills(self, name: str) -> builtins.list[Backfill]:

@@ -255,7 +255,7 @@ class Client:
         return self.send(calls.steer_schedule("resume", name, note))
 
     def trigger_schedule(self, name: str, as_of: datetime | str | None = None) -> Triggered:
-        """A run at once, for now or for a time that is past.  Sent once: a lost answer is raised."""
+        """A run at once, for now or for a time that is past."""
         return self.send(calls.trigger_schedule(name, as_of))
 
     def schedule_runs(self, name: str, *, page_size: int | None = None) -> Iterator[Run]:
@@ -270,7 +270,7 @@ class Client:
     def backfill_schedule(
         self, name: str, from_: datetime | str, to: datetime | str, *, rate: float | None = None
     ) -> Backfill:
-        """Make the tasks of a past range, at `rate` a second.  Sent once: a lost answer is raised."""
+        """Make the tasks of a past range, at `rate` a second."""
         return self.send(calls.backfill_schedule(name, from_, to, rate))
 
     def list_backfills(self, name: str) -> builtins.list[Backfill]:
