@@ -97,6 +97,9 @@ class Options(msgspec.Struct, frozen=True, omit_defaults=True):
     idempotency_key: str | None = None
     schedule: str | None = None
     trace: str | None = None
+    #: What limits the task beside its tenant, queue and type: tasks with the same key share a limit.
+    concurrency_key: str | None = None
+    rate_key: str | None = None
 
 
 class LaneKey(msgspec.Struct, frozen=True):
