@@ -12,7 +12,7 @@ import signal
 import socket
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -93,6 +93,7 @@ class Node:
         self.feeder = Feeder(database, self.lanes, self.onward)
         self.submitter = Submitter(database, self.lanes, self.partitions, self._wake, desk=self.feeder)
         self.steering = Steering(database, self.partitions, self._wake)
+        self.onward.on_ended = self.steering.on_ended = self._ended
         self.shared: SharedFeeder | None = None
         if sharing is not None:
             coordinator = PostgresCoordinator(database, sharing.cluster)
@@ -290,6 +291,9 @@ class Node:
 
     def _wake(self, wakes: Iterable[uuid.UUID]) -> None:
         (self.shared or self.feeder).wake(wakes)
+
+    def _ended(self, tasks: Sequence[uuid.UUID]) -> None:
+        (self.shared or self.feeder).ended(tasks)
 
     async def _secret_of(self, lane: int) -> bytes:
         key = await self.lanes.resolve(lane)

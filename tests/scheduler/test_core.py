@@ -15,7 +15,6 @@ from asks import NOW, ask_for, key_of, plan_of, take, wake_of
 from duetime.ids import due_ms_of, just_after, make_id
 from duetime.model.task import Kind, LaneKey, PriorityClass
 from duetime.scheduler.core import (
-    CLASS_SHARES,
     MAX_BYTES_PER_CLAIM,
     MAX_LANES_PER_CLAIM,
     MAX_ROWS_PER_CLAIM,
@@ -23,6 +22,7 @@ from duetime.scheduler.core import (
     Core,
     Plan,
 )
+from duetime.scheduler.shares import CLASS_SHARES
 
 
 def test_without_work_or_without_a_holder_there_is_nothing_to_plan() -> None:

@@ -1,10 +1,10 @@
 import uuid
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from duetime.clock import from_ms
 from duetime.model.task import Kind, Options, Outcome, TaskState
-from duetime.views.explain import Explanation, explain
+from duetime.views.explain import Explanation, Limitation, explain
 from views.arrange import BLOCKED, MINUTE, World
 
 
@@ -15,6 +15,8 @@ class Status:
     room: int = 1
     is_known: bool = True
     is_suspended: bool = False
+    is_paused: bool = False
+    limited_by: tuple[tuple[Limitation, str, datetime | None], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@
 -- Gives: for a task row, whether its history may be gone; for an attempt, whether it is final.
 SELECT lane, id AS task, 0 AS place, NULL::int AS number, id < @kept_from::uuid AS flag FROM task
  UNION ALL
-SELECT lane, task, 1, number, NULL FROM due WHERE lane >= 256
+SELECT COALESCE(home, lane), task, 1, number, NULL FROM due WHERE lane >= 256
  UNION ALL
 SELECT lane, task, 2, number, NULL FROM claim
  UNION ALL
@@ -35,10 +35,10 @@ SELECT due.lane, due.task, 1, due.number, NULL
    AND due.wake = picked.task
    AND due.task = picked.task
  UNION ALL
-SELECT due.lane, due.task, 1, due.number, NULL
+SELECT COALESCE(due.home, due.lane), due.task, 1, due.number, NULL
   FROM unnest(@lanes::int[], @tasks::uuid[]) AS picked (lane, task)
   JOIN due
-    ON due.lane = picked.lane
+    ON COALESCE(due.home, due.lane) = picked.lane
    AND due.task = picked.task
    AND due.wake <> due.task
  UNION ALL
@@ -129,7 +129,7 @@ SELECT coming.lane, coming.id
 SELECT first.lane, first.task
   FROM some_lane
  CROSS JOIN LATERAL (
-       SELECT lane, task
+       SELECT COALESCE(home, lane) AS lane, task
          FROM due
         WHERE due.lane = some_lane.id
         ORDER BY wake

@@ -146,7 +146,8 @@ CREATE TABLE duetime.due (
     number integer NOT NULL,
     failures smallint DEFAULT 0 NOT NULL,
     crashes smallint DEFAULT 0 NOT NULL,
-    releases smallint DEFAULT 0 NOT NULL
+    releases smallint DEFAULT 0 NOT NULL,
+    home integer
 )
 PARTITION BY RANGE (wake);
 
@@ -208,7 +209,9 @@ CREATE TABLE duetime.lane (
     queue text NOT NULL,
     class smallint NOT NULL,
     kind smallint NOT NULL,
-    requires text[] DEFAULT '{}'::text[] NOT NULL
+    requires text[] DEFAULT '{}'::text[] NOT NULL,
+    gate text DEFAULT ''::text NOT NULL,
+    part smallint DEFAULT 0 NOT NULL
 );
 
 CREATE TABLE duetime.lane_hint (
@@ -223,6 +226,17 @@ CREATE SEQUENCE duetime.lane_index
     NO MINVALUE
     MAXVALUE 8388607
     CACHE 1;
+
+CREATE TABLE duetime.limit_slot (
+    tenant integer NOT NULL,
+    name text NOT NULL,
+    slot integer NOT NULL,
+    lane integer NOT NULL,
+    task uuid NOT NULL,
+    number integer NOT NULL,
+    taken_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
+)
+WITH (fillfactor='50');
 
 CREATE TABLE duetime.migration (
     number integer NOT NULL,
@@ -391,10 +405,13 @@ ALTER TABLE ONLY duetime.lane_hint
     ADD CONSTRAINT lane_hint_pkey PRIMARY KEY (lane);
 
 ALTER TABLE ONLY duetime.lane
-    ADD CONSTRAINT lane_pkey PRIMARY KEY (id);
+    ADD CONSTRAINT lane_key UNIQUE (tenant, queue, class, kind, requires, gate, part);
 
 ALTER TABLE ONLY duetime.lane
-    ADD CONSTRAINT lane_tenant_queue_class_kind_requires_key UNIQUE (tenant, queue, class, kind, requires);
+    ADD CONSTRAINT lane_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY duetime.limit_slot
+    ADD CONSTRAINT limit_slot_pkey PRIMARY KEY (tenant, name, slot);
 
 ALTER TABLE ONLY duetime.migration
     ADD CONSTRAINT migration_pkey PRIMARY KEY (number);
@@ -436,7 +453,7 @@ CREATE INDEX claim_holder ON duetime.claim USING btree (holder);
 
 CREATE INDEX dead_died_at ON duetime.dead USING btree (died_at);
 
-CREATE INDEX due_task ON ONLY duetime.due USING btree (lane, task) WHERE (wake <> task);
+CREATE INDEX due_task ON ONLY duetime.due USING btree (COALESCE(home, lane), task) WHERE (wake <> task);
 
 CREATE INDEX holder_ended ON duetime.holder USING btree (ended_at) WHERE (ended_at IS NOT NULL);
 

@@ -102,12 +102,12 @@ def _by_wake(pair: tuple[uuid.UUID, LeasedTask]) -> uuid.UUID:
 
 
 def _leased(row: asyncpg.Record) -> LeasedTask:
-    lane, _, task, number, failures, crashes, releases, holder, *rest = row
+    _, _, task, number, failures, crashes, releases, holder, home, *rest = row
     kind, payload, options, labels, run_at, expires_at, picked_at = rest
     # In the order of the struct's fields: by name it takes twice as long.
     return LeasedTask(
         task,
-        lane,
+        home,
         number,
         holder,
         kind,

@@ -31,7 +31,8 @@ gone AS (
      WHERE due.lane = wanted.lane
        AND due.wake > wanted.hint
        AND due.wake <= wanted.last
- RETURNING due.lane, due.wake, due.task, due.number, due.failures, due.crashes, due.releases, wanted.slot
+ RETURNING due.lane, due.wake, due.task, due.number, due.failures, due.crashes, due.releases, wanted.slot,
+           COALESCE(due.home, due.lane) AS home
 ),
 taken AS MATERIALIZED (
     SELECT gone.*, (@holders::bigint[])[slot + row_number() OVER (PARTITION BY lane ORDER BY wake)] AS holder
@@ -39,22 +40,22 @@ taken AS MATERIALIZED (
 ),
 held AS (
     INSERT INTO claim (lane, task, number, failures, crashes, releases, holder)
-    SELECT lane, task, number, failures, crashes, releases, holder
+    SELECT home, task, number, failures, crashes, releases, holder
       FROM taken
 )
-SELECT taken.lane, taken.wake, taken.task, taken.number, taken.failures, taken.crashes, taken.releases, taken.holder,
+SELECT taken.lane, taken.wake, taken.task, taken.number, taken.failures, taken.crashes, taken.releases, taken.holder, taken.home,
        task.type, task.payload, task.options, task.labels, task.run_at, task.expires_at,
        COALESCE(@now::timestamptz, clock_timestamp()) AS picked_at
   FROM taken
  CROSS JOIN LATERAL (  -- the LIMIT keeps the look-up by key, also in a plan made while the table was tiny
        SELECT *
          FROM task
-        WHERE task.lane = taken.lane
+        WHERE task.lane = taken.home
           AND task.id = taken.task
         LIMIT 1) AS task
  UNION ALL  -- and when each lane's next row is due: a row without a task.  A lane that was full may have more
             -- that is due, although others took part of its share meanwhile: its share's end stands for that.
-SELECT wanted.lane, CASE WHEN wanted.is_full THEN wanted.last ELSE later.wake END, NULL, 0, 0, 0, 0, 0, NULL, NULL, NULL,
+SELECT wanted.lane, CASE WHEN wanted.is_full THEN wanted.last ELSE later.wake END, NULL, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL,
        NULL, NULL, NULL, NULL
   FROM wanted
   LEFT JOIN LATERAL (
@@ -92,25 +93,25 @@ taken AS (
      WHERE due.lane = picked.lane
        AND due.wake = picked.wake
  RETURNING due.lane, due.wake, due.task, due.number, due.failures, due.crashes, due.releases,
-           (@holders::bigint[])[picked.slot] AS holder
+           (@holders::bigint[])[picked.slot] AS holder, COALESCE(due.home, due.lane) AS home
 ),
 held AS (
     INSERT INTO claim (lane, task, number, failures, crashes, releases, holder)
-    SELECT lane, task, number, failures, crashes, releases, holder
+    SELECT home, task, number, failures, crashes, releases, holder
       FROM taken
 )
-SELECT taken.lane, taken.wake, taken.task, taken.number, taken.failures, taken.crashes, taken.releases, taken.holder,
+SELECT taken.lane, taken.wake, taken.task, taken.number, taken.failures, taken.crashes, taken.releases, taken.holder, taken.home,
        task.type, task.payload, task.options, task.labels, task.run_at, task.expires_at,
        COALESCE(@now::timestamptz, clock_timestamp()) AS picked_at
   FROM taken
  CROSS JOIN LATERAL (  -- the LIMIT keeps the look-up by key, also in a plan made while the table was tiny
        SELECT *
          FROM task
-        WHERE task.lane = taken.lane
+        WHERE task.lane = taken.home
           AND task.id = taken.task
         LIMIT 1) AS task
  UNION ALL  -- and when each lane's next row is due: a row without a task
-SELECT wanted.lane, later.wake, NULL, 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+SELECT wanted.lane, later.wake, NULL, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL
   FROM unnest(@lanes::int[]) AS wanted (lane)
  CROSS JOIN LATERAL (
        SELECT due.wake

@@ -78,6 +78,12 @@ class Onward:
         self._wake = wake
         self._chance = chance or random.Random()
         self._now = now
+        #: Told of tasks whose attempt has ended: somebody may wait for its place.
+        self.on_ended: Callable[[Sequence[uuid.UUID]], None] | None = None
+
+    def ended(self, tasks: Sequence[uuid.UUID]) -> None:
+        if self.on_ended is not None and tasks:
+            self.on_ended(tasks)
 
     async def read(self, attempts: Sequence[Attempt]) -> dict[Attempt, Claimed]:
         rows = await self._database.run(
@@ -127,7 +133,9 @@ class Onward:
             await self._partitions.ensure(now_ms + wait + margin for wait in waits for margin in (0, _MARGIN_MS))
         rows = await self._database.run(SQL["move_onward"], now=self._now, **vars(columns))
         self._wake(row["wake"] for row in rows if row["wake"] is not None)
-        return {(row["task"], row["number"]) for row in rows if row["wake"] is None}
+        ended = {(row["task"], row["number"]) for row in rows if row["wake"] is None}
+        self.ended([task for task, _ in ended])
+        return ended
 
 
 class _Columns:

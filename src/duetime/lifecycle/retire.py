@@ -32,7 +32,7 @@ SELECT lane, task FROM held WHERE task < $1
  UNION ALL
 SELECT lane, task FROM dead WHERE task < $1
  UNION ALL
-SELECT lane, task FROM due WHERE lane >= 256 AND wake <> task AND task < $1
+SELECT COALESCE(home, lane), task FROM due WHERE lane >= 256 AND wake <> task AND task < $1
  UNION ALL
 SELECT lane, task FROM due WHERE wake = task AND wake < $1
 """

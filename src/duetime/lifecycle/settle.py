@@ -140,9 +140,11 @@ class Settler:
             results=[report.result for report in ordered] if any(report.result for report in ordered) else [],
             details=details if any(details) else [],
         )
+        ended = range(len(keys)) if places is None else [place - 1 for place in places]
+        if self._onward.on_ended is not None:
+            self._onward.ended([ordered[place].id for place in ended])
         if count == sum(len(part.reports) for part in parts):
             return None
-        ended = range(len(keys)) if places is None else [place - 1 for place in places]
         return {(keys[place][2], ordered[place].id, keys[place][1]) for place in ended}
 
     async def _take_others(

@@ -1,6 +1,6 @@
 -- name: read_states
 -- The state of each task, as a user sees it: all six tables in one snapshot.
--- Index: the primary key of each, by (lane, task); due_task (lane, task) only for
+-- Index: the primary key of each, by (lane, task); due_task (home lane, task) only for
 --        tasks that are nowhere else, because it has to ask every partition.
 -- Time:  a wake from `edge` on lies in the future.
 -- Gives: no row for an id that is no task.
@@ -45,7 +45,7 @@ found AS MATERIALIZED (
       LEFT JOIN LATERAL (
            SELECT wake, failures, crashes
              FROM due
-            WHERE due.lane = wanted.lane
+            WHERE COALESCE(due.home, due.lane) = wanted.lane
               AND due.task = wanted.id
               AND due.wake <> due.task
               AND COALESCE(claim.task, held.task, dead.task, first.task) IS NULL

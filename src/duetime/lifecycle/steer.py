@@ -7,7 +7,7 @@ and a move are two statements, and the task may have moved in between.
 """
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 
 import msgspec
@@ -52,6 +52,8 @@ class Steering:
         self._partitions = partitions
         self._wake = wake
         self._now = now
+        #: Told of tasks that may have been running.
+        self.on_ended: Callable[[Sequence[uuid.UUID]], None] | None = None
 
     async def cancel(self, ids: Sequence[uuid.UUID], reason: str | None = None) -> dict[uuid.UUID, Verdict]:
         """End tasks for good; a running one's holder hears of it at its next word."""
@@ -105,6 +107,8 @@ class Steering:
                     raise Unknown(_IN_DOUBT) from error
                 raise
             moved |= {row["task"] for row in rows}
+            if move is Move.CANCEL and self.on_ended is not None:
+                self.on_ended([row["task"] for row in rows])
             self._wake(row["wake"] for row in rows if row["wake"] is not None)
             try:
                 states = await read_states(self._database, pending, now=self._now)

@@ -1,6 +1,7 @@
 -- Moves that people and programs ask for.  Each takes the row in which the task
 -- waits, and leaves the next one from what the delete returned.  A task's first
--- wake is its id; later wakes are found by the partial index due_task.
+-- wake is its id; later wakes are found by the partial index due_task, by the lane that is
+-- the task's home, also where it waits at a gate.
 -- Locks: the rows taken, in the order asked (sorted by the caller).
 
 -- name: cancel
@@ -20,10 +21,10 @@ first_wake AS (
 later_wake AS (
     DELETE FROM due
      USING asked
-     WHERE due.lane = asked.lane
+     WHERE COALESCE(due.home, due.lane) = asked.lane
        AND due.task = asked.task
        AND due.wake <> due.task
- RETURNING due.lane, due.task, due.number
+ RETURNING COALESCE(due.home, due.lane) AS lane, due.task, due.number
 ),
 kept_back AS (
     DELETE FROM held
@@ -75,10 +76,11 @@ first_wake AS (
 later_wake AS (
     DELETE FROM due
      USING asked
-     WHERE due.lane = asked.lane
+     WHERE COALESCE(due.home, due.lane) = asked.lane
        AND due.task = asked.task
        AND due.wake <> due.task
- RETURNING due.*
+ RETURNING COALESCE(due.home, due.lane) AS lane, due.wake, due.task, due.number, due.failures, due.crashes,
+           due.releases
 )
 INSERT INTO held (lane, task, wake, number, failures, crashes, releases, reason)
 SELECT lane, task, wake, number, failures, crashes, releases, 1 FROM first_wake
@@ -102,7 +104,9 @@ taken AS (
 )
 INSERT INTO due (lane, wake, task, number, failures, crashes, releases)
 SELECT lane,
-       CASE WHEN due_ms(wake) > to_ms(at) THEN wake ELSE mint_wake(to_ms(at), lane, salt + place) END,
+       -- A wake that is not the id may be of another lane: that of a gate.
+       CASE WHEN wake = task AND due_ms(wake) > to_ms(at) THEN wake
+            ELSE mint_wake(GREATEST(due_ms(wake), to_ms(at)), lane, salt + place) END,
        task, number, failures, crashes, releases
   FROM taken, started
 RETURNING task, wake;
@@ -129,11 +133,12 @@ first_wake AS (
 later_wake AS (
     DELETE FROM due
      USING asked, started
-     WHERE due.lane = asked.lane
+     WHERE COALESCE(due.home, due.lane) = asked.lane
        AND due.task = asked.task
        AND due.wake <> due.task
        AND due_ms(due.wake) > to_ms(started.at)
- RETURNING due.*, asked.place
+ RETURNING COALESCE(due.home, due.lane) AS lane, due.wake, due.task, due.number, due.failures, due.crashes,
+           due.releases, asked.place
 ),
 kept_back AS (
     DELETE FROM held
@@ -176,10 +181,10 @@ first_wake AS (
 later_wake AS (
     DELETE FROM due
      USING asked
-     WHERE due.lane = asked.lane
+     WHERE COALESCE(due.home, due.lane) = asked.lane
        AND due.task = asked.task
        AND due.wake <> due.task
- RETURNING due.lane, due.task, due.number, due.failures, due.crashes, due.releases, asked.wake
+ RETURNING COALESCE(due.home, due.lane) AS lane, due.task, due.number, due.failures, due.crashes, due.releases, asked.wake
 ),
 kept_back AS (
     DELETE FROM held
@@ -261,10 +266,10 @@ first_wake AS (
 later_wake AS (
     DELETE FROM due
      USING late
-     WHERE due.lane = late.lane
+     WHERE COALESCE(due.home, due.lane) = late.lane
        AND due.task = late.task
        AND due.wake <> due.task
- RETURNING due.lane, due.task, due.number
+ RETURNING COALESCE(due.home, due.lane) AS lane, due.task, due.number
 ),
 kept_back AS (
     DELETE FROM held

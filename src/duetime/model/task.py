@@ -110,6 +110,10 @@ class LaneKey(msgspec.Struct, frozen=True):
     priority: PriorityClass
     kind: Kind
     requires: tuple[str, ...] = ()
+    #: What all its tasks wait for beside their turn (`model.gates`); '' where tasks are at home.
+    gate: str = ""
+    #: Which of its tenant's shards, where that is spread over several.
+    part: int = 0
 
 
 class NewTask(msgspec.Struct, frozen=True):

@@ -13,17 +13,15 @@ import heapq
 import uuid
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from types import MappingProxyType
 
-from duetime.ids import EARLIEST, due_ms_of
-from duetime.model.task import Kind, LaneKey, PriorityClass
+from duetime.ids import EARLIEST, SHARDS, due_ms_of
+from duetime.model.task import Kind, LaneKey
+from duetime.scheduler.limits import UNLIMITED, Governor, Limitation
+from duetime.scheduler.shares import Served, deal, share_of, shares_by_turns, shares_by_weight
 
-#: Shares of a tenant's room between its classes.
-CLASS_SHARES = {
-    PriorityClass.CRITICAL: 8,
-    PriorityClass.HIGH: 4,
-    PriorityClass.NORMAL: 2,
-    PriorityClass.LOW: 1,
-}
+_NEVER = 1 << 62
 MAX_ROWS_PER_CLAIM = 2_000
 MAX_LANES_PER_CLAIM = 500
 #: Up to this room, rows that all tenants compete for are dealt out one by one.
@@ -66,8 +64,10 @@ class _Work:
     #: Claims read behind this wake; what lies before has been taken.
     hint: uuid.UUID = EARLIEST
     mean_bytes: float = 200.0
-    #: Rows served, each divided by its class's share: who has had least comes first.
+    #: Rows served, each divided by the lane's share: who has had least comes first.
     served: float = 0.0
+    #: A limit is used up: until then nothing of the lane is read.
+    closed_until_ms: int = 0
     #: A claim of this lane is under way.
     is_flying: bool = False
     #: The earliest wake that was reported while it was: the claim may not have seen it.
@@ -103,6 +103,10 @@ class LaneStatus:
     is_known: bool
     #: Its tenant is suspended.
     is_suspended: bool = False
+    #: Its queue is paused.
+    is_paused: bool = False
+    #: The limits that are used up, in words, and when each opens by itself.
+    limited_by: tuple[tuple[Limitation, str, datetime | None], ...] = ()
 
 
 @dataclass
@@ -121,6 +125,9 @@ class Core:
         self._served: dict[tuple[Kind, int], float] = {}
         self._weights: Mapping[int, int] = {}
         self._suspended: frozenset[int] = frozenset()
+        self.governor = Governor()
+        #: When the first lane opens that a limit keeps closed.
+        self._opens_ms = _NEVER
 
     # Tenants
 
@@ -130,12 +137,22 @@ class Core:
         self._weights, self._suspended = weights, suspended
         return has_changed
 
+    def open_lanes(self, lanes: Iterable[int] | None = None) -> None:
+        """Limits have changed, or attempts have ended: these lanes, or all, may have room again."""
+        for lane in self._work if lanes is None else lanes:
+            if (work := self._work.get(lane)) is not None:
+                work.closed_until_ms = 0
+
     # Lanes
 
     def woke(self, lane: int, key: LaneKey, wake: uuid.UUID) -> None:
         """A row was put into due, or was seen there."""
         due_ms = due_ms_of(wake)
         work = self._work.get(lane)
+        if work is not None and work.key != key and not work.is_flying:
+            # The lane of a gate that is past was given to another.
+            self._drained(work, None)
+            work = None
         if work is None:
             work = self._work[lane] = _Work(lane, key, due_ms, _before(wake))
             self._await_time(work)
@@ -168,7 +185,13 @@ class Core:
         return list(self._work)
 
     def next_ms(self) -> int | None:
-        """When the next lane becomes due; None if no lane waits for its time."""
+        """When the next lane becomes due or is opened; None if no lane waits for a time."""
+        due_ms = self._next_due_ms()
+        if self._opens_ms == _NEVER:
+            return due_ms
+        return self._opens_ms if due_ms is None else min(due_ms, self._opens_ms)
+
+    def _next_due_ms(self) -> int | None:
         while self._heap:
             due_ms, lane = self._heap[0]
             work = self._work.get(lane)
@@ -176,6 +199,10 @@ class Core:
                 return due_ms
             heapq.heappop(self._heap)
         return None
+
+    def is_waiting(self, lane: int) -> bool:
+        """Whether something is known to wait there."""
+        return lane in self._work
 
     def known_lanes(self) -> int:
         return len(self._work)
@@ -195,8 +222,14 @@ class Core:
 
     def describe(self, lane: int, key: LaneKey) -> LaneStatus:
         fitting = [asked.ask.room for asked in self._asks.values() if asked.ask.fits(key)]
-        is_suspended = key.tenant in self._suspended
-        return LaneStatus(bool(fitting), len(fitting), sum(fitting), lane in self._work, is_suspended)
+        return LaneStatus(
+            bool(fitting),
+            len(fitting),
+            sum(fitting),
+            lane in self._work,
+            key.tenant in self._suspended,
+            self.governor.is_closed(key),
+        )
 
     # Decisions
 
@@ -205,37 +238,48 @@ class Core:
         self._let_come_due(now_ms)
         if not self._due or not self._asks:
             return None
-        by_lane = self._candidates()
+        by_lane = self._candidates(now_ms)
         if not by_lane:
             return None
-        orders = self._share_out(by_lane)
+        orders = self._share_out(by_lane, now_ms)
         if not orders:
             return None
         holders = {number: self._asks[number].ask.holder for order in orders for number, _ in order.asks}
         for order in orders:
-            self._work[order.lane].is_flying = True
-            self._work[order.lane].woken = None
+            work = self._work[order.lane]
+            work.is_flying = True
+            work.woken = None
+            self.governor.take(work.key, order.room, now_ms)
         for number in holders:
             self._asks[number].is_flying = True
         return Plan(tuple(orders), holders)
 
     def claimed(
-        self, plan: Plan, taken: dict[int, Sequence[tuple[uuid.UUID, int]]], later: dict[int, uuid.UUID]
+        self,
+        plan: Plan,
+        taken: dict[int, Sequence[tuple[uuid.UUID, int]]],
+        later: dict[int, uuid.UUID],
+        parked: Mapping[int, Container[int]] = MappingProxyType({}),
+        now_ms: int = 0,
     ) -> dict[int, list[tuple[int, int]]]:
         """A plan was carried out: per lane the wakes taken, in order, with their sizes, and its next wake.
 
         Returns what each ask got, as (lane, place in that lane's rows); asks that got something wait no more.
+        Rows at the `parked` places of a lane are for nobody: a limit keeps them.
         """
         answers: dict[int, list[tuple[int, int]]] = {}
         for order in plan.orders:
             rows = taken.get(order.lane, ())
-            self._landed(order, rows, later.get(order.lane))
+            aside = parked.get(order.lane, ())
             place = 0
             for number, count in order.asks:
-                got = [(order.lane, place + each) for each in range(min(count, len(rows) - place))]
+                upto = min(place + count, len(rows))
+                got = [(order.lane, each) for each in range(place, upto) if each not in aside]
                 if got:
                     answers.setdefault(number, []).extend(got)
                 place += count
+            started = len(rows) - sum(each in aside for each in range(len(rows))) if aside else len(rows)
+            self._landed(order, rows, started, later.get(order.lane), now_ms)
         for number in plan.holders:
             if number in answers:
                 self._asks.pop(number, None)
@@ -253,7 +297,7 @@ class Core:
         left = {
             number: asked.ask.room
             for number, asked in self._asks.items()
-            if not asked.is_flying and not self._has_due_for(asked.ask)
+            if not asked.is_flying and not self._has_due_for(asked.ask, now_ms)
         }
         seats: dict[int, list[tuple[int, int]]] = {}
         if not left:
@@ -262,7 +306,10 @@ class Core:
             work = self._work.get(lane)
             if key.tenant in self._suspended or (work is not None and (work.is_flying or self._is_due(work))):
                 continue
-            dealt = _deal(count, [number for number in left if self._asks[number].ask.fits(key)], left)
+            if self.governor.is_limited(key.tenant):
+                # What has to be counted goes the way of all others.
+                continue
+            dealt = deal(count, [number for number in left if self._asks[number].ask.fits(key)], left)
             if dealt:
                 seats[lane] = dealt
         for dealt in seats.values():
@@ -281,33 +328,42 @@ class Core:
     def holder_of(self, number: int) -> int:
         return self._asks[number].ask.holder
 
-    def _has_due_for(self, ask: Ask) -> bool:
+    def _has_due_for(self, ask: Ask, now_ms: int) -> bool:
         places = [
             place
             for place in self._due
             if place[0] is ask.kind and ask.tenant in (None, place[1]) and place[1] not in self._suspended
         ]
-        works = [work for place in places for work in self._due[place].values()]
+        works = [work for place in places for work in self._due[place].values() if work.closed_until_ms <= now_ms]
         return len(works) > MAX_LANES_PER_RESERVE or any(ask.fits(work.key) for work in works)
 
-    def put_back(self, plan: Plan) -> None:
+    def put_back(self, plan: Plan, now_ms: int = 0) -> None:
         """A plan could not be carried out; its lanes and asks still wait."""
         for order in plan.orders:
             work = self._work[order.lane]
             work.is_flying = False
+            self.governor.give_back(work.key, order.room, now_ms)
             if work.is_dropped:
                 self._drained(work, None)
         for number in plan.holders:
             if number in self._asks:
                 self._asks[number].is_flying = False
 
-    def _landed(self, order: Order, rows: Sequence[tuple[uuid.UUID, int]], next_wake: uuid.UUID | None) -> None:
+    def _landed(
+        self,
+        order: Order,
+        rows: Sequence[tuple[uuid.UUID, int]],
+        started: int,
+        next_wake: uuid.UUID | None,
+        now_ms: int,
+    ) -> None:
         work = self._work[order.lane]
         work.is_flying = False
+        self.governor.give_back(work.key, order.room - started, now_ms)
         if rows:
-            work.served += len(rows) / CLASS_SHARES[work.key.priority]
+            work.served += started / share_of(work.key.priority, self._age_ms(work, now_ms))
             place = (work.key.kind, work.key.tenant)
-            self._served[place] = self._served.get(place, 0.0) + len(rows) / self._weights.get(place[1], 1)
+            self._served[place] = self._served.get(place, 0.0) + started / self._weights.get(place[1], 1)
             work.hint = max(work.hint, rows[-1][0])
             mean = sum(size for _, size in rows) / len(rows)
             work.mean_bytes += (mean - work.mean_bytes) * 0.3
@@ -356,7 +412,7 @@ class Core:
                 work.served = max(work.served, min((other.served for other in beside.values()), default=work.served))
                 beside[lane] = work
 
-    def _candidates(self) -> dict[int, list[int]]:
+    def _candidates(self, now_ms: int) -> dict[int, list[int]]:
         """Due lanes that someone with room can serve, with the asks that fit; the least served first."""
         tenants: dict[tuple[Kind, int], list[int]] = {}
         everywhere: dict[Kind, list[int]] = {}
@@ -368,6 +424,7 @@ class Core:
             else:
                 tenants.setdefault((asked.ask.kind, asked.ask.tenant), []).append(number)
         by_lane: dict[int, list[int]] = {}
+        self._opens_ms = _NEVER
         places = [
             place
             for place in self._due
@@ -380,75 +437,83 @@ class Core:
             for work in sorted(self._due[place].values(), key=lambda work: work.served):
                 if work.is_flying:
                     continue
+                if work.closed_until_ms > now_ms:
+                    self._opens_ms = min(self._opens_ms, work.closed_until_ms)
+                    continue
                 fitting = [number for number in numbers if self._asks[number].ask.fits(work.key)]
-                if fitting:
+                if fitting and self._is_open(work, now_ms):
                     by_lane[work.lane] = fitting
                     if len(by_lane) == MAX_LANES_PER_CLAIM:
                         return by_lane
         return by_lane
 
-    def _share_out(self, by_lane: dict[int, list[int]]) -> list[Order]:
+    def _is_open(self, work: _Work, now_ms: int) -> bool:
+        """Whether its limits let anything of the lane start; if not, it is left alone until they may."""
+        if self.governor.is_closed(work.key) or self._is_uncounted(work):
+            work.closed_until_ms = _NEVER
+        elif self.governor.room(work.key, now_ms) > 0:
+            return True
+        else:
+            until = self.governor.wait_for(work.lane, work.key, now_ms)
+            work.closed_until_ms = _NEVER if until is None else max(until, now_ms + 1)
+        self._opens_ms = min(self._opens_ms, work.closed_until_ms)
+        return False
+
+    def _is_uncounted(self, work: _Work) -> bool:
+        return work.lane % SHARDS in self.governor.uncounted and self.governor.is_limited(work.key.tenant)
+
+    def _share_out(self, by_lane: dict[int, list[int]], now_ms: int) -> list[Order]:
         room = min(MAX_ROWS_PER_CLAIM, sum(self._asks[number].ask.room for number in set().union(*by_lane.values())))
         works = [self._work[lane] for lane in by_lane]
+        most = {work.lane: self.governor.room(work.key, now_ms) for work in works}
+        lanes = [
+            Served(work.lane, work.key.tenant, share_of(work.key.priority, self._age_ms(work, now_ms)), work.served)
+            for work in works
+        ]
         if room <= SMALL_ROOM and all(asked.ask.tenant is None for asked in self._asks.values()):
-            shares = self._turns(works, room)
+            tenants = {work.key.tenant: self._served.get((work.key.kind, work.key.tenant), 0.0) for work in works}
+            shares = shares_by_turns(lanes, tenants, room, self._weights, most)
         else:
-            shares = _shares(works, room, self._weights)
+            shares = shares_by_weight(lanes, room, self._weights, most)
         left = {number: asked.ask.room for number, asked in self._asks.items()}
+        used = _Used(self.governor, now_ms)
         bytes_left = float(MAX_BYTES_PER_CLAIM)
         orders = []
         for lane, numbers in by_lane.items():
             work = self._work[lane]
             wanted = min(shares[lane], max(1, int(bytes_left / max(work.mean_bytes, 1.0))))
-            slots = _deal(wanted, numbers, left)
+            if most[lane] < UNLIMITED:
+                # Lanes with a limit in common share it within one claim, too.
+                wanted = used.left(work.key, wanted)
+            slots = deal(wanted, numbers, left)
             if slots:
                 count = sum(rows for _, rows in slots)
+                used.add(work.key, count)
                 bytes_left = max(0.0, bytes_left - count * work.mean_bytes)
                 orders.append(Order(lane, work.hint, count, tuple(slots)))
         return orders
 
-    def _turns(self, works: Sequence[_Work], room: int) -> dict[int, int]:
-        """Row by row to who has had least: where the room is small, rounding would make weights meaningless."""
-        tenants = {work.key.tenant: self._served.get((work.key.kind, work.key.tenant), 0.0) for work in works}
-        served = {work.lane: work.served for work in works}
-        shares = dict.fromkeys(served, 0)
-        for _ in range(room):
-            tenant = min(tenants, key=tenants.__getitem__)
-            work = min((each for each in works if each.key.tenant == tenant), key=lambda each: served[each.lane])
-            shares[work.lane] += 1
-            tenants[tenant] += 1 / self._weights.get(tenant, 1)
-            served[work.lane] += 1 / CLASS_SHARES[work.key.priority]
-        return shares
+    def _age_ms(self, work: _Work, now_ms: int) -> int:
+        """How long the lane's first row has been due, as far as is known."""
+        return 0 if work.hint == EARLIEST else max(0, now_ms - due_ms_of(work.hint))
 
 
-def _shares(works: Iterable[_Work], room: int, weights: Mapping[int, int]) -> dict[int, int]:
-    """How much of the room each lane may use: tenants by weight, classes by their share, each at least one."""
-    by_tenant: dict[int, list[_Work]] = {}
-    for work in works:
-        by_tenant.setdefault(work.key.tenant, []).append(work)
-    all_weights = sum(weights.get(tenant, 1) for tenant in by_tenant)
-    shares = {}
-    for tenant, tenant_works in by_tenant.items():
-        of_tenant = room * weights.get(tenant, 1) / all_weights
-        classes = sum(CLASS_SHARES[work.key.priority] for work in tenant_works)
-        for work in tenant_works:
-            shares[work.lane] = max(1, round(of_tenant * CLASS_SHARES[work.key.priority] / classes))
-    return shares
+class _Used:
+    """What a claim in the making takes of limits that several of its lanes have in common."""
 
+    def __init__(self, governor: Governor, now_ms: int) -> None:
+        self._governor = governor
+        self._now_ms = now_ms
+        self._taken: dict[int, int] = {}
 
-def _deal(wanted: int, numbers: Sequence[int], left: dict[int, int]) -> list[tuple[int, int]]:
-    """Deal rows to the asks that fit, evenly, as far as each has room."""
-    slots = []
-    for place, number in enumerate(numbers):
-        if wanted <= 0:
-            break
-        even = -(-wanted // (len(numbers) - place))
-        rows = min(even, left[number])
-        if rows > 0:
-            left[number] -= rows
-            wanted -= rows
-            slots.append((number, rows))
-    return slots
+    def left(self, key: LaneKey, wanted: int) -> int:
+        for meter in self._governor.meters(key, self._now_ms):
+            wanted = min(wanted, meter.available(self._now_ms) - self._taken.get(id(meter), 0))
+        return max(0, wanted)
+
+    def add(self, key: LaneKey, count: int) -> None:
+        for meter in self._governor.meters(key, self._now_ms):
+            self._taken[id(meter)] = self._taken.get(id(meter), 0) + count
 
 
 def _before(wake: uuid.UUID) -> uuid.UUID:

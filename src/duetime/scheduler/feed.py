@@ -20,7 +20,7 @@ import structlog
 from duetime.database.pool import Database
 from duetime.errors import Unavailable
 from duetime.ids import LATEST, SCHEDULE_LANES_END, SHARDS, just_after, just_before, lane_of
-from duetime.lifecycle.claim import LaneOrder, claim_due, note, peek
+from duetime.lifecycle.claim import Claims, LaneOrder, claim_due, note, peek
 from duetime.lifecycle.handover import Seats
 from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.onward import Claimed, End, Onward
@@ -28,6 +28,7 @@ from duetime.lifecycle.submit import MINT_TOLERANCE_MS
 from duetime.model.attempt import Ended
 from duetime.model.task import LeasedTask, Outcome, Waiting
 from duetime.scheduler.core import Ask, Core, LaneStatus, Plan
+from duetime.scheduler.gating import Gatekeeper, Rules, Verdict
 from duetime.scheduler.hints import Hints
 from duetime.scheduler.rounds import Rounds
 from duetime.service import Loop
@@ -66,6 +67,7 @@ class Feeder:
         self._lanes = lanes
         self._onward = onward
         self._core = Core()
+        self._gates = Gatekeeper(database, lanes, self._core.governor, self._core.is_waiting)
         self._hints = Hints(MINT_TOLERANCE_MS)
         self._waiting: dict[int, asyncio.Future[list[LeasedTask]]] = {}
         self._overdue: set[int] = set()
@@ -112,7 +114,8 @@ class Feeder:
                     # A claim for this holder is under way: its rows are its own.
                     self._overdue.add(number)
                     return await asyncio.shield(answer)
-                return []
+                # It may have come in the same moment.
+                return answer.result() if answer.done() else []
         except asyncio.CancelledError:
             if answer.done() and not answer.cancelled():
                 self._later(self.give_back(answer.result()))
@@ -198,13 +201,37 @@ class Feeder:
         if self._core.rule(weights, suspended):
             self._changed.set()
 
+    async def limit(self, rules: Rules) -> None:
+        """These are the limits from now on."""
+        self._gates.rule(rules)
+        if self._feeding is not None:
+            await self._gates.recount(self._shards)
+        self._core.open_lanes()
+        self._changed.set()
+
+    def ended(self, tasks: Iterable[uuid.UUID]) -> None:
+        """Attempts at these tasks have ended; whoever waited for their place may have it."""
+        if self._core.governor.running and (lanes := self._core.governor.ended(tasks)):
+            self._core.open_lanes(lanes)
+            self._changed.set()
+
+    @property
+    def has_limits(self) -> bool:
+        return self._core.governor.has_limits
+
+    def is_limited(self, lane: int) -> bool:
+        key = self._lanes.key_of(lane)
+        return key is not None and self._core.governor.is_limited(key.tenant)
+
     async def describe(self, lane: int) -> LaneStatus:
         """Who serves a lane: holders that wait now, or that asked for such work lately."""
         key = self._lanes.key_of(lane)
         if key is None:
             return LaneStatus(False, 0, 0, False)
         status = self._core.describe(lane, key)
-        return replace(status, has_holders=any(ask.fits(key) for ask in self._recent_asks()))
+        limited_by = self._core.governor.describe(key, self._database.clock.now_ms())
+        has_holders = any(ask.fits(key) for ask in self._recent_asks())
+        return replace(status, has_holders=has_holders, limited_by=limited_by)
 
     def _recent_asks(self) -> list[Ask]:
         lately = time.monotonic() - REMEMBER_ASKS_SECONDS
@@ -218,6 +245,8 @@ class Feeder:
         now_ms = self._database.clock.now_ms()
         rows = await self._database.fetch("SELECT lane, drained FROM lane_hint")
         self._hints.restore({row["lane"]: row["drained"] for row in rows}, now_ms)
+        self._core.governor.since_ms = now_ms
+        await self._count(self._shards)
         await self._look_at_all(self._own_lanes())
         self.has_looked = True
         self._keep_hints_at = time.monotonic() + KEEP_HINTS_EVERY_SECONDS
@@ -240,6 +269,8 @@ class Feeder:
 
     def feed_only(self, shards: frozenset[int]) -> None:
         """Feed these shards from now on; polls that wait end, because their lanes may be elsewhere."""
+        gained = shards if self._shards is None else shards - self._shards
+        self._core.governor.uncounted = (self._core.governor.uncounted | gained) & shards
         self._shards = shards
         for lane in self._core.lanes():
             if not self.feeds(lane):
@@ -250,7 +281,15 @@ class Feeder:
     async def look_at(self, shards: frozenset[int]) -> None:
         """Look at shards that are new here, at once; without it the next look in turn finds the same."""
         if self._feeding is not None:
+            await self._count(shards)
             await self._look_at_all([lane for lane in self._own_lanes() if lane % SHARDS in shards])
+
+    async def _count(self, shards: frozenset[int] | None) -> None:
+        """Learn what runs in shards that are new here; until then nothing that is limited starts there."""
+        await self._gates.recount(shards)
+        governor = self._core.governor
+        governor.uncounted = frozenset() if shards is None else governor.uncounted - shards
+        self._core.open_lanes()
 
     def feeds(self, lane: int) -> bool:
         return self._shards is None or lane % SHARDS in self._shards
@@ -317,26 +356,46 @@ class Feeder:
             except Unavailable as error:
                 # Rows that were claimed all the same are not named by their holders, and so released.
                 log.warning("claim failed", error=str(error))
-                self._core.put_back(plan)
+                self._core.put_back(plan, self._database.clock.now_ms())
                 await asyncio.sleep(0.2)
                 return
             except Exception:
                 log.exception("claim failed")
-                self._core.put_back(plan)
+                self._core.put_back(plan, self._database.clock.now_ms())
                 await asyncio.sleep(1.0)
                 return
+            verdict = await self._judge(claims)
             answers = self._core.claimed(
                 plan,
                 {lane: [(wake, len(task.payload)) for wake, task in rows] for lane, rows in claims.taken.items()},
                 claims.later,
+                verdict.aside,
+                self._database.clock.now_ms(),
             )
             await self._hand_out(
                 {number: [claims.taken[lane][place][1] for lane, place in got] for number, got in answers.items()}
             )
+            if verdict.parked:
+                await self._park(verdict)
         finally:
             self._end_overdue(plan.holders)
             self._free_flights += 1
             self._changed.set()
+
+    async def _judge(self, claims: Claims) -> Verdict:
+        try:
+            return await self._gates.judge(claims)
+        except Unavailable as error:
+            # Whether they may run cannot be told: nobody gets them, and two beats release them.
+            log.warning("limits could not be checked", error=str(error))
+            return Verdict({lane: set(range(len(rows))) for lane, rows in claims.taken.items()})
+
+    async def _park(self, verdict: Verdict) -> None:
+        try:
+            self.wake(await self._gates.park(verdict))
+        except Unavailable as error:
+            # Their holders do not name them, so two beats release them.
+            log.warning("claims could not be parked", error=str(error))
 
     async def _hand_out(self, answers: dict[int, list[LeasedTask]]) -> None:
         late: list[LeasedTask] = []
@@ -378,6 +437,10 @@ class Feeder:
         pause = min((began - looked_at) / _LOOK_SHARE, _LOOK_AT_LEAST_EVERY_SECONDS)
         await self._go_round(lanes)
         self._recent_asks()
+        self._core.governor.forget_idle(self._database.clock.now_ms())
+        if self._core.governor.running and (opened := await self._gates.notice_ended()):
+            self._core.open_lanes(opened)
+            self._changed.set()
         if began >= self._keep_hints_at:
             self._keep_hints_at = began + KEEP_HINTS_EVERY_SECONDS
             await self._keep_hints()

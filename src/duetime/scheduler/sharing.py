@@ -229,6 +229,28 @@ class SharedFeeder:
         finally:
             del self._outboxes[owner]
 
+    def ended(self, tasks: Sequence[uuid.UUID]) -> None:
+        """Attempts have ended: the node that feeds their lane counts what runs, if there is a limit."""
+        own: list[uuid.UUID] = []
+        others: dict[str, list[uuid.UUID]] = {}
+        if not self._feeder.has_limits:
+            return
+        for task in tasks:
+            lane = lane_of(task)
+            owner = self._owners[lane % SHARDS]
+            if owner == self.name:
+                own.append(task)
+            elif owner is not None and self._feeder.is_limited(lane):
+                others.setdefault(owner, []).append(task)
+        if own:
+            self._feeder.ended(own)
+        for owner, ended in others.items():
+            # Not repeated: the other looks once a second what has ended.
+            self._later(self._tell_ended(owner, ended))
+
+    async def _tell_ended(self, owner: str, tasks: list[uuid.UUID]) -> None:
+        await self._call(owner, "ended", _encode(tasks), WAKE_SECONDS)
+
     # For workers
 
     @property
@@ -349,8 +371,11 @@ class SharedFeeder:
             case "lease":
                 poll = _decode_poll(body)
                 return _encode(await self._feeder.lease(poll.ask, poll.wait_seconds))
+            case "ended":
+                self._feeder.ended(_decode_wakes(body))
+                return b""
             case "lane":
-                await self._lanes.resolve(msgspec.msgpack.decode(body, type=int))
+                await self._lanes.learn(msgspec.msgpack.decode(body, type=int))
                 return b""
             case "beat":
                 beat = _decode_beat(body)

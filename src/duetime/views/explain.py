@@ -16,7 +16,7 @@ import msgspec
 from duetime.clock import from_ms
 from duetime.database.pool import Database
 from duetime.database.statements import load
-from duetime.ids import due_ms_of
+from duetime.ids import due_ms_of, lane_of
 from duetime.model.task import Kind, LaneKey, TaskState
 from duetime.views.scan import TenantLanes
 from duetime.views.tasks import attempts_of, lane_key, options_of, read_tasks, timeout_of
@@ -26,8 +26,24 @@ SQL = load(__package__, "explain.sql")
 MAX_COUNTED = 1_000
 
 Reason = Literal[
-    "time", "paused", "dependency", "suspended", "no_worker", "no_node", "position", "running", "dead", "over"
+    "time",
+    "paused",
+    "dependency",
+    "suspended",
+    "queue_paused",
+    "cap",
+    "rate_limit",
+    "breaker",
+    "no_worker",
+    "no_node",
+    "position",
+    "running",
+    "dead",
+    "over",
 ]
+
+
+Limitation = Literal["cap", "rate_limit", "breaker"]
 
 
 class LaneStatus(Protocol):
@@ -43,6 +59,12 @@ class LaneStatus(Protocol):
     def is_known(self) -> bool: ...
     @property
     def is_suspended(self) -> bool: ...
+    @property
+    def is_paused(self) -> bool: ...
+    @property
+    def limited_by(self) -> Sequence[tuple[Limitation, str, datetime | None]]:
+        """What keeps the lane from being served now, and until when if that is known."""
+        ...
 
 
 class LaneFeeder(Protocol):
@@ -66,6 +88,13 @@ class Explanation(msgspec.Struct, frozen=True):
     #: Waiting tasks before it in its lane; "1000+" when there are more than were counted.
     position: int | str | None
     what_would_free_it: str
+
+
+_REMEDIES: dict[Limitation, str] = {
+    "cap": "A running task under the same limit ends, or the limit is raised",
+    "rate_limit": "Its turn comes at the rate of the limit; raise the rate to be quicker",
+    "breaker": "The target answers again: it is probed by itself; or force the breaker closed",
+}
 
 
 async def explain(
@@ -101,18 +130,30 @@ class _Lane:
     has_room: bool
     has_node: bool = True
     is_suspended: bool = False
+    is_paused: bool = False
+    limited_by: Sequence[tuple[Limitation, str, datetime | None]] = ()
 
 
 async def _look_ahead(database: Database, feeder: LaneFeeder | None, key: LaneKey, row: asyncpg.Record) -> _Lane:
-    (seen,) = await database.run(SQL["look_ahead"], lane=row["lane"], wake=row["wake"], most=MAX_COUNTED + 1)
+    # At a gate it waits in another lane than its own.
+    lane = lane_of(row["wake"])
+    (seen,) = await database.run(SQL["look_ahead"], lane=lane, home=row["lane"], wake=row["wake"], most=MAX_COUNTED + 1)
     position = seen["ahead"] if seen["ahead"] <= MAX_COUNTED else f"{MAX_COUNTED}+"
     if feeder is None:
         return _Lane(key, position, True, True)
-    status = await feeder.describe(row["lane"])
+    status = await feeder.describe(lane)
     if status is None:
         return _Lane(key, position, True, False, has_node=False)
     has_holders = status.has_holders or seen["is_served"]
-    return _Lane(key, position, has_holders, status.room > 0, is_suspended=status.is_suspended)
+    return _Lane(
+        key,
+        position,
+        has_holders,
+        status.room > 0,
+        is_suspended=status.is_suspended,
+        is_paused=status.is_paused,
+        limited_by=status.limited_by,
+    )
 
 
 def _reasons(row: asyncpg.Record, state: TaskState, lane: _Lane) -> tuple[list[Waiting], str]:
@@ -173,6 +214,11 @@ def _missing_holders(lane: _Lane) -> list[tuple[Waiting, str]]:
     if lane.is_suspended:
         detail = "its tenant is suspended: nothing of it runs"
         return [(Waiting("suspended", detail), "An admin sets the tenant's state to active again")]
+    if lane.is_paused:
+        detail = f"its queue '{lane.key.queue}' is paused"
+        return [(Waiting("queue_paused", detail), f"PUT /v1/queues/{lane.key.queue} with state active")]
+    if lane.limited_by:
+        return [(Waiting(reason, detail, until), _REMEDIES[reason]) for reason, detail, until in lane.limited_by]
     if not lane.has_node:
         detail = "no node feeds its shard at this moment"
         return [(Waiting("no_node", detail), "Another node takes the shard over within seconds; else start one")]

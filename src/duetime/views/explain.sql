@@ -10,4 +10,4 @@ SELECT (SELECT count(*)
                  LIMIT @most::int) AS earlier) AS ahead,
        EXISTS (SELECT
                  FROM claim
-                WHERE claim.lane = @lane) AS is_served;
+                WHERE claim.lane = @home::int) AS is_served;

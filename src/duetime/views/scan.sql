@@ -33,13 +33,13 @@ SELECT wanted.lane, waiting.wake AS position, waiting.task,
        AND (@type::text IS NULL AND @labels::jsonb IS NULL
             OR EXISTS (SELECT
                          FROM task
-                        WHERE task.lane = wanted.lane
+                        WHERE task.lane = COALESCE(waiting.home, wanted.lane)
                           AND task.id = waiting.task
                           AND (@type IS NULL OR task.type = @type)
                           AND (@labels IS NULL OR task.labels @> @labels))) AS is_match
   FROM unnest(@lanes::int[], @lows::uuid[], @highs::uuid[]) AS wanted (lane, low, high)
  CROSS JOIN LATERAL (
-       SELECT wake, task, failures, crashes
+       SELECT wake, task, failures, crashes, home
          FROM due
         WHERE due.lane = wanted.lane
           AND due.wake >= GREATEST(wanted.low, CASE WHEN @state <> 'ready' THEN (SELECT edge FROM moment) END)
@@ -51,7 +51,7 @@ SELECT wanted.lane, waiting.wake AS position, waiting.task,
 -- Tasks that wait for another attempt, latest (first) due time first.
 -- Only what has been moved is in due_task, so a few retries are found at once
 -- among millions that wait for their first attempt.
--- Index: due_task (lane, task) of every partition, merged; task_pkey (lane, id) when type or labels are asked for.
+-- Index: due_task (home lane, task) of every partition, merged; task_pkey (lane, id) when type or labels are asked for.
 -- Time:  a wake from `edge` on lies in the future.
 WITH moment AS MATERIALIZED (
     SELECT mint_wake(floor(extract(epoch FROM COALESCE(@now::timestamptz, clock_timestamp())) * 1000)::bigint + 1,
@@ -71,7 +71,7 @@ SELECT wanted.lane, waiting.task AS position, waiting.task,
  CROSS JOIN LATERAL (
        SELECT wake, task, failures, crashes
          FROM due
-        WHERE due.lane = wanted.lane
+        WHERE COALESCE(due.home, due.lane) = wanted.lane
           AND due.task >= wanted.low
           AND due.task < wanted.high
           AND due.wake <> due.task

@@ -1,6 +1,6 @@
 -- name: read_tasks
 -- Whole tasks with their states and last attempts: all six tables in one snapshot.
--- Index: the primary key of each, by (lane, task); due_task (lane, task) only for
+-- Index: the primary key of each, by (lane, task); due_task (home lane, task) only for
 --        tasks that are nowhere else, because it has to ask every partition;
 --        holder_pkey for names.
 -- Time:  a wake from `edge` on lies in the future.
@@ -50,7 +50,7 @@ found AS MATERIALIZED (
       LEFT JOIN LATERAL (
            SELECT wake, number, failures, crashes
              FROM due
-            WHERE due.lane = wanted.lane
+            WHERE COALESCE(due.home, due.lane) = wanted.lane
               AND due.task = wanted.id
               AND due.wake <> due.task
               AND COALESCE(claim.task, held.task, dead.task, first.task) IS NULL

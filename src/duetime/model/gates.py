@@ -1,0 +1,97 @@
+"""The gate of a task: the limits beside those of its tenant and queue that it has to pass.
+
+Tasks with the same gate, of the same queue and class, are alike in all that may
+keep them waiting; when they have to wait, they do so in one lane of that gate.
+"""
+
+import hashlib
+from typing import Protocol
+from urllib.parse import urlsplit
+
+import msgspec
+
+from duetime.model.limits import TypeLimits
+from duetime.model.task import Options
+
+#: What it is, its name, and the value inside the payload: ("type", "mail", ""), ("type_key", "mail", "c-7"),
+#: ("type_rate", "mail", "c-7"), ("key", "c-7", ""), ("rate", "sms", ""), ("host", "example.com:443", "").
+MeterName = tuple[str, str, str]
+Gate = tuple[MeterName, ...]
+
+MAX_VALUE = 255
+_encode = msgspec.json.encode
+_decode_any = msgspec.json.Decoder().decode
+_decode_gate = msgspec.json.Decoder(tuple[MeterName, ...]).decode
+
+
+class GateRules(Protocol):
+    """What a gate follows from."""
+
+    def of_type(self, tenant: int, name: str) -> TypeLimits | None: ...
+
+    def has_key(self, tenant: int, key: str) -> bool:
+        """Whether a limit is stored for such a key."""
+        ...
+
+    def is_slowed(self, tenant: int, host: str) -> bool:
+        """Whether the calls to a target are held back."""
+        ...
+
+
+def gate_of(rules: GateRules, tenant: int, type_name: str, payload: bytes, options: Options | None) -> Gate:
+    """What the task has to pass, in a fixed order; nothing for most."""
+    gate: list[MeterName] = []
+    limits = rules.of_type(tenant, type_name)
+    if limits is not None and not limits.is_empty:
+        gate += _of_type(limits, type_name, payload)
+    if options is not None:
+        if options.concurrency_key is not None and rules.has_key(tenant, options.concurrency_key):
+            gate.append(("key", options.concurrency_key, ""))
+        if options.rate_key is not None and rules.has_key(tenant, options.rate_key):
+            gate.append(("rate", options.rate_key, ""))
+        if options.target is not None:
+            host = host_of(options.target.url)
+            if rules.is_slowed(tenant, host):
+                gate.append(("host", host, ""))
+    return tuple(gate)
+
+
+def encode_gate(gate: Gate) -> str:
+    return _encode(gate).decode() if gate else ""
+
+
+def decode_gate(text: str) -> Gate:
+    return _decode_gate(text) if text else ()
+
+
+def host_of(url: str) -> str:
+    """The host and port that a URL leads to."""
+    parts = urlsplit(url)
+    host = (parts.hostname or "").lower()
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _of_type(limits: TypeLimits, name: str, payload: bytes) -> list[MeterName]:
+    split_cap = limits.max_running is not None and limits.concurrency_key is not None
+    split_rate = limits.rate is not None and limits.rate_key is not None
+    found: list[MeterName] = []
+    if (limits.max_running is not None and not split_cap) or (limits.rate is not None and not split_rate):
+        found.append(("type", name, ""))
+    if split_cap or split_rate:
+        value = _decode_any(payload)
+        if split_cap and limits.concurrency_key is not None:
+            found.append(("type_key", name, _value_at(value, limits.concurrency_key)))
+        if split_rate and limits.rate_key is not None:
+            found.append(("type_rate", name, _value_at(value, limits.rate_key)))
+    return found
+
+
+def _value_at(value: object, path: str) -> str:
+    """The value as text; tasks without one share the text of null."""
+    for name in path.split("."):
+        value = value.get(name) if isinstance(value, dict) else None
+    text = value if isinstance(value, str) else _encode(value).decode()
+    if len(text) <= MAX_VALUE:
+        return text
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()

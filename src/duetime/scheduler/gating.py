@@ -1,0 +1,167 @@
+"""Between a claim and its holders: what a limit that is not the lane's keeps is parked at its gate.
+
+A task at home is claimed with its neighbours; only then is it known what it is
+limited by.  If its gate has room it runs, else it is parked once, in the lane
+of the gate, and read again when the gate has room for it.
+"""
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import msgspec
+import structlog
+
+from duetime.database.pool import Database
+from duetime.ids import SHARDS
+from duetime.lifecycle.claim import Claims
+from duetime.lifecycle.lanes import Lanes
+from duetime.lifecycle.park import Parked, Place, park, read_ended, read_running, take_places
+from duetime.model.gates import Gate, GateRules, decode_gate, encode_gate, gate_of
+from duetime.model.task import LaneKey, LeasedTask
+from duetime.scheduler.limits import Governor, Rulebook
+
+log = structlog.get_logger()
+#: How long a task waits that has no lane at its gate, or no place under a strict cap.
+NO_LANE_MS = 2_000
+NO_PLACE_MS = 200
+
+
+class Rules(Rulebook, GateRules, Protocol):
+    """All that is limited."""
+
+
+@dataclass(frozen=True)
+class _Row:
+    lane: int
+    place: int
+    key: LaneKey
+    task: LeasedTask
+    gate: Gate
+
+
+@dataclass
+class Verdict:
+    """Of what was claimed: which rows, by lane and place, are for nobody yet."""
+
+    aside: dict[int, set[int]] = field(default_factory=dict)
+    parked: list[tuple[_Row, int]] = field(default_factory=list)
+
+    def put_aside(self, row: _Row, wait_ms: int = 0) -> None:
+        self.aside.setdefault(row.lane, set()).add(row.place)
+        self.parked.append((row, wait_ms))
+
+
+class Gatekeeper:
+    def __init__(self, database: Database, lanes: Lanes, governor: Governor, is_waiting: Callable[[int], bool]) -> None:
+        self._database = database
+        self._lanes = lanes
+        self._governor = governor
+        #: Whether something is known to wait in a lane.
+        self._is_waiting = is_waiting
+        self._rules: Rules | None = None
+
+    def rule(self, rules: Rules) -> None:
+        self._rules = rules
+        self._governor.rule(rules)
+
+    # What was claimed
+
+    async def judge(self, claims: Claims) -> Verdict:
+        """Start what may run; the rest is to be parked."""
+        verdict = Verdict()
+        rules, now_ms = self._rules, self._database.clock.now_ms()
+        if rules is None:
+            return verdict
+        kept: list[_Row] = []
+        for lane, rows in claims.taken.items():
+            key = self._lanes.key_of(lane)
+            if key is None or not (key.gate or self._governor.is_limited(key.tenant)):
+                continue
+            passed = frozenset(decode_gate(key.gate))
+            for place, (_, task) in enumerate(rows):
+                gate = gate_of(rules, key.tenant, task.type, task.payload, task.options)
+                row = _Row(lane, place, key, task, gate)
+                if self._may_run(row, passed, now_ms):
+                    kept.append(row)
+                else:
+                    verdict.put_aside(row)
+        kept = await self._with_places(kept, verdict, now_ms)
+        for row in kept:
+            self._governor.start(row.task.id, row.key, row.gate, now_ms)
+        return verdict
+
+    def _may_run(self, row: _Row, passed: frozenset[tuple[str, str, str]], now_ms: int) -> bool:
+        if row.key.gate:
+            # Its lane's gate had room; if the limits have changed since it was parked, it may belong elsewhere.
+            return passed.issuperset(row.gate)
+        if not row.gate:
+            return True
+        lane = self._lanes.find(replace_gate(row.key, row.gate))
+        if lane is not None and self._is_waiting(lane):
+            # Others came before it.
+            return False
+        return self._governor.admit(row.key.tenant, row.gate, now_ms)
+
+    async def _with_places(self, rows: list[_Row], verdict: Verdict, now_ms: int) -> list[_Row]:
+        """Those that have a place under every strict cap; mostly there is none."""
+        places = [
+            (row, Place(row.key.tenant, encode_gate((name,)), cap, row.task))
+            for row in rows
+            for name, cap in self._governor.strict_caps(row.key, row.gate, now_ms)
+        ]
+        if not places:
+            return rows
+        got = await take_places(self._database, [place for _, place in places])
+        without = {row.task.id for position, (row, _) in enumerate(places) if position not in got}
+        for row in rows:
+            if row.task.id in without:
+                verdict.put_aside(row, NO_PLACE_MS)
+                self._governor.withdraw(row.key, row.gate, now_ms)
+        return [row for row in rows if row.task.id not in without]
+
+    async def park(self, verdict: Verdict) -> list[uuid.UUID]:
+        """Let them wait where they belong; returns their wakes."""
+        parked = []
+        for row, wait_ms in verdict.parked:
+            lane: int | None = row.lane
+            if not wait_ms:
+                key = replace_gate(row.key, row.gate)
+                lane = self._lanes.find(key)
+                if lane is None and not row.gate:
+                    lane = row.task.lane
+                elif lane is None:
+                    lane = await self._lanes.ensure_gate(key)
+                if lane is None:
+                    lane, wait_ms = row.task.lane, NO_LANE_MS
+            assert lane is not None
+            parked.append(Parked(row.task, lane, wait_ms))
+        return await park(self._database, parked)
+
+    # What runs
+
+    async def recount(self, shards: frozenset[int] | None) -> None:
+        """What runs already, of tenants with limits, in these shards or in all."""
+        rules, now_ms = self._rules, self._database.clock.now_ms()
+        lanes = [
+            lane
+            for lane, key in self._lanes.all().items()
+            if not key.gate and self._governor.is_limited(key.tenant) and (shards is None or lane % SHARDS in shards)
+        ]
+        if rules is None or not lanes:
+            return
+        for running in await read_running(self._database, lanes):
+            key = self._lanes.key_of(running.lane)
+            if key is not None:
+                gate = gate_of(rules, key.tenant, running.type, running.payload, running.options)
+                self._governor.found(running.task, key, gate, now_ms)
+
+    async def notice_ended(self) -> set[int]:
+        """Ends of which nobody here was told; returns the lanes that waited for them."""
+        tasks = list(self._governor.running)
+        return self._governor.ended(await read_ended(self._database, tasks)) if tasks else set()
+
+
+def replace_gate(key: LaneKey, gate: Gate) -> LaneKey:
+    return msgspec.structs.replace(key, gate=encode_gate(gate))

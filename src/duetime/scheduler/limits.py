@@ -1,0 +1,348 @@
+"""Who may start how many now: caps on what runs, and rates, kept in the memory of the node that feeds a tenant.
+
+A meter is one limit in force.  A lane has the meters of its tenant and queue,
+and, if it is the lane of a gate, those of the gate: then none of its rows is
+read while one of them is used up.  What a claim is about to take is reserved
+beforehand; what it brought is started, task by task, and the rest given back.
+
+Nothing here does I/O: time comes in as milliseconds of the database's clock.
+"""
+
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal, Protocol
+
+from duetime.clock import from_ms
+from duetime.model.gates import Gate, MeterName, decode_gate
+from duetime.model.limits import Limits
+from duetime.model.task import LaneKey
+
+UNLIMITED = 1_000_000_000
+#: A claim that comes so much later than it could costs a rate nothing.
+LATENESS_SECONDS = 0.05
+#: A fast rate is waited for until it is worth a claim: so much of a second's tokens.
+WORTH_SECONDS = 0.01
+#: Meters of keys that are kept in memory; who would make more waits until others are at rest.
+MAX_METERS_PER_TENANT = 20_000
+
+Limitation = Literal["cap", "rate_limit", "breaker"]
+_TENANT: MeterName = ("tenant", "", "")
+
+
+class Rulebook(Protocol):
+    """What is limited, as it is stored; false if nothing is."""
+
+    def __bool__(self) -> bool: ...
+
+    def limits_of(self, tenant: int, name: MeterName) -> Limits | None: ...
+
+    def is_limited(self, tenant: int) -> bool:
+        """Whether anything of the tenant is."""
+        ...
+
+    def is_paused(self, tenant: int, queue: str) -> bool: ...
+
+
+class Throttle(Protocol):
+    """A meter that decides by itself: the breaker of a target."""
+
+    def available(self, now_ms: int) -> int: ...
+    def took(self, count: int, now_ms: int) -> None: ...
+    def gave_back(self, count: int, now_ms: int) -> None: ...
+    def next_ms(self, now_ms: int) -> int | None: ...
+
+    @property
+    def reason(self) -> str: ...
+
+
+@dataclass(eq=False)
+class Meter:
+    name: MeterName
+    limits: Limits
+    tokens: float
+    at_ms: int
+    #: Started and not ended, and what claims under way may bring.
+    running: int = 0
+    reserved: int = 0
+    #: Lanes that wait for an attempt to end.
+    waiting: set[int] = field(default_factory=set)
+
+    def available(self, now_ms: int) -> int:
+        limits, most = self.limits, UNLIMITED
+        if limits.max_running is not None:
+            most = max(0, limits.max_running - self.running - self.reserved)
+        if limits.rate is not None:
+            self._refill(now_ms)
+            most = min(most, max(0, int(self.tokens + 1e-9)))
+        return most
+
+    def took(self, count: int, now_ms: int) -> None:
+        self.reserved += count
+        self.tokens -= count
+
+    def gave_back(self, count: int, now_ms: int) -> None:
+        """Reserved, and not started after all."""
+        self.reserved -= count
+        self.tokens += count
+
+    def started(self) -> None:
+        self.reserved -= 1
+        self.running += 1
+
+    def ended(self) -> None:
+        self.running -= 1
+
+    def next_ms(self, now_ms: int) -> int | None:
+        """When there is more by itself; None: when something ends."""
+        limits = self.limits
+        if limits.max_running is not None and self.running + self.reserved >= limits.max_running:
+            return None
+        if limits.rate is None:
+            return None
+        worth = max(1.0, min(limits.depth, limits.rate * WORTH_SECONDS))
+        return now_ms + max(1, int((worth - self.tokens) / limits.rate * 1000) + 1)
+
+    def is_at_rest(self, now_ms: int) -> bool:
+        """A new one would be the same."""
+        self._refill(now_ms)
+        return not self.running and not self.reserved and self.tokens >= self._most()
+
+    def _most(self) -> float:
+        if self.limits.rate is None:
+            return 0.0
+        return self.limits.depth + self.limits.rate * LATENESS_SECONDS
+
+    def _refill(self, now_ms: int) -> None:
+        if self.limits.rate is not None:
+            passed = max(0, now_ms - self.at_ms) / 1000
+            self.tokens = min(self._most(), self.tokens + passed * self.limits.rate)
+        else:
+            self.tokens = 0.0
+        self.at_ms = now_ms
+
+
+class Governor:
+    """All meters of the lanes that are fed here."""
+
+    def __init__(self, since_ms: int = 0) -> None:
+        #: Before this nobody here counted: buckets began empty then.
+        self.since_ms = since_ms
+        self._book: Rulebook | None = None
+        self._meters: dict[int, dict[MeterName, Meter]] = {}
+        self._of_lane: dict[LaneKey, tuple[Meter | Throttle, ...]] = {}
+        self._running: dict[uuid.UUID, tuple[Meter, ...]] = {}
+        self.throttle_of: ThrottleOf | None = None
+        #: Shards that are new here: what runs there has not been counted yet.
+        self.uncounted: frozenset[int] = frozenset()
+
+    def rule(self, book: Rulebook) -> None:
+        """These are the limits from now on."""
+        self._book = book
+        self._of_lane.clear()
+        for tenant, meters in self._meters.items():
+            for name, meter in meters.items():
+                meter.limits = book.limits_of(tenant, name) or Limits()
+
+    # Lanes
+
+    def is_closed(self, key: LaneKey) -> bool:
+        return self._book is not None and self._book.is_paused(key.tenant, key.queue)
+
+    @property
+    def has_limits(self) -> bool:
+        return self._book is not None and bool(self._book)
+
+    def is_limited(self, tenant: int) -> bool:
+        return self._book is not None and self._book.is_limited(tenant)
+
+    def room(self, key: LaneKey, now_ms: int) -> int:
+        """How many of the lane's tasks may be started now."""
+        most = UNLIMITED
+        for meter in self.meters(key, now_ms):
+            most = min(most, meter.available(now_ms))
+        return most
+
+    def take(self, key: LaneKey, count: int, now_ms: int) -> None:
+        for meter in self.meters(key, now_ms):
+            meter.took(count, now_ms)
+
+    def give_back(self, key: LaneKey, count: int, now_ms: int) -> None:
+        if count:
+            for meter in self.meters(key, now_ms):
+                meter.gave_back(count, now_ms)
+
+    def wait_for(self, lane: int, key: LaneKey, now_ms: int) -> int | None:
+        """When a lane without room may have some; None: it is told (`ended`)."""
+        until: int | None = now_ms
+        for meter in self.meters(key, now_ms):
+            if meter.available(now_ms) > 0:
+                continue
+            following = meter.next_ms(now_ms)
+            if following is not None:
+                until = None if until is None else max(until, following)
+                continue
+            until = None
+            if isinstance(meter, Meter):
+                meter.waiting.add(lane)
+        return until
+
+    def meters(self, key: LaneKey, now_ms: int) -> tuple[Meter | Throttle, ...]:
+        known = self._of_lane.get(key)
+        if known is not None:
+            return known
+        names: list[MeterName] = []
+        if self.is_limited(key.tenant):
+            names = [_TENANT, ("queue", key.queue, "")]
+        found: list[Meter | Throttle] = [
+            meter for name in names if (meter := self._meter(key.tenant, name, now_ms)) is not None
+        ]
+        if key.gate:
+            found += self._of_gate(key.tenant, decode_gate(key.gate), now_ms)
+            # What stands at a gate is few and comes and goes: a breaker may be gone tomorrow.
+            return tuple(found)
+        self._of_lane[key] = tuple(found)
+        return self._of_lane[key]
+
+    # Tasks
+
+    def admit(self, tenant: int, gate: Gate, now_ms: int) -> bool:
+        """Reserve a place at a gate for one task that was claimed from its home; False: there is none."""
+        meters = self._of_gate(tenant, gate, now_ms)
+        if any(meter.available(now_ms) < 1 for meter in meters):
+            return False
+        if len(meters) < len(gate) and not self._has_room(tenant):
+            return False
+        for meter in meters:
+            meter.took(1, now_ms)
+        return True
+
+    def start(self, task: uuid.UUID, key: LaneKey, gate: Gate, now_ms: int) -> None:
+        """A task for which a place was reserved is given to its holder."""
+        meters = self._of_task(key, gate, now_ms)
+        if not meters:
+            return
+        for meter in self._running.pop(task, ()):
+            # An attempt before this one, whose end has not been heard of.
+            meter.ended()
+        for meter in meters:
+            meter.started()
+        self._running[task] = tuple(meters)
+
+    def found(self, task: uuid.UUID, key: LaneKey, gate: Gate, now_ms: int) -> None:
+        """A task runs that was not started here."""
+        if task in self._running:
+            return
+        meters = self._of_task(key, gate, now_ms)
+        for meter in meters:
+            meter.running += 1
+        if meters:
+            self._running[task] = tuple(meters)
+
+    def ended(self, tasks: Iterable[uuid.UUID]) -> set[int]:
+        """These run no more; returns the lanes that waited for it."""
+        woken: set[int] = set()
+        for task in tasks:
+            for meter in self._running.pop(task, ()):
+                meter.ended()
+                if meter.waiting:
+                    woken |= meter.waiting
+                    meter.waiting.clear()
+        return woken
+
+    @property
+    def running(self) -> Mapping[uuid.UUID, tuple[Meter, ...]]:
+        return self._running
+
+    def strict_caps(self, key: LaneKey, gate: Gate, now_ms: int) -> list[tuple[MeterName, int]]:
+        """The caps that must hold even beside another feeder."""
+        return [
+            (meter.name, meter.limits.max_running)
+            for meter in self._of_task(key, gate, now_ms)
+            if meter.limits.strict and meter.limits.max_running is not None
+        ]
+
+    def withdraw(self, key: LaneKey, gate: Gate, now_ms: int) -> None:
+        """What was admitted at a gate is not started after all; its lane's reservation is the claim's."""
+        if not key.gate:
+            for meter in self._of_gate(key.tenant, gate, now_ms):
+                meter.gave_back(1, now_ms)
+
+    def forget_idle(self, now_ms: int) -> None:
+        """Drop meters that a new one would equal."""
+        dropped = False
+        for tenant, meters in list(self._meters.items()):
+            idle = [name for name, meter in meters.items() if meter.is_at_rest(now_ms)]
+            for name in idle:
+                del meters[name]
+            dropped |= bool(idle)
+            if not meters:
+                del self._meters[tenant]
+        if dropped:
+            self._of_lane.clear()
+
+    def describe(self, key: LaneKey, now_ms: int) -> tuple[tuple[Limitation, str, datetime | None], ...]:
+        """What keeps a lane from being served now, in words, and until when if that is known."""
+        found: list[tuple[Limitation, str, datetime | None]] = []
+        for meter in self.meters(key, now_ms):
+            if meter.available(now_ms) > 0:
+                continue
+            following = meter.next_ms(now_ms)
+            until = None if following is None else from_ms(following)
+            if isinstance(meter, Meter):
+                found.append((*_in_words(meter), until))
+            else:
+                found.append(("breaker", meter.reason, until))
+        return tuple(found)
+
+    def _of_task(self, key: LaneKey, gate: Gate, now_ms: int) -> list[Meter]:
+        meters = [*self.meters(key, now_ms), *([] if key.gate else self._of_gate(key.tenant, gate, now_ms))]
+        return [meter for meter in meters if isinstance(meter, Meter)]
+
+    def _of_gate(self, tenant: int, gate: Gate, now_ms: int) -> list[Meter | Throttle]:
+        found: list[Meter | Throttle] = []
+        for name in gate:
+            if name[0] == "host":
+                throttle = self.throttle_of(tenant, name[1]) if self.throttle_of is not None else None
+                if throttle is not None:
+                    found.append(throttle)
+            elif (meter := self._meter(tenant, name, now_ms)) is not None:
+                found.append(meter)
+        return found
+
+    def _has_room(self, tenant: int) -> bool:
+        return len(self._meters.get(tenant, ())) < MAX_METERS_PER_TENANT
+
+    def _meter(self, tenant: int, name: MeterName, now_ms: int) -> Meter | None:
+        meters = self._meters.setdefault(tenant, {})
+        meter = meters.get(name)
+        if meter is None:
+            limits = None if self._book is None else self._book.limits_of(tenant, name)
+            if limits is None or limits.is_empty:
+                return None
+            if len(meters) >= MAX_METERS_PER_TENANT and name[0] not in ("tenant", "queue"):
+                return None
+            meter = meters[name] = Meter(name, limits, 0.0, min(self.since_ms, now_ms))
+        return meter
+
+
+def _in_words(meter: Meter) -> tuple[Limitation, str]:
+    scope, name, value = meter.name
+    whose = {
+        "tenant": "its tenant",
+        "queue": f"queue '{name}'",
+        "type": f"type '{name}'",
+        "type_key": f"type '{name}' with key '{value}'",
+        "type_rate": f"type '{name}' with key '{value}'",
+        "key": f"concurrency_key '{name}'",
+        "rate": f"rate_key '{name}'",
+    }[scope]
+    limits = meter.limits
+    if limits.max_running is not None and meter.running + meter.reserved >= limits.max_running:
+        return "cap", f"{whose} has {meter.running} running, max_running is {limits.max_running}"
+    return "rate_limit", f"{whose} may start {limits.rate:g} a second, and has"
+
+
+class ThrottleOf(Protocol):
+    def __call__(self, tenant: int, host: str) -> Throttle | None: ...

@@ -1,0 +1,263 @@
+"""Limits on a real database: what is over one is parked once, at its gate, and nothing is lost or overtaken."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+
+from duetime.admin.invariants import check_invariants
+from duetime.database.pool import Database
+from duetime.lifecycle import lanes as lanes_module
+from duetime.model.limits import Limits, TypeLimits
+from duetime.model.task import Kind, LeasedTask, Options, Outcome, TaskState
+from duetime.scheduler.feed import Ask, Feeder
+from duetime.scheduler.rulebook import Book
+from duetime.views.explain import explain
+from duetime.views.filters import TaskFilter
+from duetime.views.tasks import list_tasks
+from engine import Engine
+
+_IS_MOVED = "SELECT wake <> task AS moved FROM due WHERE task = $1"
+
+
+@pytest.fixture
+async def engine(database: Database) -> Engine:
+    engine = await Engine.open(database)
+    await engine.lanes.ensure(engine.lane_key())
+    return engine
+
+
+@pytest.fixture
+async def feeder(engine: Engine) -> AsyncIterator[Feeder]:
+    feeder = Feeder(engine.database, engine.lanes, engine.onward)
+    engine.wake_also(feeder.wake)
+    engine.onward.on_ended = engine.steering.on_ended = feeder.ended
+    await feeder.start()
+    yield feeder
+    await feeder.stop()
+
+
+async def ask_of(engine: Engine, room: int = 10, worker: str = "w") -> Ask:
+    holder = await engine.holders.register(engine.tenant, worker)
+    return Ask(holder, engine.tenant, Kind.PULL, None, frozenset(), room)
+
+
+def keyed(engine: Engine, **limits: Limits) -> Book:
+    return Book(key_limits=lambda tenant, key: limits.get(key), keyed=frozenset({engine.tenant}))
+
+
+async def lease(engine: Engine, feeder: Feeder, room: int = 10, wait: float = 5.0) -> list[LeasedTask]:
+    return await feeder.lease(await ask_of(engine, room), wait)
+
+
+async def parked(engine: Engine) -> set[uuid.UUID]:
+    return {row["task"] for row in await engine.database.fetch("SELECT task FROM due WHERE home IS NOT NULL")}
+
+
+async def until_parked(engine: Engine, tasks: list[uuid.UUID]) -> None:
+    async with asyncio.timeout(10.0):
+        while await parked(engine) != set(tasks):
+            await asyncio.sleep(0.01)
+
+
+async def test_what_is_over_its_keys_cap_is_parked_and_runs_when_one_ends(engine: Engine, feeder: Feeder) -> None:
+    await feeder.limit(keyed(engine, shop=Limits(max_running=2)))
+    tasks = await engine.submit(5, options=Options(concurrency_key="shop"))
+    free = await engine.submit(1)
+
+    first = await lease(engine, feeder)
+
+    assert [task.id for task in first] == [*tasks[:2], *free]
+    await until_parked(engine, tasks[2:])
+    assert await lease(engine, feeder, wait=0.05) == []
+    await engine.settle(first[:1])
+    [third] = await lease(engine, feeder)
+    assert (third.id, third.number) == (tasks[2], 1)
+    await engine.settle([first[1], third])
+    assert [task.id for task in await lease(engine, feeder)] == tasks[3:]
+    assert await check_invariants(engine.database, deep=True) == []
+
+
+async def test_a_later_task_does_not_overtake_those_at_the_gate(engine: Engine, feeder: Feeder) -> None:
+    await feeder.limit(keyed(engine, shop=Limits(max_running=1)))
+    tasks = await engine.submit(3, options=Options(concurrency_key="shop"))
+    first = await lease(engine, feeder)
+    await until_parked(engine, tasks[1:])
+    late = await engine.submit(1, options=Options(concurrency_key="shop"))
+    order = [task.id for task in first]
+
+    for _ in range(3):
+        await engine.settle(first)
+        first = await lease(engine, feeder)
+        order += [task.id for task in first]
+
+    assert order == [*tasks, *late]
+
+
+async def test_a_row_of_a_limited_key_is_read_twice_and_no_more(engine: Engine, feeder: Feeder) -> None:
+    await feeder.limit(keyed(engine, sms=Limits(rate=0.001, burst=1)))
+    await engine.submit(200, options=Options(rate_key="sms"))
+    free = await engine.submit(5)
+    got: list[uuid.UUID] = []
+    while len(got) < 5:
+        got += [task.id for task in await lease(engine, feeder, room=50)]
+    assert got == free
+    numbers = await engine.database.fetch("SELECT DISTINCT number, releases FROM due WHERE home IS NOT NULL")
+
+    for _ in range(5):
+        assert await lease(engine, feeder, wait=0.01) == []
+
+    rows = await engine.database.fetch("SELECT count(*) AS count, count(DISTINCT lane) AS lanes FROM due")
+    assert [tuple(row) for row in rows] == [(200, 1)]
+    assert [tuple(row) for row in numbers] == [(1, 0)]
+
+
+async def test_a_limit_of_a_type_holds_for_what_waited_and_ran_before_it_was_set(
+    engine: Engine, feeder: Feeder
+) -> None:
+    tasks = await engine.submit(6)
+    running = await lease(engine, feeder, room=3)
+
+    limits = TypeLimits(max_running=2)
+    await feeder.limit(Book(type_limits=lambda tenant, name: limits, typed=frozenset({engine.tenant})))
+
+    assert await lease(engine, feeder, wait=0.1) == []
+    await until_parked(engine, tasks[3:])
+    await engine.settle(running[:2])
+    assert [task.id for task in await lease(engine, feeder)] == [tasks[3]]
+
+
+async def test_each_value_of_a_types_key_has_the_limit_for_itself(engine: Engine, feeder: Feeder) -> None:
+    limits = TypeLimits(max_running=1, concurrency_key="shop")
+    await feeder.limit(Book(type_limits=lambda tenant, name: limits, typed=frozenset({engine.tenant})))
+    first = await engine.submit(2, payload=b'{"shop": "a"}')
+    second = await engine.submit(2, payload=b'{"shop": "b"}')
+
+    leased = await lease(engine, feeder)
+
+    assert [task.id for task in leased] == [first[0], second[0]]
+    await until_parked(engine, [first[1], second[1]])
+
+
+async def test_what_is_parked_can_be_listed_explained_paused_resumed_and_cancelled(
+    engine: Engine, feeder: Feeder
+) -> None:
+    await feeder.limit(keyed(engine, shop=Limits(max_running=1)))
+    tasks = await engine.submit(4, options=Options(concurrency_key="shop"), labels={"a": "b"})
+    [running] = await lease(engine, feeder)
+    await until_parked(engine, tasks[1:])
+
+    assert {await engine.state(task) for task in tasks[1:]} == {TaskState.READY}
+    wanted = TaskFilter(state=TaskState.READY, type="test.task", labels=("a=b",))
+    page = await list_tasks(engine.database, engine.lanes, engine.tenant, "default", wanted, None, 10)
+    assert {item.id for item in page.items} == set(tasks[1:])
+    told = await explain(engine.database, engine.lanes, feeder, engine.tenant, tasks[2])
+    assert told is not None
+    assert [waiting.reason for waiting in told.waiting_for] == ["cap", "position"]
+    assert "concurrency_key 'shop' has 1 running" in told.waiting_for[0].detail
+    assert told.position == 1
+
+    await engine.steering.pause(tasks[1:3])
+    await engine.steering.cancel(tasks[3:])
+    await engine.settle([running])
+    assert await lease(engine, feeder, wait=0.05) == []
+    await engine.steering.resume([tasks[2]])
+    assert [task.id for task in await lease(engine, feeder)] == [tasks[2]]
+    assert await engine.state(tasks[3]) is TaskState.CANCELLED
+    assert await check_invariants(engine.database, deep=True) == []
+
+
+async def test_a_limit_that_is_gone_lets_what_is_parked_run(engine: Engine, feeder: Feeder) -> None:
+    await feeder.limit(keyed(engine, shop=Limits(max_running=0)))
+    tasks = await engine.submit(3, options=Options(concurrency_key="shop"))
+    assert await lease(engine, feeder, wait=0.05) == []
+    await until_parked(engine, tasks)
+
+    await feeder.limit(Book())
+
+    assert [task.id for task in await lease(engine, feeder)] == tasks
+
+
+async def test_a_retry_passes_the_gate_again(engine: Engine, feeder: Feeder) -> None:
+    await feeder.limit(keyed(engine, shop=Limits(max_running=1)))
+    [task] = await engine.submit(1, options=Options(concurrency_key="shop"))
+    [first] = await lease(engine, feeder)
+
+    await engine.settle([first], Outcome.FAILED, retry_after=0.0)
+
+    [second] = await lease(engine, feeder)
+    assert (second.id, second.number) == (task, 2)
+
+
+async def test_a_feeder_that_takes_over_counts_what_runs(engine: Engine, feeder: Feeder) -> None:
+    book = keyed(engine, shop=Limits(max_running=2))
+    await feeder.limit(book)
+    tasks = await engine.submit(4, options=Options(concurrency_key="shop"))
+    running = await lease(engine, feeder)
+    await until_parked(engine, tasks[2:])
+    await feeder.stop()
+
+    successor = Feeder(engine.database, engine.lanes, engine.onward)
+    await successor.limit(book)
+    await successor.start()
+    try:
+        assert await lease(engine, successor, wait=0.05) == []
+        # Nobody tells it of the end: it looks.
+        await engine.settle(running[:1])
+        assert [task.id for task in await lease(engine, successor)] == [tasks[2]]
+    finally:
+        await successor.stop()
+
+
+async def test_a_strict_cap_holds_between_two_feeders_of_one_lane(engine: Engine, feeder: Feeder) -> None:
+    book = Book(queues={(engine.tenant, "default"): Limits(max_running=3, strict=True)})
+    other = Feeder(engine.database, engine.lanes, engine.onward)
+    await feeder.limit(book)
+    await other.limit(book)
+    await other.start()
+
+    def both(tasks: Sequence[uuid.UUID]) -> None:
+        feeder.ended(tasks)
+        other.ended(tasks)
+
+    engine.onward.on_ended = both
+    try:
+        await engine.submit(20)
+        done = 0
+        async with asyncio.timeout(30.0):
+            while done < 20:
+                leases = await asyncio.gather(
+                    lease(engine, feeder, room=2, wait=0.05), lease(engine, other, room=2, wait=0.05)
+                )
+                got = [task for each in leases for task in each]
+                assert len(got) <= 3
+                await engine.settle(got)
+                done += len(got)
+    finally:
+        await other.stop()
+
+
+async def test_without_a_lane_at_its_gate_a_task_waits_at_home(
+    engine: Engine, feeder: Feeder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lanes_module, "MAX_GATES_PER_TENANT", 1)
+    await feeder.limit(keyed(engine, one=Limits(max_running=0), two=Limits(max_running=0)))
+    [first] = await engine.submit(1, options=Options(concurrency_key="one"))
+    assert await lease(engine, feeder, wait=0.05) == []
+    await until_parked(engine, [first])
+    [second] = await engine.submit(1, options=Options(concurrency_key="two"))
+    assert await lease(engine, feeder, wait=0.05) == []
+    async with asyncio.timeout(5.0):
+        while not (
+            rows := await engine.database.fetch("SELECT wake <> task AS moved FROM due WHERE task = $1", second)
+        ):
+            await asyncio.sleep(0.01)
+    assert rows[0]["moved"]
+    assert await parked(engine) == {first}
+
+    # The lane of a gate that is past serves another.
+    await engine.steering.cancel([first])
+    async with asyncio.timeout(10.0):
+        while await parked(engine) != {second}:
+            await lease(engine, feeder, wait=0.05)

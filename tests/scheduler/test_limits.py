@@ -1,0 +1,256 @@
+"""Limits without I/O: caps, rates, and what several lanes have in common."""
+
+import uuid
+from collections.abc import Mapping
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from duetime.ids import make_id
+from duetime.model.gates import encode_gate, gate_of
+from duetime.model.limits import Limits, TypeLimits
+from duetime.model.task import Kind, LaneKey, Options, PriorityClass, Target
+from duetime.scheduler.core import Ask, Core, Plan
+from duetime.scheduler.limits import Governor, Meter
+from duetime.scheduler.rulebook import Book
+
+TENANT = 1
+HOME = LaneKey(TENANT, "default", PriorityClass.NORMAL, Kind.PULL)
+OTHER = LaneKey(TENANT, "other", PriorityClass.NORMAL, Kind.PULL)
+START_MS = 1_000_000
+
+
+def make_core(book: Book, lanes: Mapping[int, LaneKey], rows: int = 1) -> Core:
+    core = Core()
+    core.governor.since_ms = START_MS - 3_600_000
+    core.governor.rule(book)
+    for lane, key in lanes.items():
+        core.woke(lane, key, make_id(START_MS - 10, rows, lane))
+    return core
+
+
+def ask(core: Core, number: int, room: int, tenant: int | None = TENANT, kind: Kind = Kind.PULL) -> None:
+    core.ask(number, Ask(number, tenant, kind, None, frozenset(), room))
+
+
+def carry_out(core: Core, plan: Plan | None, now_ms: int) -> dict[int, list[uuid.UUID]]:
+    """Every order gets all it asks for; returns the tasks started, by lane."""
+    if plan is None:
+        return {}
+    started = {}
+    taken = {}
+    for order in plan.orders:
+        ids = [make_id(now_ms, place, order.lane) for place in range(order.room)]
+        taken[order.lane] = [(each, 100) for each in ids]
+        started[order.lane] = ids
+        key = core._work[order.lane].key
+        for task in ids:
+            core.governor.start(task, key, (), now_ms)
+    core.claimed(plan, taken, {}, {}, now_ms)
+    return started
+
+
+def test_a_cap_holds_and_an_end_lets_the_next_one_start() -> None:
+    core = make_core(Book(queues={(TENANT, "default"): Limits(max_running=3)}), {256: HOME})
+    ask(core, 1, 10)
+
+    first = carry_out(core, core.plan(START_MS), START_MS)
+    ask(core, 2, 10)
+
+    assert len(first[256]) == 3
+    assert core.plan(START_MS) is None
+    core.open_lanes(core.governor.ended(first[256][:1]))
+    assert len(carry_out(core, core.plan(START_MS), START_MS)[256]) == 1
+
+
+def test_a_tenants_cap_is_shared_by_its_lanes_within_one_claim() -> None:
+    core = make_core(Book(tenants={TENANT: Limits(max_running=5)}), {256: HOME, 512: OTHER})
+    ask(core, 1, 100)
+
+    started = carry_out(core, core.plan(START_MS), START_MS)
+
+    assert sum(len(tasks) for tasks in started.values()) == 5
+
+
+def test_a_rate_delays_and_says_when_it_goes_on() -> None:
+    core = make_core(Book(tenants={TENANT: Limits(rate=10, burst=2)}), {256: HOME})
+    ask(core, 1, 100)
+
+    assert len(carry_out(core, core.plan(START_MS), START_MS)[256]) == 2
+    ask(core, 2, 100)
+    assert core.plan(START_MS) is None
+    opens_ms = core.next_ms()
+    assert opens_ms is not None
+    assert START_MS < opens_ms <= START_MS + 101
+    assert core.plan(opens_ms - 50) is None
+    assert len(carry_out(core, core.plan(opens_ms), opens_ms)[256]) == 1
+
+
+def test_over_a_minute_a_rate_is_kept_even_if_every_look_is_late() -> None:
+    meter = Meter(("rate", "sms", ""), Limits(rate=100, burst=1), 0.0, START_MS)
+    started, now_ms = 0, START_MS
+    for step in range(2_000):
+        now_ms += 30 + step % 7
+        count = meter.available(now_ms)
+        meter.took(count, now_ms)
+        meter.gave_back(0, now_ms)
+        meter.reserved = 0
+        started += count
+
+    seconds = (now_ms - START_MS) / 1000
+    assert abs(started / seconds - 100) < 2
+
+
+@given(
+    st.floats(0.1, 1000), st.integers(1, 50), st.lists(st.tuples(st.integers(1, 500), st.integers(0, 30)), max_size=50)
+)
+def test_a_rate_never_gives_more_than_its_burst_and_what_has_passed(
+    rate: float, burst: int, steps: list[tuple[int, int]]
+) -> None:
+    meter = Meter(("rate", "k", ""), Limits(rate=rate, burst=burst), 0.0, START_MS)
+    now_ms, started = START_MS, 0
+    for wait_ms, wanted in steps:
+        now_ms += wait_ms
+        count = min(wanted, meter.available(now_ms))
+        meter.took(count, now_ms)
+        meter.reserved = 0
+        started += count
+        passed = (now_ms - START_MS) / 1000
+        assert started <= rate * passed + burst + rate * 0.05 + 1e-6
+
+
+def test_what_was_reserved_and_did_not_start_is_given_back() -> None:
+    core = make_core(Book(tenants={TENANT: Limits(max_running=4, rate=1, burst=4)}), {256: HOME})
+    ask(core, 1, 10)
+    plan = core.plan(START_MS)
+    assert plan is not None
+
+    core.put_back(plan, START_MS)
+
+    assert core.governor.room(HOME, START_MS) == 4
+
+
+def test_the_room_that_a_limited_lane_cannot_use_goes_to_the_others() -> None:
+    core = make_core(Book(queues={(TENANT, "default"): Limits(max_running=1)}), {256: HOME, 512: OTHER})
+    ask(core, 1, 100)
+
+    started = carry_out(core, core.plan(START_MS), START_MS)
+
+    assert {lane: len(tasks) for lane, tasks in started.items()} == {256: 1, 512: 99}
+
+
+def test_a_paused_queue_is_left_alone_until_it_is_opened() -> None:
+    core = make_core(Book(paused=frozenset({(TENANT, "default")})), {256: HOME})
+    ask(core, 1, 10)
+
+    assert core.plan(START_MS) is None
+
+    core.governor.rule(Book())
+    core.open_lanes()
+    assert core.plan(START_MS) is not None
+
+
+def test_nothing_limited_starts_in_a_shard_that_is_not_counted_yet() -> None:
+    core = make_core(Book(tenants={TENANT: Limits(max_running=5)}), {256: HOME})
+    core.governor.uncounted = frozenset({0})
+    ask(core, 1, 10)
+
+    assert core.plan(START_MS) is None
+
+    core.governor.uncounted = frozenset()
+    core.open_lanes()
+    assert core.plan(START_MS) is not None
+
+
+def test_a_bucket_begins_empty_with_the_node_and_a_key_that_is_at_rest_is_forgotten() -> None:
+    governor = Governor(START_MS)
+    governor.rule(Book(key_limits=lambda tenant, key: Limits(rate=2, burst=4), keyed=frozenset({TENANT})))
+    gate = (("rate", "k", ""),)
+
+    assert not governor.admit(TENANT, gate, START_MS)
+    assert governor.admit(TENANT, gate, START_MS + 500)
+    governor.start(uuid.uuid4(), HOME, gate, START_MS + 500)
+    governor.forget_idle(START_MS + 1_000)
+    assert governor._meters[TENANT]
+    governor.ended(list(governor.running))
+    governor.forget_idle(START_MS + 60_000)
+    assert not governor._meters
+
+
+def test_a_lower_cap_lets_what_runs_end_and_starts_nothing_until_then() -> None:
+    governor = Governor(START_MS)
+    governor.rule(Book(tenants={TENANT: Limits(max_running=5)}))
+    tasks = [uuid.uuid4() for _ in range(5)]
+    for task in tasks:
+        governor.found(task, HOME, (), START_MS)
+
+    governor.rule(Book(tenants={TENANT: Limits(max_running=2)}))
+
+    assert governor.room(HOME, START_MS) == 0
+    governor.ended(tasks[:3])
+    assert governor.room(HOME, START_MS) == 0
+    governor.ended(tasks[3:4])
+    assert governor.room(HOME, START_MS) == 1
+
+
+def test_a_tasks_gate_names_its_limits_and_nothing_else() -> None:
+    limits = TypeLimits(max_running=1, rate=5, concurrency_key="order.shop")
+    book = Book(
+        type_limits=lambda tenant, name: limits if name == "sale" else None,
+        typed=frozenset({TENANT}),
+        key_limits=lambda tenant, key: Limits(rate=1) if key == "sms" else None,
+        keyed=frozenset({TENANT}),
+        slowed=lambda tenant, host: host == "slow.example:443",
+    )
+    options = Options(
+        concurrency_key="free", rate_key="sms", target=Target("https://Slow.example/x"), requires=[], schedule=None
+    )
+
+    assert gate_of(book, TENANT, "mail", b"{}", None) == ()
+    assert gate_of(book, TENANT, "sale", b'{"order": {"shop": 7}}', None) == (
+        ("type", "sale", ""),
+        ("type_key", "sale", "7"),
+    )
+    assert gate_of(book, TENANT, "sale", b"3", None)[1] == ("type_key", "sale", "null")
+    assert gate_of(book, TENANT, "mail", b"{}", options) == (("rate", "sms", ""), ("host", "slow.example:443", ""))
+    assert gate_of(book, TENANT + 1, "mail", b"{}", Options(rate_key="sms")) == ()
+
+
+def test_the_lane_of_a_gate_has_the_limits_of_tenant_queue_and_gate() -> None:
+    governor = Governor(0)
+    governor.rule(
+        Book(
+            tenants={TENANT: Limits(max_running=9)},
+            key_limits=lambda tenant, key: Limits(max_running=2, rate=50),
+            keyed=frozenset({TENANT}),
+        )
+    )
+    key = LaneKey(
+        TENANT, "default", PriorityClass.NORMAL, Kind.PULL, gate=encode_gate((("key", "c", ""), ("rate", "r", "")))
+    )
+
+    assert governor.room(key, START_MS) == 2
+    governor.take(key, 2, START_MS)
+    assert governor.room(key, START_MS) == 0
+    assert governor.room(HOME, START_MS) == 7
+    [(reason, detail, until)] = governor.describe(key, START_MS)
+    assert (reason, until) == ("cap", None)
+    assert "concurrency_key 'c'" in detail
+
+
+def test_who_waits_long_counts_as_a_higher_class() -> None:
+    low = LaneKey(TENANT, "default", PriorityClass.LOW, Kind.PULL)
+    critical = LaneKey(TENANT, "default", PriorityClass.CRITICAL, Kind.PULL)
+
+    def rooms(waited_ms: int) -> dict[int, int]:
+        core = Core()
+        core.woke(256, low, make_id(START_MS - waited_ms, 1, 256))
+        core.woke(512, critical, make_id(START_MS - 10, 1, 512))
+        ask(core, 1, 90)
+        plan = core.plan(START_MS)
+        assert plan is not None
+        return {order.lane: order.room for order in plan.orders}
+
+    assert rooms(10) == {256: 10, 512: 80}
+    assert rooms(10_500) == {256: 18, 512: 72}
+    assert rooms(60_000) == {256: 45, 512: 45}
