@@ -68,7 +68,9 @@ class Lanes:
     async def ensure(self, key: LaneKey) -> int:
         lane = self._by_key.get(key)
         if lane is None:
-            held = sum(1 for known in self._by_key if known.tenant == key.tenant and not known.gate)
+            held = sum(
+                1 for known in self._by_key if known.tenant == key.tenant and not known.gate and known.part == key.part
+            )
             if held >= MAX_LANES_PER_TENANT:
                 raise InvalidInput.at(
                     "queue",

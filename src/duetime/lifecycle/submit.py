@@ -10,11 +10,12 @@ stored again, it had happened.
 import asyncio
 import hashlib
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 import asyncpg
+import msgspec
 
 from duetime.database.partitions import Partitions
 from duetime.database.pool import Database
@@ -26,7 +27,7 @@ from duetime.lifecycle.handover import Desk, Seats, lease
 from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.rows import columns, due_ms_for, keyed_columns
 from duetime.lifecycle.winners import SQL, Call, Run, Submission, Submitted, sort_out
-from duetime.model.task import LeasedTask, NewTask
+from duetime.model.task import LaneKey, LeasedTask, NewTask
 
 #: How far behind the database's clock an id may be when it is stored.
 MINT_TOLERANCE_MS = 5_000
@@ -84,6 +85,9 @@ class Submitter:
         self._partitions = partitions
         self._wake = wake
         self._now = now
+        #: Tenants that are spread, and over how many shards.
+        self.spread: Mapping[int, int] = {}
+        self._turn = 0
         self._gather: Gather[Call, list[Submission]] = Gather(
             self._fly, weigh=lambda call: len(call.tasks), limit=MAX_ROWS_PER_COMMIT, flights=flights
         )
@@ -104,8 +108,11 @@ class Submitter:
         if not tasks:
             return []
         find = self._lanes.find
-        lanes = [find(task.lane) or await self._lanes.ensure(task.lane) for task in tasks]
         tenant = tasks[0].lane.tenant
+        if tenant in self.spread:
+            lanes = [find(key) or await self._lanes.ensure(key) for key in self._spread_out(tasks)]
+        else:
+            lanes = [find(task.lane) or await self._lanes.ensure(task.lane) for task in tasks]
         if request is not None:
             request = _request_of_tenant(request, tenant)
         call = Call(tasks, lanes, tenant, request, fingerprint)
@@ -120,13 +127,19 @@ class Submitter:
         self, task: NewTask, request: uuid.UUID | None, fingerprint: bytes
     ) -> "asyncio.Future[list[Submission]] | None":
         """One task, for a caller that wants to be called back; None: its lane is not known yet, so await `submit`."""
-        lane = self._lanes.find(task.lane)
+        lane = self._lanes.find(task.lane if task.lane.tenant not in self.spread else self._spread_out([task])[0])
         if lane is None:
             return None
         tenant = task.lane.tenant
         if request is not None:
             request = _request_of_tenant(request, tenant)
         return self._gather.put(Call([task], [lane], tenant, request, fingerprint))
+
+    def _spread_out(self, tasks: Sequence[NewTask]) -> list[LaneKey]:
+        """The lanes of a tenant that is spread over several shards, in turn."""
+        parts, turn = self.spread[tasks[0].lane.tenant], self._turn
+        self._turn += len(tasks)
+        return [msgspec.structs.replace(task.lane, part=(turn + place) % parts) for place, task in enumerate(tasks)]
 
     async def close(self) -> None:
         await self._gather.close()

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta
 
 MAX_RUNNING = 1_000_000
+MAX_STRICT = 1_000
 MIN_RATE = 0.001
 MAX_RATE = 1_000_000.0
 MAX_BURST = 1_000_000
@@ -74,6 +75,6 @@ def wrong_with(limits: Limits) -> list[tuple[str, str]]:
             wrong.append(("burst", f"must be 1 to {MAX_BURST:,}"))
         elif limits.rate is None:
             wrong.append(("burst", "only with a rate"))
-    if limits.strict and limits.max_running is None:
-        wrong.append(("strict", "only with max_running"))
+    if limits.strict and (limits.max_running is None or limits.max_running > MAX_STRICT):
+        wrong.append(("strict", f"only with max_running, of at most {MAX_STRICT:,}"))
     return wrong

@@ -182,8 +182,14 @@ class SharedFeeder:
 
     async def _announce(self, lane: int) -> None:
         """Whoever lists a tenant's tasks goes by the lanes it knows."""
+        self._forget_shards(lane)
         told = [self._call(peer.member.name, "lane", _encode(lane), ANNOUNCE_SECONDS) for peer in self._mesh.peers()]
         await asyncio.gather(*told)
+
+    def _forget_shards(self, lane: int) -> None:
+        """Its tenant may have a shard more now."""
+        if (key := self._lanes.key_of(lane)) is not None:
+            self._shards.pop(key.tenant, None)
 
     # Rows in due
 
@@ -375,7 +381,9 @@ class SharedFeeder:
                 self._feeder.ended(_decode_wakes(body))
                 return b""
             case "lane":
-                await self._lanes.learn(msgspec.msgpack.decode(body, type=int))
+                lane = msgspec.msgpack.decode(body, type=int)
+                await self._lanes.learn(lane)
+                self._forget_shards(lane)
                 return b""
             case "beat":
                 beat = _decode_beat(body)
