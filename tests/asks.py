@@ -5,7 +5,8 @@ from collections import Counter
 
 from duetime.ids import make_id
 from duetime.model.task import Kind, LaneKey, PriorityClass
-from duetime.scheduler.core import Ask, Core, Plan
+from duetime.scheduler.core import Core
+from duetime.scheduler.plan import Ask, Plan
 
 NOW = 1_700_000_000_000
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from duetime.errors import Unavailable
 from duetime.model.attempt import Ended
 from duetime.model.task import Kind, Outcome
-from duetime.scheduler.core import Ask
+from duetime.scheduler.plan import Ask
 from properties.node_double import Process, Report, Settled, Sleep
 from properties.store_double import Attempt, Claim
 

@@ -18,9 +18,10 @@ from duetime.lifecycle.holders import UNNAMED_SECONDS
 from duetime.lifecycle.submit import MINT_TOLERANCE_MS
 from duetime.model.attempt import Ended, what_follows
 from duetime.model.task import LaneKey, Options, Outcome
-from duetime.scheduler.core import Ask, Core, Plan
+from duetime.scheduler.core import Core
 from duetime.scheduler.hints import Hints
 from duetime.scheduler.liveness import Watch
+from duetime.scheduler.plan import Ask, Plan
 from properties.store_double import Attempt, Broken, Claim, Move, Task
 
 if TYPE_CHECKING:

@@ -178,7 +178,7 @@ async def test_a_commit_that_becomes_visible_minutes_late_is_found(
         while await feeder.lease(await ask_of(engine), 0.2):
             pass
         for _ in range(5):
-            await feeder._look_step()
+            await feeder._looker.step()
 
     [leased] = await feeder.lease(await ask_of(engine), 30.0)
     assert leased.id == task
@@ -189,8 +189,8 @@ async def test_a_late_commit_is_found_by_a_feeder_that_started_meanwhile(engine:
     await first.start()
     async with a_commit_that_comes_late(database_url, engine, seconds_ago=600) as task:
         for _ in range(5):
-            await first._look_step()
-        await first._keep_hints()
+            await first._looker.step()
+        await first._looker.keep_hints()
         await first.stop()
         second = Feeder(engine.database, engine.lanes, engine.onward)
         await second.start()
@@ -208,20 +208,20 @@ async def test_a_lane_is_drained_for_certain_only_when_every_open_transaction_ha
     lane = await engine.lanes.ensure(engine.lane_key())
     async with a_commit_that_comes_late(database_url, engine, seconds_ago=0) as task:
         for _ in range(4):
-            await feeder._look_step()
-        assert feeder._hints.low(lane) < task
+            await feeder._looker.step()
+        assert feeder._looker.hints.low(lane) < task
 
     await feeder.lease(await ask_of(engine), 30.0)
     for _ in range(4):
-        await feeder._look_step()
-    assert feeder._hints.low(lane) > uuid.UUID(int=0)
+        await feeder._looker.step()
+    assert feeder._looker.hints.low(lane) > uuid.UUID(int=0)
 
 
 async def test_a_clock_that_went_back_loses_no_row(engine: Engine, feeder: Feeder) -> None:
     await engine.submit(5)
     await feeder.lease(await ask_of(engine), 5.0)
     for _ in range(3):
-        await feeder._look_step()
+        await feeder._looker.step()
     lane = await engine.lanes.ensure(engine.lane_key())
     past_ms = engine.database.clock.now_ms() - 3_600_000
     await engine.partitions.ensure([past_ms])
@@ -235,7 +235,7 @@ async def test_a_clock_that_went_back_loses_no_row(engine: Engine, feeder: Feede
     )
 
     feeder.clock_jumped(-3_600_000_000)
-    await feeder._look_step()
+    await feeder._looker.step()
 
     [leased] = await feeder.lease(await ask_of(engine), 30.0)
     assert leased.id == make_id(past_ms, 1, lane)

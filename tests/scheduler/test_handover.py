@@ -10,8 +10,9 @@ from asks import NOW, ask_for, key_of, plan_of, take, wake_of
 from duetime.database.pool import Database
 from duetime.lifecycle.submit import Submitted, Submitter
 from duetime.model.task import Kind, LaneKey, NewTask, PriorityClass
-from duetime.scheduler.core import MAX_LANES_PER_RESERVE, Ask, Core
+from duetime.scheduler.core import MAX_LANES_PER_RESERVE, Core
 from duetime.scheduler.feed import Feeder
+from duetime.scheduler.plan import Ask
 from duetime.sdk.uuid7 import make_uuid7
 from engine import Engine
 from proxy import proxied

@@ -10,8 +10,9 @@ from duetime.ids import make_id
 from duetime.model.gates import encode_gate, gate_of
 from duetime.model.limits import Limits, TypeLimits
 from duetime.model.task import Kind, LaneKey, Options, PriorityClass, Target
-from duetime.scheduler.core import Ask, Core, Plan
+from duetime.scheduler.core import Core
 from duetime.scheduler.limits import Governor, Meter
+from duetime.scheduler.plan import Ask, Plan
 from duetime.scheduler.rulebook import Book
 
 TENANT = 1

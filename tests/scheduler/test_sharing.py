@@ -14,8 +14,8 @@ from duetime.ids import SHARDS
 from duetime.lifecycle.holders import Named
 from duetime.model.task import Kind, LeasedTask, TaskState
 from duetime.scheduler import feed
-from duetime.scheduler.core import Ask
 from duetime.scheduler.feed import Feeder
+from duetime.scheduler.plan import Ask
 from duetime.scheduler.sharing import SharedFeeder
 from engine import Engine
 

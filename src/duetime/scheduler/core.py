@@ -13,12 +13,12 @@ import heapq
 import uuid
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from types import MappingProxyType
 
 from duetime.ids import EARLIEST, SHARDS, due_ms_of
 from duetime.model.task import Kind, LaneKey
-from duetime.scheduler.limits import UNLIMITED, Governor, Limitation
+from duetime.scheduler.limits import UNLIMITED, Governor
+from duetime.scheduler.plan import Ask, LaneStatus, Order, Plan
 from duetime.scheduler.shares import Served, deal, share_of, shares_by_turns, shares_by_weight
 
 _NEVER = 1 << 62
@@ -30,28 +30,6 @@ SMALL_ROOM = 32
 MAX_LANES_PER_RESERVE = 64
 #: A claim brings payloads along; keep what one statement carries within this.
 MAX_BYTES_PER_CLAIM = 16 * 1024 * 1024
-
-
-@dataclass(frozen=True)
-class Ask:
-    """A holder's room, and what it can run."""
-
-    holder: int
-    #: None: every tenant, for an executor of ours.
-    tenant: int | None
-    kind: Kind
-    #: None: every queue.
-    queues: frozenset[str] | None
-    tags: frozenset[str]
-    room: int
-
-    def fits(self, key: LaneKey) -> bool:
-        return (
-            key.kind is self.kind
-            and (self.tenant is None or key.tenant == self.tenant)
-            and (self.queues is None or key.queue in self.queues)
-            and self.tags.issuperset(key.requires)
-        )
 
 
 @dataclass
@@ -74,39 +52,6 @@ class _Work:
     woken: uuid.UUID | None = None
     #: Another node feeds it now; it is forgotten when the claim under way has landed.
     is_dropped: bool = False
-
-
-@dataclass(frozen=True)
-class Order:
-    """Take up to `room` rows of one lane; the first of them go to the first ask."""
-
-    lane: int
-    hint: uuid.UUID
-    room: int
-    #: (ask, how many rows) in order; the counts add up to `room`.
-    asks: tuple[tuple[int, int], ...]
-
-
-@dataclass(frozen=True)
-class Plan:
-    orders: tuple[Order, ...]
-    holders: dict[int, int]
-
-
-@dataclass(frozen=True)
-class LaneStatus:
-    """What the core knows of a lane, for people who ask why a task waits."""
-
-    has_holders: bool
-    waiting_polls: int
-    room: int
-    is_known: bool
-    #: Its tenant is suspended.
-    is_suspended: bool = False
-    #: Its queue is paused.
-    is_paused: bool = False
-    #: The limits that are used up, in words, and when each opens by itself.
-    limited_by: tuple[tuple[Limitation, str, datetime | None], ...] = ()
 
 
 @dataclass

@@ -1,10 +1,8 @@
 """The feeder: carries out the core's plans and gives holders what was claimed.
 
 It claims only for holders that wait with room.  A claim whose holder went away
-before the answer left is given back at once.  Once a second, or every third
-second where looking is dear, it looks at its lanes from where they are drained
-for certain, which finds rows whose commit became visible late; a look from the
-very beginning takes at most 0.2 % of the time.
+before the answer left is given back at once.  What it was not told it finds by
+looking (`looking`); what a limit keeps is parked (`gating`).
 """
 
 import asyncio
@@ -19,36 +17,23 @@ import structlog
 
 from duetime.database.pool import Database
 from duetime.errors import Unavailable
-from duetime.ids import LATEST, SCHEDULE_LANES_END, SHARDS, just_after, just_before, lane_of
-from duetime.lifecycle.claim import Claims, LaneOrder, claim_due, note, peek
+from duetime.ids import SCHEDULE_LANES_END, SHARDS, just_after, lane_of
+from duetime.lifecycle.claim import Claims, LaneOrder, claim_due
 from duetime.lifecycle.handover import Seats
 from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.onward import Claimed, End, Onward
-from duetime.lifecycle.submit import MINT_TOLERANCE_MS
 from duetime.model.attempt import Ended
 from duetime.model.task import LeasedTask, Outcome, Waiting
-from duetime.scheduler.core import Ask, Core, LaneStatus, Plan
+from duetime.scheduler.core import Core
 from duetime.scheduler.gating import Gatekeeper, Rules, Verdict
-from duetime.scheduler.hints import Hints
-from duetime.scheduler.rounds import Rounds
+from duetime.scheduler.looking import Looker
+from duetime.scheduler.plan import Ask, LaneStatus, Plan
 from duetime.service import Loop
 
 log = structlog.get_logger()
-LOOK_EVERY = timedelta(seconds=1)
-#: Looks take at most this share of the time, but are no further apart than this.
-_LOOK_SHARE = 0.01
-_LOOK_AT_LEAST_EVERY_SECONDS = 3.0
-_NOTE_AHEAD_SECONDS = 0.1
-KEEP_HINTS_EVERY_SECONDS = 15.0
-#: At most so many lanes are looked at in one pass; more take turns.
-LANES_PER_LOOK = 2_000
+NOTICE_EVERY = timedelta(seconds=1)
 #: A worker whose hands are full does not ask; it is still there.
 REMEMBER_ASKS_SECONDS = 90.0
-_KEEP_HINTS = """
-INSERT INTO lane_hint (lane, drained)
-SELECT * FROM unnest($1::int[], $2::uuid[])
-    ON CONFLICT (lane) DO UPDATE SET drained = excluded.drained
-"""
 
 __all__ = ["Ask", "Feeder", "LaneStatus"]
 
@@ -68,7 +53,7 @@ class Feeder:
         self._onward = onward
         self._core = Core()
         self._gates = Gatekeeper(database, lanes, self._core.governor, self._core.is_waiting)
-        self._hints = Hints(MINT_TOLERANCE_MS)
+        self._looker = Looker(database, self._own_lanes, self.wake)
         self._waiting: dict[int, asyncio.Future[list[LeasedTask]]] = {}
         self._overdue: set[int] = set()
         self._numbers = 0
@@ -78,11 +63,7 @@ class Feeder:
         self._flying: set[asyncio.Task[None]] = set()
         self._is_stopping = False
         self._feeding: asyncio.Task[None] | None = None
-        self._look_turn = 0
-        self._rounds = Rounds()
-        self._round_turn = 0
-        self._keep_hints_at = 0.0
-        self._look_loop = Loop("look", self._look_step, jitter=0.0)
+        self._notice_loop = Loop("limits", self._notice_ended, jitter=0.0)
         #: None: all of them, because no other node shares them.
         self._shards: frozenset[int] | None = None
         self.has_looked = False
@@ -242,25 +223,23 @@ class Feeder:
 
     async def start(self) -> None:
         """Find out what waits in every lane, then feed."""
-        now_ms = self._database.clock.now_ms()
-        rows = await self._database.fetch("SELECT lane, drained FROM lane_hint")
-        self._hints.restore({row["lane"]: row["drained"] for row in rows}, now_ms)
-        self._core.governor.since_ms = now_ms
+        self._core.governor.since_ms = self._database.clock.now_ms()
         await self._count(self._shards)
-        await self._look_at_all(self._own_lanes())
+        await self._looker.start()
         self.has_looked = True
-        self._keep_hints_at = time.monotonic() + KEEP_HINTS_EVERY_SECONDS
         self._feeding = asyncio.create_task(self._feed(), name="feed")
-        self._look_loop.start()
+        self._looker.loop.start()
+        self._notice_loop.start()
 
     async def stop(self) -> None:
         """Stop claiming; polls that wait are answered with nothing."""
         self._is_stopping = True
         self._changed.set()
-        await self._look_loop.stop()
+        await self._looker.loop.stop()
+        await self._notice_loop.stop()
         if self._feeding is not None:
             await asyncio.wait([self._feeding], timeout=15.0)
-            await self._keep_hints_or_not()
+            await self._looker.keep_hints_or_not()
         while self._flying:
             await asyncio.wait(self._flying)
         for answer in list(self._waiting.values()):
@@ -282,7 +261,7 @@ class Feeder:
         """Look at shards that are new here, at once; without it the next look in turn finds the same."""
         if self._feeding is not None:
             await self._count(shards)
-            await self._look_at_all([lane for lane in self._own_lanes() if lane % SHARDS in shards])
+            await self._looker.look_at([lane for lane in self._own_lanes() if lane % SHARDS in shards])
 
     async def _count(self, shards: frozenset[int] | None) -> None:
         """Learn what runs in shards that are new here; until then nothing that is limited starts there."""
@@ -313,7 +292,7 @@ class Feeder:
             self.schedules.clock_jumped(jump_us)
         if jump_us < 0:
             self._core.forget_hints()
-            self._hints.forget()
+            self._looker.hints.forget()
             self._changed.set()
 
     async def _feed(self) -> None:
@@ -420,87 +399,20 @@ class Feeder:
             # Their holders do not name them, so two beats release them.
             log.warning("claims could not be given back", error=str(error))
 
-    # Looking
-
-    async def _look_step(self) -> timedelta:
-        lanes = self._own_lanes()
-        if not lanes:
-            return LOOK_EVERY
-        chosen, self._look_turn = _take_turns(lanes, self._look_turn)
-        around = await note(self._database)
-        self._hints.note(around.now_us // 1000, around.oldest_open, around.next_new)
-        # The statements of that moment have ended by then, so that the look can tell what is drained up to it.
-        await asyncio.sleep(_NOTE_AHEAD_SECONDS)
-        looked_at = time.monotonic()
-        await self._look({lane: self._hints.low(lane) for lane in chosen})
-        began = time.monotonic()
-        pause = min((began - looked_at) / _LOOK_SHARE, _LOOK_AT_LEAST_EVERY_SECONDS)
-        await self._go_round(lanes)
+    async def _notice_ended(self) -> timedelta:
+        """Ends of attempts of which nobody told this node, and meters that are at rest."""
         self._recent_asks()
-        self._core.governor.forget_idle(self._database.clock.now_ms())
-        if self._core.governor.running and (opened := await self._gates.notice_ended()):
+        governor = self._core.governor
+        governor.forget_idle(self._database.clock.now_ms())
+        if governor.running and (opened := await self._gates.notice_ended()):
             self._core.open_lanes(opened)
             self._changed.set()
-        if began >= self._keep_hints_at:
-            self._keep_hints_at = began + KEEP_HINTS_EVERY_SECONDS
-            await self._keep_hints()
-        return max(LOOK_EVERY, timedelta(seconds=pause))
-
-    async def _go_round(self, lanes: list[int]) -> None:
-        """From the very beginning, whatever the hints say, as far as the time for it goes."""
-        while stretch := self._rounds.next(self._database.clock.now_ms(), began := time.monotonic()):
-            from_ms, until_ms = stretch
-            chosen, turn = _take_turns(lanes, self._round_turn)
-            if until_ms is None:
-                self._round_turn = turn
-            until = LATEST if until_ms is None else just_before(until_ms)
-            await self._look(dict.fromkeys(chosen, just_before(from_ms)), until)
-            self._rounds.looked(until_ms, began, time.monotonic())
-
-    async def _look_at_all(self, lanes: list[int]) -> None:
-        for place in range(0, len(lanes), LANES_PER_LOOK):
-            await self._look({lane: self._hints.low(lane) for lane in lanes[place : place + LANES_PER_LOOK]})
-
-    async def _look(self, hints: dict[int, uuid.UUID], until: uuid.UUID = LATEST) -> None:
-        look = await peek(self._database, hints, until)
-        self._hints.note(look.now_us // 1000, look.oldest_open, look.next_new)
-        found = []
-        for lane, first in look.first.items():
-            if until == LATEST and hints[lane] <= self._hints.low(lane):
-                self._hints.seen(lane, first)
-            if first is not None:
-                found.append((lane, first))
-        for lane, first in found:
-            key = self._lanes.key_of(lane)
-            # It may have gone to another node meanwhile.
-            if key is not None and self.feeds(lane):
-                self._core.woke(lane, key, first)
-        if found:
-            self._changed.set()
-
-    async def _keep_hints_or_not(self) -> None:
-        """For whoever feeds next; without them it begins further back."""
-        try:
-            await self._keep_hints()
-        except Unavailable as error:
-            log.warning("hints could not be kept", error=str(error))
-
-    async def _keep_hints(self) -> None:
-        lows = self._hints.take_changed()
-        if lows:
-            await self._database.fetch(_KEEP_HINTS, list(lows), list(lows.values()))
+        return NOTICE_EVERY
 
     def _later(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)
         self._flying.add(task)
         task.add_done_callback(self._flying.discard)
-
-
-def _take_turns(lanes: list[int], turn: int) -> tuple[list[int], int]:
-    if len(lanes) <= LANES_PER_LOOK:
-        return lanes, 0
-    turn %= len(lanes)
-    return (lanes[turn:] + lanes[:turn])[:LANES_PER_LOOK], turn + LANES_PER_LOOK
 
 
 def _claimed(task: LeasedTask) -> Claimed:

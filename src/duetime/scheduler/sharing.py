@@ -29,8 +29,8 @@ from duetime.ids import SHARDS, lane_of
 from duetime.lifecycle.holders import BeatAnswer, Holders, Named
 from duetime.lifecycle.lanes import Lanes
 from duetime.model.task import LeasedTask
-from duetime.scheduler.core import Ask, LaneStatus
 from duetime.scheduler.feed import Feeder
+from duetime.scheduler.plan import Ask, LaneStatus
 
 log = structlog.get_logger()
 #: A poll that was passed on may take so much longer than it waits.

@@ -1,0 +1,63 @@
+"""What goes into the core and comes out of it: asks of holders, and plans for claims."""
+
+import uuid
+from dataclasses import dataclass
+from datetime import datetime
+
+from duetime.model.task import Kind, LaneKey
+from duetime.scheduler.limits import Limitation
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A holder's room, and what it can run."""
+
+    holder: int
+    #: None: every tenant, for an executor of ours.
+    tenant: int | None
+    kind: Kind
+    #: None: every queue.
+    queues: frozenset[str] | None
+    tags: frozenset[str]
+    room: int
+
+    def fits(self, key: LaneKey) -> bool:
+        return (
+            key.kind is self.kind
+            and (self.tenant is None or key.tenant == self.tenant)
+            and (self.queues is None or key.queue in self.queues)
+            and self.tags.issuperset(key.requires)
+        )
+
+
+@dataclass(frozen=True)
+class Order:
+    """Take up to `room` rows of one lane; the first of them go to the first ask."""
+
+    lane: int
+    hint: uuid.UUID
+    room: int
+    #: (ask, how many rows) in order; the counts add up to `room`.
+    asks: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    orders: tuple[Order, ...]
+    holders: dict[int, int]
+
+
+@dataclass(frozen=True)
+class LaneStatus:
+    """What the core knows of a lane, for people who ask why a task waits."""
+
+    has_holders: bool
+    waiting_polls: int
+    room: int
+    is_known: bool
+    #: Its tenant is suspended.
+    is_suspended: bool = False
+    #: Its queue is paused.
+    is_paused: bool = False
+    #: The limits that are used up, in words, and when each opens by itself.
+    limited_by: tuple[tuple[Limitation, str, datetime | None], ...] = ()
