@@ -23,6 +23,7 @@ import structlog
 import uvicorn
 
 from duetime.admin.keys import Keys
+from duetime.admin.limits import LimitRules
 from duetime.admin.tenants import read_rules, read_signing_secret
 from duetime.admin.types import Types
 from duetime.api.app import App
@@ -87,6 +88,7 @@ class Node:
         self.lanes = Lanes(database)
         self.keys = Keys(database)
         self.types = Types(database)
+        self.limits = LimitRules(database)
         self.onward = Onward(database, self.partitions, self._wake)
         self.holders = Holders(database, self.onward)
         self.settler = Settler(database, self.holders, self.onward)
@@ -140,6 +142,7 @@ class Node:
             recurrences=self.recurrences,
             backfills=self.backfills,
             types=self.types,
+            limits=self.limits,
             keys=self.keys,
             is_ready=self.why_not_ready,
             nodes=self.nodes,
@@ -282,10 +285,11 @@ class Node:
                 self.executor = self._make_executor()
 
     async def _read_rules(self) -> timedelta:
-        """Weights, suspensions and types take effect within a second."""
+        """Weights, suspensions, types and limits take effect within a second."""
         rules = await read_rules(self.database)
         self.feeder.rule(rules.weights, rules.suspended)
         await self.types.refresh()
+        await self.limits.refresh()
         return _RULES_EVERY
 
     def _wake(self, wakes: Iterable[uuid.UUID]) -> None:
