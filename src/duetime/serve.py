@@ -53,6 +53,7 @@ from duetime.scheduler.feed import Feeder
 from duetime.scheduler.firing import Firing
 from duetime.scheduler.liveness import Liveness
 from duetime.scheduler.sharing import SharedFeeder
+from duetime.scheduler.survey import Survey
 from duetime.scheduler.upkeep import Upkeep
 from duetime.service import Loop, calm_collector
 
@@ -118,6 +119,7 @@ class Node:
         self.feeder.schedules = self.firing
         self.liveness = Liveness(database, self.holders, self.onward)
         self.clockwork = Clockwork(database, self.feeder)
+        self.survey = Survey(database, self.feeder, self.limits.paused_queues)
         self._rules_loop = Loop("tenants", self._read_rules, jitter=0.0)
         self.upkeep = Upkeep(
             database,
@@ -146,6 +148,7 @@ class Node:
             keys=self.keys,
             is_ready=self.why_not_ready,
             nodes=self.nodes,
+            node=self.name,
         )
         self._secrets: dict[int, bytes] = {}
         self._is_stopping = False
@@ -196,6 +199,7 @@ class Node:
         self._rules_loop.start()
         await self.feeder.start()
         await self.firing.start()
+        self.survey.loop.start()
         self.liveness.loop.start()
         for loop in self.upkeep.loops:
             loop.start()
@@ -229,7 +233,8 @@ class Node:
         self._server.should_exit = True
         if self._serving is not None:
             await asyncio.wait([self._serving], timeout=10.0)
-        for loop in (self.liveness.loop, *self.upkeep.loops, self._rules_loop, self.clockwork.loop):
+        loops = (self.survey.loop, self.liveness.loop, *self.upkeep.loops, self._rules_loop, self.clockwork.loop)
+        for loop in loops:
             await loop.stop()
         await self.submitter.close()
         await self.settler.close()

@@ -210,6 +210,7 @@ async def serve(database: Database) -> AsyncIterator[Serving]:
         keys=Keys(database),
         is_ready=lambda: reasons[0] if reasons else None,
         nodes=lambda: [NodeView("here", 256, True)],
+        node="here",
     )
     server = QuietServer(
         uvicorn.Config(

@@ -26,6 +26,7 @@ from duetime.api.express import Express
 from duetime.api.health import Health
 from duetime.api.http import PROBLEM_JSON, Answer, ClientGoneError, Receive, Request, Router, Scope, Send, encode
 from duetime.api.limits import LimitCalls
+from duetime.api.metrics import MetricsCalls
 from duetime.api.problems import problem_of
 from duetime.api.queues import QueueCalls
 from duetime.api.reference import Reference
@@ -78,6 +79,7 @@ class App:
         keys: Keys,
         is_ready: Callable[[], str | None],
         nodes: Callable[[], list[NodeView]],
+        node: str,
     ) -> None:
         self._keys = keys
         self._clock = database.clock
@@ -102,6 +104,7 @@ class App:
                 *LimitCalls(limits).routes(),
                 *Cluster(nodes).routes(),
                 *Health(is_ready).routes(),
+                *MetricsCalls(keys, node).routes(),
                 *Reference().routes(),
             ]
         )

@@ -19,6 +19,7 @@ from duetime.api import (
     dead_operations,
     health,
     limits,
+    metrics,
     queues,
     reference_operations,
     schedule_operations,
@@ -45,6 +46,7 @@ OPERATIONS: list[Operation] = [
     *limits.OPERATIONS,
     *cluster.OPERATIONS,
     *health.OPERATIONS,
+    *metrics.OPERATIONS,
     *reference_operations.OPERATIONS,
 ]
 TAGS = {

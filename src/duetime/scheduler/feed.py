@@ -8,6 +8,7 @@ very beginning takes at most 0.2 % of the time.
 """
 
 import asyncio
+import heapq
 import time
 import uuid
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
@@ -17,6 +18,7 @@ from typing import Protocol
 
 import structlog
 
+from duetime import metrics
 from duetime.database.pool import Database
 from duetime.errors import Unavailable
 from duetime.ids import LATEST, SCHEDULE_LANES_END, SHARDS, just_after, just_before, lane_of
@@ -26,7 +28,7 @@ from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.onward import Claimed, End, Onward
 from duetime.lifecycle.submit import MINT_TOLERANCE_MS
 from duetime.model.attempt import Ended
-from duetime.model.task import LeasedTask, Outcome, Waiting
+from duetime.model.task import LaneKey, LeasedTask, Outcome, Waiting
 from duetime.scheduler.core import Ask, Core, LaneStatus, Plan
 from duetime.scheduler.hints import Hints
 from duetime.scheduler.rounds import Rounds
@@ -325,6 +327,7 @@ class Feeder:
                 self._core.put_back(plan)
                 await asyncio.sleep(1.0)
                 return
+            metrics.CLAIMED.inc(sum(len(rows) for rows in claims.taken.values()))
             answers = self._core.claimed(
                 plan,
                 {lane: [(wake, len(task.payload)) for wake, task in rows] for lane, rows in claims.taken.items()},
@@ -431,6 +434,14 @@ class Feeder:
         task = asyncio.create_task(work)
         self._flying.add(task)
         task.add_done_callback(self._flying.discard)
+
+    # For the survey
+
+    def due_lanes(self, most: int) -> list[tuple[int, LaneKey, uuid.UUID, bool]]:
+        """Lanes that are due and may run: key, where to read on, and whether anybody asks for such work; the oldest."""
+        asks = {(ask.tenant, ask.kind, ask.queues, ask.tags): ask for ask in self._recent_asks()}.values()
+        oldest = heapq.nsmallest(most, self._core.due_lanes(), key=lambda each: each[2].int)
+        return [(lane, key, hint, any(ask.fits(key) for ask in asks)) for lane, key, hint in oldest]
 
 
 def _take_turns(lanes: list[int], turn: int) -> tuple[list[int], int]:
