@@ -23,6 +23,7 @@ import structlog
 import uvicorn
 
 from duetime.admin.keys import Keys
+from duetime.admin.limits import LimitRules
 from duetime.admin.tenants import read_rules, read_signing_secret
 from duetime.admin.types import Types
 from duetime.api.app import App
@@ -52,6 +53,7 @@ from duetime.scheduler.feed import Feeder
 from duetime.scheduler.firing import Firing
 from duetime.scheduler.liveness import Liveness
 from duetime.scheduler.sharing import SharedFeeder
+from duetime.scheduler.survey import Survey
 from duetime.scheduler.upkeep import Upkeep
 from duetime.service import Loop, calm_collector
 
@@ -87,6 +89,7 @@ class Node:
         self.lanes = Lanes(database)
         self.keys = Keys(database)
         self.types = Types(database)
+        self.limits = LimitRules(database)
         self.onward = Onward(database, self.partitions, self._wake)
         self.holders = Holders(database, self.onward)
         self.settler = Settler(database, self.holders, self.onward)
@@ -117,6 +120,7 @@ class Node:
         self.feeder.schedules = self.firing
         self.liveness = Liveness(database, self.holders, self.onward)
         self.clockwork = Clockwork(database, self.feeder)
+        self.survey = Survey(database, self.feeder, self.limits.paused_queues)
         self._rules_loop = Loop("tenants", self._read_rules, jitter=0.0)
         self.upkeep = Upkeep(
             database,
@@ -141,9 +145,11 @@ class Node:
             recurrences=self.recurrences,
             backfills=self.backfills,
             types=self.types,
+            limits=self.limits,
             keys=self.keys,
             is_ready=self.why_not_ready,
             nodes=self.nodes,
+            node=self.name,
         )
         self._secrets: dict[int, bytes] = {}
         self._is_stopping = False
@@ -194,6 +200,7 @@ class Node:
         self._rules_loop.start()
         await self.feeder.start()
         await self.firing.start()
+        self.survey.loop.start()
         self.liveness.loop.start()
         for loop in self.upkeep.loops:
             loop.start()
@@ -227,7 +234,8 @@ class Node:
         self._server.should_exit = True
         if self._serving is not None:
             await asyncio.wait([self._serving], timeout=10.0)
-        for loop in (self.liveness.loop, *self.upkeep.loops, self._rules_loop, self.clockwork.loop):
+        loops = (self.survey.loop, self.liveness.loop, *self.upkeep.loops, self._rules_loop, self.clockwork.loop)
+        for loop in loops:
             await loop.stop()
         await self.submitter.close()
         await self.settler.close()
@@ -283,10 +291,11 @@ class Node:
                 self.executor = self._make_executor()
 
     async def _read_rules(self) -> timedelta:
-        """Weights, suspensions and types take effect within a second."""
+        """Weights, suspensions, types and limits take effect within a second."""
         rules = await read_rules(self.database)
         self.feeder.rule(rules.weights, rules.suspended)
         await self.types.refresh()
+        await self.limits.refresh()
         return _RULES_EVERY
 
     def _wake(self, wakes: Iterable[uuid.UUID]) -> None:

@@ -13,6 +13,7 @@ import aiohttp
 import uvicorn
 
 from duetime.admin.keys import Keys, Role, create_key
+from duetime.admin.limits import LimitRules
 from duetime.admin.tenants import create_tenant
 from duetime.admin.types import Types
 from duetime.api.app import App
@@ -191,6 +192,8 @@ async def serve(database: Database) -> AsyncIterator[Serving]:
     await firing.start()
     types = Types(database)
     await types.refresh()
+    limits = LimitRules(database)
+    await limits.refresh()
     app = App(
         database=database,
         lanes=lanes,
@@ -203,9 +206,11 @@ async def serve(database: Database) -> AsyncIterator[Serving]:
         recurrences=recurrences,
         backfills=backfills,
         types=types,
+        limits=limits,
         keys=Keys(database),
         is_ready=lambda: reasons[0] if reasons else None,
         nodes=lambda: [NodeView("here", 256, True)],
+        node="here",
     )
     server = QuietServer(
         uvicorn.Config(

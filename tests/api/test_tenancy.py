@@ -120,6 +120,10 @@ CALLS: list[tuple[str, str, Any, set[str]]] = [
     ("PUT", "/v1/schedules/s", {"spec": {"every": "1d"}, "task": {"type": "a"}}, {"operator", "admin"}),
     ("POST", "/v1/schedules/preview", {"spec": {"every": "1d"}}, set(ROLES)),
     ("GET", "/v1/schedules", None, set(ROLES)),
+    ("PUT", "/v1/queues/default", {"state": "active"}, {"operator", "admin"}),
+    ("GET", "/v1/queues", None, set(ROLES)),
+    ("PUT", "/v1/limits/k", {"rate": 5}, {"operator", "admin"}),
+    ("GET", "/v1/limits", None, set(ROLES)),
     ("GET", "/v1/signing-secret", None, {"operator", "admin"}),
     ("GET", "/v1/keys", None, {"admin"}),
     ("POST", "/v1/keys", {}, {"admin"}),
@@ -253,7 +257,13 @@ async def test_every_act_is_noted_with_who_and_what(api: Api) -> None:
 # Isolation
 
 #: Calls whose path names something of a tenant, by what stands for it in a test.
-NAMED = {"/v1/tasks/{id}": "task", "/v1/schedules/{name}": "schedule", "/v1/calendars/{name}": "calendar"}
+NAMED = {
+    "/v1/tasks/{id}": "task",
+    "/v1/schedules/{name}": "schedule",
+    "/v1/calendars/{name}": "calendar",
+    "/v1/queues/{name}": "queue",
+    "/v1/limits/{name}": "limit",
+}
 
 
 def belongs(operation: Operation) -> str | None:
@@ -267,6 +277,8 @@ async def test_another_tenants_things_are_not_there(api: Api, operation: Operati
     task = await api.submit(delay="1h")
     assert (await api.call("PUT", "/v1/schedules/mine", {"spec": {"every": "1d"}, "task": {"type": "a"}})).status < 300
     assert (await api.call("PUT", "/v1/calendars/mine", {"dates": []})).status < 300
+    assert (await api.call("PUT", "/v1/queues/mine", {"limits": {"max_running": 7}})).status < 300
+    assert (await api.call("PUT", "/v1/limits/mine", {"rate": 7})).status < 300
     backfill = await api.post(
         "/v1/schedules/mine/backfill", {"from": "2026-01-01T00:00:00Z", "to": "2026-01-02T00:00:00Z"}
     )
@@ -292,6 +304,8 @@ async def snapshot(api: Api, task: Any) -> Any:
         (await api.get(f"/v1/tasks/{task['id']}")).json,
         {name: schedule[name] for name in ("version", "state", "spec", "task", "note", "updated_at")},
         (await api.get("/v1/calendars/mine")).json,
+        (await api.get("/v1/queues/mine")).json,
+        (await api.get("/v1/limits/mine")).json,
     )
 
 
@@ -300,13 +314,14 @@ async def test_every_list_is_confined_to_its_tenant(api: Api) -> None:
     await api.submit()
     await api.call("PUT", "/v1/schedules/mine", {"spec": {"every": "1d"}, "task": {"type": "a"}})
     await api.call("PUT", "/v1/calendars/mine", {"dates": []})
+    await api.call("PUT", "/v1/limits/mine", {"rate": 7})
     other = await api.serving.tenant(f"{api.tenant_name}-alone")
     lists = [
         each
         for each in OPERATIONS
-        if each.method == "GET" and re.fullmatch(r"/v1/(tasks|dead|schedules|calendars)", each.path)
+        if each.method == "GET" and re.fullmatch(r"/v1/(tasks|dead|schedules|calendars|queues|limits)", each.path)
     ]
-    assert len(lists) == 4
+    assert len(lists) == 6
     for operation in lists:
         assert (await api.get(operation.path)).json["items"] != []
         assert (await other.get(operation.path)).json["items"] == []

@@ -20,6 +20,7 @@ from duetime.lifecycle.holders import Named
 from duetime.lifecycle.state import read_states
 from duetime.model.retry import RetryPolicy
 from duetime.model.task import LeasedTask, Options, Outcome, TaskState
+from duetime.scheduler.survey import SQL as SURVEY_SQL
 from duetime.scheduler.upkeep import Upkeep
 from engine import Engine, submitted
 from plans.explain import MODES, ExplainingDatabase, Plan, Plans, explain
@@ -32,7 +33,7 @@ CROWDED = "crowded"
 #: What a busy node does all the time.
 HOT = {
     *("claim_due", "peek", "submit", "submit_keyed", "read_keys", "read_requests", "end_succeeded", "move_onward"),
-    *("read_claims", "read_ends", "beat", "read_held", "read_states"),
+    *("read_claims", "read_ends", "beat", "read_held", "read_states", "read_oldest"),
     *("cancel", "pause", "resume", "run_now", "reschedule", "redrive", "drop"),
 }
 #: Upkeep's own: how it reads matters once there is much to read.
@@ -146,6 +147,8 @@ async def live(engine: Engine) -> Plans:
     await peek(database, dict.fromkeys(engine.lanes.all(), EARLIEST))
     leased = await claim(engine, QUEUES, per_queue)
     assert len(leased) == BATCH
+    lanes, until = list(engine.lanes.all()), just_after(database.clock.now_ms())
+    await database.run(SURVEY_SQL["read_oldest"], lanes=lanes, hints=[EARLIEST] * len(lanes), until=until)
     await engine.holders.beat(engine.tenant, "w", [Named(task.id, task.number) for task in leased])
     succeeded, failed, buried, left = (leased[place::4] for place in range(4))
     await engine.settle(succeeded)

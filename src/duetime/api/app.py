@@ -15,6 +15,7 @@ from typing import Protocol
 import structlog
 
 from duetime.admin.keys import Caller, Keys
+from duetime.admin.limits import LimitRules
 from duetime.admin.types import Types
 from duetime.api.admin import Administration
 from duetime.api.auth import authenticate, need_role
@@ -24,7 +25,10 @@ from duetime.api.dead import DeadLetters
 from duetime.api.express import Express
 from duetime.api.health import Health
 from duetime.api.http import PROBLEM_JSON, Answer, ClientGoneError, Receive, Request, Router, Scope, Send, encode
+from duetime.api.limits import LimitCalls
+from duetime.api.metrics import MetricsCalls
 from duetime.api.problems import problem_of
+from duetime.api.queues import QueueCalls
 from duetime.api.reference import Reference
 from duetime.api.schedules import ScheduleCalls
 from duetime.api.steer import Steer
@@ -71,9 +75,11 @@ class App:
         recurrences: Recurrences,
         backfills: Backfills,
         types: Types,
+        limits: LimitRules,
         keys: Keys,
         is_ready: Callable[[], str | None],
         nodes: Callable[[], list[NodeView]],
+        node: str,
     ) -> None:
         self._keys = keys
         self._clock = database.clock
@@ -94,8 +100,11 @@ class App:
                 *Administration(database, keys).routes(),
                 *Tenancy(database).routes(),
                 *TypeCalls(types, lanes).routes(),
+                *QueueCalls(limits, lanes).routes(),
+                *LimitCalls(limits).routes(),
                 *Cluster(nodes).routes(),
                 *Health(is_ready).routes(),
+                *MetricsCalls(keys, node).routes(),
                 *Reference().routes(),
             ]
         )

@@ -18,6 +18,9 @@ from duetime.api import (
     cluster,
     dead_operations,
     health,
+    limits,
+    metrics,
+    queues,
     reference_operations,
     schedule_operations,
     task_operations,
@@ -28,7 +31,7 @@ from duetime.api import (
 from duetime.api.answers import Accepted, BatchProblem, Rejected
 from duetime.api.operations import Operation, Parameter, Reply
 from duetime.api.problems import Problem
-from duetime.api.schemas import NAME_PATTERN
+from duetime.api.schemas import NAME_PATTERN, PRINTABLE
 from duetime.api.seconds import schema_hook
 
 OPERATIONS: list[Operation] = [
@@ -39,8 +42,11 @@ OPERATIONS: list[Operation] = [
     *admin.OPERATIONS,
     *tenants.OPERATIONS,
     *types.OPERATIONS,
+    *queues.OPERATIONS,
+    *limits.OPERATIONS,
     *cluster.OPERATIONS,
     *health.OPERATIONS,
+    *metrics.OPERATIONS,
     *reference_operations.OPERATIONS,
 ]
 TAGS = {
@@ -72,6 +78,8 @@ _NAMES = {
     "RetryView": "RetryPolicy",
     "Waiting": "WaitingReason",
     "KeyInfo": "Key",
+    "QueueView": "Queue",
+    "KeyLimitView": "KeyLimit",
     "NodeView": "Node",
     "FailureBody": "Failure",
     "LeasedAnswer": "LeasedTask",
@@ -102,6 +110,8 @@ _NEXT: dict[tuple[str, int], tuple[str, list[str]]] = {
     ("submit_task", 202): ("id", ["get_task", "explain_task", *(verb.name for verb in task_operations.VERBS.values())]),
     ("make_key", 201): ("id", ["revoke_key"]),
     ("put_schedule", 201): ("name", schedule_operations.NEXT_OF_SCHEDULE),
+    ("put_queue", 201): ("name", ["get_queue", "delete_queue"]),
+    ("put_limit", 201): ("name", ["get_limit", "delete_limit"]),
     ("put_calendar", 200): ("name", ["get_calendar", "delete_calendar"]),
 }
 #: An exclusion is one of three things.
@@ -132,6 +142,11 @@ _RULES: dict[str, dict[str, Any]] = {
     "DropRequest": _ONE_CHOICE,
     "ExclusionRule": _ONE_EXCLUSION,
     "SpecRequest": _SOME_SOURCE,
+    "KeyLimitRequest": {
+        "anyOf": [
+            {"required": [name], "properties": {name: {"not": {"type": "null"}}}} for name in ("max_running", "rate")
+        ]
+    },
 }
 
 
@@ -254,8 +269,11 @@ def _path_parameter(operation: Operation, name: str) -> dict[str, Any]:
     if operation.path.startswith("/v1/tenants"):
         pattern = "^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
         description, schema = "The tenant's name.", {"type": "string", "pattern": pattern}
+    elif operation.path.startswith("/v1/limits"):
+        schema = {"type": "string", "format": "printable", "pattern": f"^{PRINTABLE}{{1,255}}$", "maxLength": 255}
+        description = "A key, or a pattern that ends in `*`."
     elif name == "name":
-        noun = {"/v1/calendars": "calendar", "/v1/types": "type"}.get(
+        noun = {"/v1/calendars": "calendar", "/v1/types": "type", "/v1/queues": "queue"}.get(
             operation.path[: operation.path.index("/{")], "schedule"
         )
         description, schema = f"The {noun}'s name.", {"type": "string", "pattern": NAME_PATTERN}

@@ -227,6 +227,22 @@ CREATE SEQUENCE duetime.lane_index
     MAXVALUE 8388607
     CACHE 1;
 
+CREATE TABLE duetime.limit_change (
+    is_only boolean DEFAULT true NOT NULL,
+    change bigint NOT NULL,
+    CONSTRAINT limit_change_is_only_check CHECK (is_only)
+);
+
+CREATE TABLE duetime.limit_rule (
+    tenant integer NOT NULL,
+    scope smallint NOT NULL,
+    name text NOT NULL,
+    limits bytea NOT NULL,
+    state text DEFAULT 'active'::text NOT NULL,
+    version integer DEFAULT 1 NOT NULL,
+    updated_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
+);
+
 CREATE TABLE duetime.limit_slot (
     tenant integer NOT NULL,
     name text NOT NULL,
@@ -409,6 +425,12 @@ ALTER TABLE ONLY duetime.lane
 
 ALTER TABLE ONLY duetime.lane
     ADD CONSTRAINT lane_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY duetime.limit_change
+    ADD CONSTRAINT limit_change_pkey PRIMARY KEY (is_only);
+
+ALTER TABLE ONLY duetime.limit_rule
+    ADD CONSTRAINT limit_rule_pkey PRIMARY KEY (tenant, scope, name);
 
 ALTER TABLE ONLY duetime.limit_slot
     ADD CONSTRAINT limit_slot_pkey PRIMARY KEY (tenant, name, slot);

@@ -16,6 +16,7 @@ from datetime import datetime
 
 import asyncpg
 
+from duetime import metrics
 from duetime.clock import from_ms, to_us
 from duetime.database.partitions import Partitions
 from duetime.database.pool import Database
@@ -162,9 +163,11 @@ async def fire(
         {**columns.arrays, "now": now, "minted_ms": minted_ms, "tolerance_ms": MINT_TOLERANCE_MS},
     )
     moved = {row["schedule"] for row in rows if row["schedule"] is not None}
+    tasks = [row["task"] for row in rows if row["task"] is not None]
+    metrics.TASKS_OF_SCHEDULES.inc(len(tasks))
     return Fired(
         moved,
-        [row["task"] for row in rows if row["task"] is not None],
+        tasks,
         [wake for schedule, wake in columns.next_wakes.items() if schedule in moved],
     )
 
@@ -298,4 +301,5 @@ async def spawn(
         reached_ms=None if advance is None else advance.reached_ms,
         is_done=advance is not None and advance.is_done,
     )
+    metrics.TASKS_OF_SCHEDULES.inc(len(rows))
     return [row["task"] for row in rows]

@@ -7,9 +7,11 @@ said so is released.  The second step can be repeated by anyone, so a node that
 dies between the two loses nothing.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
 
+from duetime import metrics
 from duetime.database.pool import Database
 from duetime.lifecycle.holders import SQL, Holders
 from duetime.lifecycle.onward import End, Onward, claimed_of
@@ -45,6 +47,8 @@ async def sweep_left_behind(database: Database, onward: Onward, lookback: timede
             )
             for row in rows
         ]
-        swept += len(await onward.move(ends))
+        moved = await onward.move(ends)
+        metrics.count_settled(Counter(end.ended.outcome.word for _, end in ends if (end.task, end.number) in moved))
+        swept += len(moved)
         if len(rows) < _BATCH:
             return swept

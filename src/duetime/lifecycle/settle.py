@@ -8,12 +8,14 @@ Concurrent reports share one commit.
 
 import asyncio
 import uuid
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 import msgspec
 
+from duetime import metrics
 from duetime.database.pool import Database
 from duetime.errors import Unknown
 from duetime.lifecycle.gather import Gather
@@ -101,7 +103,9 @@ class Settler:
         holders = [await self._holders.find(part.tenant, part.holder_name) for part in parts]
         taken = await self._take_succeeded(parts, holders)
         if taken is None:
+            metrics.count_settled({Outcome.SUCCEEDED.word: sum(len(part.reports) for part in parts)})
             return [Settled([report.id for report in part.reports], [], []) for part in parts]
+        metrics.count_settled({Outcome.SUCCEEDED.word: len(taken)})
         taken |= await self._take_others(parts, holders)
         missing = [
             (report.id, report.number)
@@ -166,6 +170,7 @@ class Settler:
                 # The first of two reports of one attempt counts.
                 ends.setdefault((report.id, report.number), (claim, _end_of(report)))
         moved = await self._onward.move(list(ends.values()))
+        metrics.count_settled(Counter(ends[attempt][1].ended.outcome.word for attempt in moved))
         return {(claimed[attempt].holder, *attempt) for attempt in moved}
 
 

@@ -17,6 +17,7 @@ from datetime import datetime
 import asyncpg
 import msgspec
 
+from duetime import metrics
 from duetime.database.partitions import Partitions
 from duetime.database.pool import Database
 from duetime.database.statements import Statement
@@ -189,10 +190,12 @@ class Submitter:
         picked_at = None if seats is None else seats.picked_at
         taken = {} if seats is None or picked_at is None else seats.taken
         first: dict[int, uuid.UUID] = {}
+        stored = 0
         for call, answer in zip(calls, answers, strict=True):
             for task, lane, each in zip(call.tasks, call.lanes, answer, strict=True):
                 if not isinstance(each, Submitted) or not each.is_new:
                     continue
+                stored += 1
                 identifier = each.id
                 if identifier in taken:
                     number, holder = taken[identifier]
@@ -202,6 +205,8 @@ class Submitter:
                     first[lane] = identifier
         if first:
             self._wake(first.values())
+        metrics.TASKS_OF_CALLS.inc(stored)
+        metrics.HANDED_OVER.inc(sum(len(tasks) for tasks in handed.values()))
 
     async def _answered(self, calls: list[Call], answers: list[list[Submission | None]]) -> list[list[Submission]]:
         complete: list[list[Submission]] = []

@@ -32,11 +32,25 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     """A cap on what runs at once, and a rate at which attempts start; what is absent is not limited."""
 
     max_running: Annotated[
-        int | None, Meta(description=f"Attempts that run at once, 0 to {MAX_RUNNING:,}; 0 lets nothing start.")
+        int | None,
+        Meta(
+            description=f"Attempts that run at once, 0 to {MAX_RUNNING:,}; 0 lets nothing start.",
+            extra_json_schema={"minimum": 0, "maximum": MAX_RUNNING},
+        ),
     ] = None
-    rate: Annotated[float | None, Meta(description="Attempts that start in a second, 0.001 to 1,000,000.")] = None
+    rate: Annotated[
+        float | None,
+        Meta(
+            description="Attempts that start in a second, 0.001 to 1,000,000.",
+            extra_json_schema={"minimum": MIN_RATE, "maximum": MAX_RATE},
+        ),
+    ] = None
     burst: Annotated[
-        int | None, Meta(description="Attempts that may start at once after a rest; one second's worth where absent.")
+        int | None,
+        Meta(
+            description="Attempts that may start at once after a rest; one second's worth where absent.",
+            extra_json_schema={"minimum": 1, "maximum": MAX_BURST},
+        ),
     ] = None
     strict: Annotated[
         bool, Meta(description="Keep `max_running` even while two nodes feed the tenant, at the cost of a commit more.")

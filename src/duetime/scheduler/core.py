@@ -152,6 +152,11 @@ class Core:
     def known_lanes(self) -> int:
         return len(self._work)
 
+    def due_lanes(self) -> list[tuple[int, LaneKey, uuid.UUID]]:
+        """Lanes that are due and may run, each with the wake behind which its rows lie."""
+        works = (works for (_, tenant), works in self._due.items() if tenant not in self._suspended)
+        return [(work.lane, work.key, work.hint) for each in works for work in each.values()]
+
     # Holders
 
     def ask(self, number: int, ask: Ask) -> None:

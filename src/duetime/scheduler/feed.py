@@ -6,6 +6,7 @@ looking (`looking`); what a limit keeps is parked (`gating`).
 """
 
 import asyncio
+import heapq
 import time
 import uuid
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
@@ -15,6 +16,7 @@ from typing import Protocol
 
 import structlog
 
+from duetime import metrics
 from duetime.database.pool import Database
 from duetime.errors import Unavailable
 from duetime.ids import SCHEDULE_LANES_END, SHARDS, just_after, lane_of
@@ -23,7 +25,7 @@ from duetime.lifecycle.handover import Seats
 from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.onward import Claimed, End, Onward
 from duetime.model.attempt import Ended
-from duetime.model.task import LeasedTask, Outcome, Waiting
+from duetime.model.task import LaneKey, LeasedTask, Outcome, Waiting
 from duetime.scheduler.core import Core
 from duetime.scheduler.gating import Gatekeeper, Rules, Verdict
 from duetime.scheduler.looking import Looker
@@ -344,6 +346,7 @@ class Feeder:
                 await asyncio.sleep(1.0)
                 return
             verdict = await self._judge(claims)
+            metrics.CLAIMED.inc(sum(len(rows) for rows in claims.taken.values()) - len(verdict.parked))
             answers = self._core.claimed(
                 plan,
                 {lane: [(wake, len(task.payload)) for wake, task in rows] for lane, rows in claims.taken.items()},
@@ -413,6 +416,14 @@ class Feeder:
         task = asyncio.create_task(work)
         self._flying.add(task)
         task.add_done_callback(self._flying.discard)
+
+    # For the survey
+
+    def due_lanes(self, most: int) -> list[tuple[int, LaneKey, uuid.UUID, bool]]:
+        """Lanes that are due and may run: key, where to read on, and whether anybody asks for such work; the oldest."""
+        asks = {(ask.tenant, ask.kind, ask.queues, ask.tags): ask for ask in self._recent_asks()}.values()
+        oldest = heapq.nsmallest(most, self._core.due_lanes(), key=lambda each: each[2].int)
+        return [(lane, key, hint, any(ask.fits(key) for ask in asks)) for lane, key, hint in oldest]
 
 
 def _claimed(task: LeasedTask) -> Claimed:

@@ -1,0 +1,216 @@
+"""Limits that a tenant sets: for a queue, with its state, and for keys that tasks name.
+
+`LimitRules` keeps them all compiled, and looks once in a while whether any has
+changed: one row tells.  Finding the limit of a key takes one look for its name,
+and one for each length that a pattern of the tenant has.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Literal
+
+import asyncpg
+import msgspec
+import structlog
+
+from duetime.database.pool import Database
+from duetime.database.statements import load
+from duetime.errors import InvalidInput, NotFound
+from duetime.ids import just_after
+from duetime.model.limits import Limits, LimitScope
+
+log = structlog.get_logger()
+MAX_RULES_PER_TENANT = 1_000
+#: Running and waiting tasks are counted up to here.
+MAX_COUNTED = 10_000
+
+QueueState = Literal["active", "paused"]
+
+_SQL = load(__package__, "limits.sql")
+_NOUNS = {LimitScope.QUEUE: "queue", LimitScope.KEY: "limit"}
+_WORDS = {LimitScope.QUEUE: "state or limits of a queue", LimitScope.KEY: "limit of a key"}
+_decode = msgspec.json.Decoder(Limits).decode
+_encode = msgspec.json.Encoder().encode
+
+
+class LimitRule(msgspec.Struct, frozen=True):
+    """What is stored under one name."""
+
+    name: str
+    limits: Limits
+    state: QueueState
+    version: int
+    updated_at: datetime
+
+
+class Counted(msgspec.Struct, frozen=True):
+    """Attempts that run and tasks that wait past their time, each up to 10,000."""
+
+    running: int
+    due: int
+
+
+class _Keys:
+    """The limits of one tenant's keys."""
+
+    def __init__(self) -> None:
+        self._exact: dict[str, tuple[str, Limits]] = {}
+        self._prefixes: dict[str, tuple[str, Limits]] = {}
+        self._lengths: tuple[int, ...] = ()
+
+    def add(self, name: str, limits: Limits) -> None:
+        if name.endswith("*"):
+            self._prefixes[name[:-1]] = (name, limits)
+            self._lengths = tuple(sorted({len(prefix) for prefix in self._prefixes}, reverse=True))
+        else:
+            self._exact[name] = (name, limits)
+
+    def find(self, key: str) -> tuple[str, Limits] | None:
+        found = self._exact.get(key)
+        if found is not None:
+            return found
+        for length in self._lengths:
+            found = self._prefixes.get(key[:length])
+            if found is not None:
+                return found
+        return None
+
+
+class LimitRules:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._queues: dict[tuple[int, str], Limits] = {}
+        self._paused: frozenset[tuple[int, str]] = frozenset()
+        self._keys: dict[int, _Keys] = {}
+        self._keyed: frozenset[int] = frozenset()
+        self._change = -1
+        self._reading = asyncio.Lock()
+
+    # As they were a moment ago
+
+    @property
+    def change(self) -> int:
+        """Another number whenever anything has changed."""
+        return self._change
+
+    def of_queue(self, tenant: int, queue: str) -> Limits | None:
+        return self._queues.get((tenant, queue))
+
+    def queue_limits(self) -> Mapping[tuple[int, str], Limits]:
+        """By tenant and queue; those without any are left out."""
+        return self._queues
+
+    def paused_queues(self) -> frozenset[tuple[int, str]]:
+        return self._paused
+
+    def of_key(self, tenant: int, key: str) -> tuple[str, Limits] | None:
+        """The name that fits a key, and its limits: the key itself before the longest pattern."""
+        keys = self._keys.get(tenant)
+        return None if keys is None else keys.find(key)
+
+    def keyed_tenants(self) -> frozenset[int]:
+        """Those that limit any key: of the others no task's keys need a look."""
+        return self._keyed
+
+    async def refresh(self) -> None:
+        """Read them all again if any has changed."""
+        async with self._reading:
+            [row] = await self._database.run(_SQL["read_change"])
+            if row["change"] == self._change:
+                return
+            self._compile(await self._database.run(_SQL["read_all"]))
+            self._change = row["change"]
+
+    def _compile(self, rows: Sequence[asyncpg.Record]) -> None:
+        queues: dict[tuple[int, str], Limits] = {}
+        paused = set()
+        keys: dict[int, _Keys] = {}
+        for row in rows:
+            tenant, name = row["tenant"], row["name"]
+            if row["state"] == "paused":
+                paused.add((tenant, name))
+            try:
+                limits = _decode(row["limits"])
+            except msgspec.DecodeError as error:
+                # It was right when it was stored, by another version of duetime.
+                log.error("a limit cannot be used", tenant=tenant, name=name, error=str(error))
+                continue
+            if limits.is_empty:
+                continue
+            if row["scope"] == LimitScope.KEY:
+                keys.setdefault(tenant, _Keys()).add(name, limits)
+            elif row["scope"] == LimitScope.QUEUE:
+                queues[tenant, name] = limits
+        self._queues, self._paused = queues, frozenset(paused)
+        self._keys, self._keyed = keys, frozenset(keys)
+
+    # As they are stored
+
+    async def put(
+        self,
+        tenant: int,
+        scope: LimitScope,
+        name: str,
+        *,
+        limits: Limits | None = None,
+        state: QueueState | None = None,
+        by: int | None = None,
+    ) -> tuple[bool, LimitRule]:
+        """Store a rule; what is None stays as it is.  Returns whether it is new, and what is stored now."""
+        rows = await self._database.run(
+            _SQL["put"],
+            tenant=tenant,
+            scope=int(scope),
+            name=name,
+            limits=None if limits is None else _encode(limits),
+            state=state,
+            most=MAX_RULES_PER_TENANT,
+            noun=_NOUNS[scope],
+            by=by,
+        )
+        if rows:
+            await self.refresh()
+            return rows[0]["version"] == 1, _rule(rows[0])
+        same = await self.find(tenant, scope, name)
+        if same is None:
+            raise InvalidInput.at("name", f"a tenant has at most {MAX_RULES_PER_TENANT:,} limits of queues and keys")
+        return False, same
+
+    async def delete(self, tenant: int, scope: LimitScope, name: str, *, by: int | None = None) -> None:
+        rows = await self._database.run(
+            _SQL["delete"], tenant=tenant, scope=int(scope), name=name, noun=_NOUNS[scope], by=by
+        )
+        if not rows:
+            raise _missing(scope, name)
+        await self.refresh()
+
+    async def find(self, tenant: int, scope: LimitScope, name: str) -> LimitRule | None:
+        rows = await self._database.run(_SQL["read_one"], tenant=tenant, scope=int(scope), name=name)
+        return _rule(rows[0]) if rows else None
+
+    async def get(self, tenant: int, scope: LimitScope, name: str) -> LimitRule:
+        found = await self.find(tenant, scope, name)
+        if found is None:
+            raise _missing(scope, name)
+        return found
+
+    async def page(self, tenant: int, scope: LimitScope, after: str, limit: int) -> list[LimitRule]:
+        rows = await self._database.run(_SQL["read_page"], tenant=tenant, scope=int(scope), after=after, limit=limit)
+        return [_rule(row) for row in rows]
+
+    async def count_tasks(self, lanes: Sequence[int]) -> Counted:
+        """What runs and waits in these lanes."""
+        if not lanes:
+            return Counted(0, 0)
+        until = just_after(self._database.clock.now_ms())
+        [row] = await self._database.run(_SQL["count_tasks"], lanes=sorted(lanes), most=MAX_COUNTED, until=until)
+        return Counted(row["running"], row["due"])
+
+
+def _missing(scope: LimitScope, name: str) -> NotFound:
+    return NotFound(f"there is no {_WORDS[scope]} under the name {name[:80]}")
+
+
+def _rule(row: asyncpg.Record) -> LimitRule:
+    return LimitRule(row["name"], _decode(row["limits"]), row["state"], row["version"], row["updated_at"])

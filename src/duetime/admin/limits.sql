@@ -1,0 +1,104 @@
+-- name: put
+-- Store a rule; what is NULL stays as it is.  A change that changes nothing is not noted.
+-- Locks: the rule, then the one row of limit_change.
+-- Gives: the rule if it is new or was changed; nothing where it is the same, or the tenant has too many.
+WITH old AS MATERIALIZED (
+    SELECT version, limits, state
+      FROM limit_rule
+     WHERE tenant = @tenant::int
+       AND scope = @scope::smallint
+       AND name = @name::text
+       FOR UPDATE
+),
+stored AS (
+    INSERT INTO limit_rule AS kept (tenant, scope, name, limits, state)
+    SELECT @tenant::int, @scope::smallint, @name::text, coalesce(@limits::bytea, '{}'), coalesce(@state::text, 'active')
+     WHERE EXISTS (SELECT FROM old)
+        OR (SELECT count(*) FROM limit_rule WHERE tenant = @tenant::int) < @most::int
+        ON CONFLICT (tenant, scope, name) DO UPDATE
+       SET limits = coalesce(@limits::bytea, kept.limits), state = coalesce(@state::text, kept.state),
+           version = kept.version + 1, updated_at = clock_timestamp()
+     WHERE (kept.limits, kept.state)
+           IS DISTINCT FROM (coalesce(@limits::bytea, kept.limits), coalesce(@state::text, kept.state))
+ RETURNING name, limits, state, version, updated_at
+),
+risen AS (
+    UPDATE limit_change
+       SET change = change + 1
+      FROM stored
+),
+noted AS (
+    INSERT INTO audit (tenant, key, action, subject, before, after)
+    SELECT @tenant::int, @by::int, @noun::text || CASE stored.version WHEN 1 THEN '.create' ELSE '.change' END, stored.name,
+           CASE WHEN old.version IS NOT NULL
+                THEN jsonb_build_object('state', old.state, 'limits', convert_from(old.limits, 'UTF8')::jsonb) END,
+           jsonb_build_object('state', stored.state, 'limits', convert_from(stored.limits, 'UTF8')::jsonb)
+      FROM stored
+      LEFT JOIN old ON true
+)
+SELECT name, limits, state, version, updated_at
+  FROM stored;
+
+-- name: delete
+WITH gone AS (
+    DELETE FROM limit_rule
+     WHERE tenant = @tenant::int
+       AND scope = @scope::smallint
+       AND name = @name::text
+ RETURNING name, limits, state
+),
+risen AS (
+    UPDATE limit_change
+       SET change = change + 1
+      FROM gone
+),
+noted AS (
+    INSERT INTO audit (tenant, key, action, subject, before)
+    SELECT @tenant::int, @by::int, @noun::text || '.delete', name,
+           jsonb_build_object('state', state, 'limits', convert_from(limits, 'UTF8')::jsonb)
+      FROM gone
+)
+SELECT name
+  FROM gone;
+
+-- name: read_one
+-- Index: limit_rule_pkey (tenant, scope, name), as of all that follow.
+SELECT name, limits, state, version, updated_at
+  FROM limit_rule
+ WHERE tenant = @tenant::int
+   AND scope = @scope::smallint
+   AND name = @name::text;
+
+-- name: read_page
+SELECT name, limits, state, version, updated_at
+  FROM limit_rule
+ WHERE tenant = @tenant::int
+   AND scope = @scope::smallint
+   AND name > @after::text
+ ORDER BY name
+ LIMIT @limit::int;
+
+-- name: read_change
+SELECT change
+  FROM limit_change;
+
+-- name: read_all
+SELECT tenant, scope, name, limits, state
+  FROM limit_rule;
+
+-- name: count_tasks
+-- What runs and what waits past its time in some lanes, each counted up to `most`.
+-- Index: claim_pkey (lane, task), due_pkey (lane, wake).
+-- Time:  @until is the wake that stands for the database's now().
+SELECT (SELECT count(*)
+          FROM (SELECT FROM claim
+                 WHERE lane = ANY (@lanes::int[])
+                 LIMIT @most::int) AS claimed) AS running,
+       (SELECT count(*)
+          FROM (SELECT FROM unnest(@lanes::int[]) AS asked (lane)
+                 CROSS JOIN LATERAL (
+                       SELECT FROM due
+                        WHERE due.lane = asked.lane
+                          AND due.wake <= @until::uuid
+                        LIMIT @most::int) AS waiting
+                 LIMIT @most::int) AS counted) AS due;

@@ -1,0 +1,2 @@
+DROP TABLE limit_change;
+DROP TABLE limit_rule;

@@ -1,0 +1,86 @@
+"""What this process counts, for Prometheus.
+
+One registry a process.  Counters are raised once for each batch; gauges are set
+by whoever looks once in a while, never on the way of a task.  Every line names
+the node, because processes that share a port answer in turn.  What names a
+tenant has the label `tenant`, and is only shown to those who may know of it.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
+
+_REGISTRY = CollectorRegistry()
+ProcessCollector(registry=_REGISTRY)
+
+_tasks = Counter("duetime_tasks_submitted", "Tasks that were stored, by what made them.", ["by"], registry=_REGISTRY)
+TASKS_OF_CALLS = _tasks.labels("call")
+TASKS_OF_SCHEDULES = _tasks.labels("schedule")
+
+_claims = Counter(
+    "duetime_attempts_claimed",
+    "Attempts that holders got: claimed, or stored for one that waited (hand_over).",
+    ["way"],
+    registry=_REGISTRY,
+)
+CLAIMED = _claims.labels("claim")
+HANDED_OVER = _claims.labels("hand_over")
+
+_settled = Counter("duetime_attempts_settled", "Attempts that ended, by outcome.", ["outcome"], registry=_REGISTRY)
+
+OLDEST_DUE = Gauge(
+    "duetime_oldest_due_seconds",
+    "How long the oldest task of a class has waited past its time.",
+    ["priority"],
+    registry=_REGISTRY,
+)
+PRIORITY_INVERSION = Gauge(
+    "duetime_priority_inversion",
+    "1 while a class waits more than 5 s longer than a lower one of the same queue.",
+    registry=_REGISTRY,
+)
+LANES_WITHOUT_WORKER = Gauge(
+    "duetime_lanes_without_worker", "Lanes with due tasks that nobody who is there can run.", registry=_REGISTRY
+)
+WAITING_WITHOUT_WORKER = Gauge(
+    "duetime_waiting_without_worker",
+    "Lanes of a tenant with due tasks that nobody who is there can run, by the tags they require.",
+    ["tenant", "requires"],
+    registry=_REGISTRY,
+)
+
+
+def count_settled(outcomes: Mapping[str, int]) -> None:
+    """A batch of attempts ended like this."""
+    for outcome, attempts in outcomes.items():
+        _settled.labels(outcome).inc(attempts)
+
+
+def render(node: str, *, shows_tenants: bool) -> bytes:
+    """All of it, in the text format."""
+    return generate_latest(_View(node, shows_tenants))
+
+
+class _View(Collector):
+    """The registry as one reader may see it."""
+
+    def __init__(self, node: str, shows_tenants: bool) -> None:
+        self._node = node
+        self._shows_tenants = shows_tenants
+
+    def collect(self) -> Iterator[Metric]:
+        for found in _REGISTRY.collect():
+            shown = Metric(found.name, found.documentation, found.type)
+            shown.samples = [
+                sample._replace(labels={"node": self._node, **sample.labels})
+                for sample in found.samples
+                # When a counter was made is of no use, and as many lines again.
+                if not sample.name.endswith("_created") and (self._shows_tenants or "tenant" not in sample.labels)
+            ]
+            if shown.samples:
+                yield shown

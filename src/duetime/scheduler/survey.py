@@ -1,0 +1,138 @@
+"""Look every few seconds at what waits past its time, for the gauges and for an alarm.
+
+The feeder knows which of its lanes are due; the oldest row of each is read from
+the database, because a lane that was just drained to its end looks due until
+the next claim.  Lanes of suspended tenants and of paused queues wait because
+somebody wants them to, and are left out.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+import msgspec
+import structlog
+
+from duetime import metrics
+from duetime.database.pool import Database
+from duetime.database.statements import load
+from duetime.ids import due_ms_of, just_after
+from duetime.model.task import LaneKey, PriorityClass
+from duetime.scheduler.feed import Feeder
+from duetime.service import Loop
+
+log = structlog.get_logger()
+LOOK_EVERY = timedelta(seconds=5)
+#: At most so many lanes are read, those first that have waited longest.
+MAX_LANES = 2_000
+#: At most so many tenants and sets of tags are named.
+MAX_NAMED = 200
+#: A class may wait so much longer than a lower one before it counts.
+INVERSION_SECONDS = 5.0
+WARN_EVERY_SECONDS = 60.0
+
+SQL = load(__package__, "survey.sql")
+
+
+@dataclass(frozen=True)
+class Wait:
+    """A lane whose oldest task has waited so long past its time."""
+
+    key: LaneKey
+    tenant: str
+    seconds: float
+    has_holders: bool
+
+
+class Survey:
+    def __init__(
+        self,
+        database: Database,
+        feeder: Feeder,
+        paused_queues: Callable[[], frozenset[tuple[int, str]]],
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._database = database
+        self._feeder = feeder
+        self._paused_queues = paused_queues
+        self._monotonic = monotonic
+        self._warn_at = 0.0
+        self.loop = Loop("survey", self.step)
+
+    async def step(self) -> timedelta:
+        waits = await self.read_waits()
+        _publish(waits)
+        inversion = find_inversion(waits)
+        metrics.PRIORITY_INVERSION.set(inversion is not None)
+        now = self._monotonic()
+        if inversion is not None and now >= self._warn_at:
+            self._warn_at = now + WARN_EVERY_SECONDS
+            higher, lower = inversion
+            log.warning(
+                "a higher class waits longer than a lower one",
+                tenant=higher.tenant,
+                queue=higher.key.queue,
+                higher=higher.key.priority.word,
+                waits_seconds=round(higher.seconds, 1),
+                lower=lower.key.priority.word,
+                lower_waits_seconds=round(lower.seconds, 1),
+            )
+        return LOOK_EVERY
+
+    async def read_waits(self) -> list[Wait]:
+        """What waits past its time now, in the lanes of this node."""
+        paused = self._paused_queues()
+        lanes = {
+            lane: (key, hint, has_holders)
+            for lane, key, hint, has_holders in self._feeder.due_lanes(MAX_LANES)
+            if (key.tenant, key.queue) not in paused
+        }
+        if not lanes:
+            return []
+        now_ms = self._database.clock.now_ms()
+        rows = await self._database.run(
+            SQL["read_oldest"],
+            lanes=list(lanes),
+            hints=[hint for _, hint, _ in lanes.values()],
+            until=just_after(now_ms),
+        )
+        return [
+            Wait(
+                lanes[row["lane"]][0],
+                row["tenant"],
+                max(0.0, (now_ms - due_ms_of(row["wake"])) / 1000),
+                lanes[row["lane"]][2] or row["is_served"],
+            )
+            for row in rows
+        ]
+
+
+def find_inversion(waits: Iterable[Wait]) -> tuple[Wait, Wait] | None:
+    """A lane that waits too much longer than one of a lower class that the same holders serve; the worst of all."""
+    alike: dict[LaneKey, list[Wait]] = {}
+    for wait in waits:
+        if wait.has_holders:
+            alike.setdefault(msgspec.structs.replace(wait.key, priority=PriorityClass.LOW), []).append(wait)
+    found = [
+        (higher, lower)
+        for group in alike.values()
+        for higher in group
+        for lower in group
+        if higher.key.priority < lower.key.priority and higher.seconds > lower.seconds + INVERSION_SECONDS
+    ]
+    return max(found, key=lambda pair: pair[0].seconds - pair[1].seconds, default=None)
+
+
+def _publish(waits: Sequence[Wait]) -> None:
+    for priority in PriorityClass:
+        oldest = max((wait.seconds for wait in waits if wait.key.priority is priority), default=0.0)
+        metrics.OLDEST_DUE.labels(priority.word).set(oldest)
+    alone = [wait for wait in waits if not wait.has_holders]
+    metrics.LANES_WITHOUT_WORKER.set(len(alone))
+    metrics.WAITING_WITHOUT_WORKER.clear()
+    named = Counter((wait.tenant, ",".join(wait.key.requires)) for wait in alone)
+    for (tenant, requires), lanes in named.most_common(MAX_NAMED):
+        metrics.WAITING_WITHOUT_WORKER.labels(tenant, requires).set(lanes)

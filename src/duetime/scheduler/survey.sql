@@ -1,0 +1,22 @@
+-- name: read_oldest
+-- The oldest due row of each lane, behind its hint, with the lane's tenant, and whether someone runs tasks of the
+-- lane: a busy worker does not ask for more.  A lane without a due row is left out.
+-- Index: due_pkey (lane, wake); claim_pkey (lane, task); lane_pkey; tenant_pkey.
+-- Time:  @until is the wake that stands for the database's now().
+SELECT asked.lane, tenant.name AS tenant, oldest.wake,
+       EXISTS (SELECT
+                 FROM claim
+                WHERE claim.lane = asked.lane) AS is_served
+  FROM unnest(@lanes::int[], @hints::uuid[]) AS asked (lane, hint)
+ CROSS JOIN LATERAL (
+       SELECT due.wake
+         FROM due
+        WHERE due.lane = asked.lane
+          AND due.wake > asked.hint
+          AND due.wake <= @until::uuid
+        ORDER BY due.wake
+        LIMIT 1) AS oldest
+  JOIN lane
+    ON lane.id = asked.lane
+  JOIN tenant
+    ON tenant.id = lane.tenant;
