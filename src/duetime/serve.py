@@ -23,7 +23,8 @@ import structlog
 import uvicorn
 
 from duetime.admin.keys import Keys
-from duetime.admin.tenants import read_rules, read_signing_secret
+from duetime.admin.rules import TenantRules
+from duetime.admin.tenants import read_signing_secret
 from duetime.admin.types import Types
 from duetime.api.app import App
 from duetime.api.protocol import DuetimeProtocol
@@ -87,6 +88,7 @@ class Node:
         self.lanes = Lanes(database)
         self.keys = Keys(database)
         self.types = Types(database)
+        self.rules = TenantRules(database)
         self.onward = Onward(database, self.partitions, self._wake)
         self.holders = Holders(database, self.onward)
         self.settler = Settler(database, self.holders, self.onward)
@@ -283,7 +285,7 @@ class Node:
 
     async def _read_rules(self) -> timedelta:
         """Weights, suspensions and types take effect within a second."""
-        rules = await read_rules(self.database)
+        rules = await self.rules.refresh()
         self.feeder.rule(rules.weights, rules.suspended)
         await self.types.refresh()
         return _RULES_EVERY

@@ -102,6 +102,10 @@ def before_load_schema(context: schemathesis.HookContext, raw_schema: dict[str, 
     schemas["RetryRequest"]["properties"].pop("max_backoff")
     # A JSON Schema is more than a JSON schema can say, and a registered type would refuse what other calls submit.
     raw_schema["paths"].pop("/v1/types/{name}")
+    # A burst needs a rate beside it, a tier must be there.
+    for name in ("burst", "submit_burst"):
+        schemas["QuotasRequest"]["properties"].pop(name)
+    schemas["TenantRequest"]["properties"].pop("tier")
     # Only for some roles.
     for name in ("types", "queues"):
         schemas["KeyRequest"]["properties"].pop(name)

@@ -30,6 +30,7 @@ from duetime.api.schedules import ScheduleCalls
 from duetime.api.steer import Steer
 from duetime.api.tasks import Tasks
 from duetime.api.tenants import Tenancy
+from duetime.api.tiers import TierCalls
 from duetime.api.types import TypeCalls
 from duetime.api.validation import TaskReader
 from duetime.api.workers import Beating, Leasing, Workers
@@ -93,6 +94,7 @@ class App:
                 *CalendarCalls(recurrences, schedules).routes(),
                 *Administration(database, keys).routes(),
                 *Tenancy(database).routes(),
+                *TierCalls(database).routes(),
                 *TypeCalls(types, lanes).routes(),
                 *Cluster(nodes).routes(),
                 *Health(is_ready).routes(),

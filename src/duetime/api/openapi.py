@@ -22,6 +22,7 @@ from duetime.api import (
     schedule_operations,
     task_operations,
     tenants,
+    tiers,
     types,
     worker_operations,
 )
@@ -30,6 +31,7 @@ from duetime.api.operations import Operation, Parameter, Reply
 from duetime.api.problems import Problem
 from duetime.api.schemas import NAME_PATTERN
 from duetime.api.seconds import schema_hook
+from duetime.api.tenant_schemas import SHORT_NAME_PATTERN
 
 OPERATIONS: list[Operation] = [
     *task_operations.OPERATIONS,
@@ -38,6 +40,7 @@ OPERATIONS: list[Operation] = [
     *worker_operations.OPERATIONS,
     *admin.OPERATIONS,
     *tenants.OPERATIONS,
+    *tiers.OPERATIONS,
     *types.OPERATIONS,
     *cluster.OPERATIONS,
     *health.OPERATIONS,
@@ -251,9 +254,9 @@ def _links(operation: Operation, status: int) -> dict[str, Any]:
 
 def _path_parameter(operation: Operation, name: str) -> dict[str, Any]:
     schema: dict[str, Any]
-    if operation.path.startswith("/v1/tenants"):
-        pattern = "^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
-        description, schema = "The tenant's name.", {"type": "string", "pattern": pattern}
+    if operation.path.startswith(("/v1/tenants", "/v1/tiers")):
+        noun = "tenant" if operation.path.startswith("/v1/tenants") else "tier"
+        description, schema = f"The {noun}'s name.", {"type": "string", "pattern": SHORT_NAME_PATTERN}
     elif name == "name":
         noun = {"/v1/calendars": "calendar", "/v1/types": "type"}.get(
             operation.path[: operation.path.index("/{")], "schedule"

@@ -1,0 +1,136 @@
+"""Quotas and tiers over HTTP: what is stored, what holds, and what is refused."""
+
+from typing import Any
+
+import pytest
+
+from api.client import Api
+from duetime.admin.rules import Rules, TenantRules, read_rules
+from duetime.model.limits import Limits
+from duetime.model.quotas import Quotas
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+async def put(api: Api, path: str, **fields: Any) -> Any:
+    answer = await api.call("PUT", path, fields)
+    assert answer.status in (200, 201), answer.body
+    return answer.json
+
+
+async def test_quotas_are_set_one_by_one_and_taken_away(api: Api) -> None:
+    path = f"/v1/tenants/{api.tenant_name}"
+    await put(api, path, quotas={"submit_rate": 10, "submit_burst": 20, "max_waiting": 1_000_000})
+    await put(api, path, spread=4, quotas={"max_running": 3})
+    both = (await api.get(path)).json
+
+    less = await put(api, path, quotas={"max_waiting": None})
+    none = await put(api, path, quotas=None)
+
+    assert both["quotas"] == {"submit_rate": 10, "submit_burst": 20, "max_waiting": 1_000_000, "max_running": 3}
+    assert (both["spread"], both["weight"], both["effective"]["weight"]) == (4, None, 1)
+    assert less["quotas"] == {"submit_rate": 10, "submit_burst": 20, "max_running": 3}
+    assert (none["quotas"], none["spread"]) == ({}, 4)
+    first = (await api.get(f"/v1/audit?tenant={api.tenant_name}&limit=1")).json["items"][0]
+    assert (first["action"], first["before"]["quotas"], first["after"]["quotas"]) == (
+        "tenant.change",
+        less["quotas"],
+        {},
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "path"),
+    [
+        ({"quotas": {"submit_rate": 0}}, "quotas.submit_rate"),
+        ({"quotas": {"submit_rate": 1_000_001}}, "quotas.submit_rate"),
+        ({"quotas": {"submit_rate": 1, "submit_burst": 0}}, "quotas.submit_burst"),
+        ({"quotas": {"submit_burst": 5}}, "quotas.submit_burst"),
+        ({"quotas": {"burst": 5}}, "quotas.burst"),
+        ({"quotas": {"max_waiting": -1}}, "quotas.max_waiting"),
+        ({"quotas": {"max_waiting": 10**12 + 1}}, "quotas.max_waiting"),
+        ({"quotas": {"max_running": 1_000_001}}, "quotas.max_running"),
+        ({"quotas": {"speed": 1}}, "quotas.speed"),
+        ({"spread": 65}, "spread"),
+        ({"spread": 0}, "spread"),
+        ({"tier": "nowhere"}, "tier"),
+        ({"tier": "a\0"}, "tier"),
+    ],
+)
+async def test_a_wrong_quota_is_a_422_that_names_it(api: Api, fields: Any, path: str) -> None:
+    for tenant in (api.tenant_name, f"{api.tenant_name}-new"):
+        answer = await api.call("PUT", f"/v1/tenants/{tenant}", fields)
+        assert (answer.status, answer.paths) == (422, [path])
+
+
+async def test_a_tenants_own_values_win_over_its_tiers(api: Api) -> None:
+    tier, path = f"{api.tenant_name}-gold", f"/v1/tenants/{api.tenant_name}"
+    await put(api, f"/v1/tiers/{tier}", weight=4, quotas={"rate": 100, "burst": 500, "max_waiting": 1000})
+
+    given = await put(api, path, tier=tier)
+    own = await put(api, path, weight=2, quotas={"rate": 7})
+    await put(api, f"/v1/tiers/{tier}", quotas={"max_waiting": 2000})
+
+    assert (given["weight"], given["quotas"]) == (None, {})
+    assert given["effective"] == {"weight": 4, "quotas": {"rate": 100, "burst": 500, "max_waiting": 1000}}
+    assert own["effective"] == {"weight": 2, "quotas": {"rate": 7, "max_waiting": 1000}}
+    assert (await api.get(path)).json["effective"]["quotas"] == {"rate": 7, "max_waiting": 2000}
+
+
+async def test_a_tier_is_listed_and_deleted_when_no_tenant_has_it(api: Api) -> None:
+    tier, path = f"{api.tenant_name}-tier", f"/v1/tenants/{api.tenant_name}"
+    made = await api.call("PUT", f"/v1/tiers/{tier}", {"quotas": {"max_running": 5}})
+    await put(api, path, tier=tier)
+    listed = [each for each in (await api.get("/v1/tiers?limit=200")).json["items"] if each["name"] == tier]
+
+    in_use = await api.call("DELETE", f"/v1/tiers/{tier}")
+    await put(api, path, tier=None)
+    deleted = await api.call("DELETE", f"/v1/tiers/{tier}")
+
+    assert (made.status, listed[0]["tenants"], listed[0]["quotas"]) == (201, 1, {"max_running": 5})
+    assert (in_use.status, in_use.json["code"]) == (409, "conflict")
+    assert (deleted.status, (await api.get(f"/v1/tiers/{tier}")).status) == (204, 404)
+    assert (await api.call("DELETE", f"/v1/tiers/{tier}")).status == 404
+    acts = (await api.get("/v1/audit?limit=200")).json["items"]
+    assert [act["action"] for act in acts if act["subject"] == tier] == ["tier.delete", "tier.create"]
+    wrong = await api.call("PUT", "/v1/tiers/-", {})
+    assert (wrong.status, wrong.paths) == (422, ["name"])
+
+
+async def test_a_quota_that_strands_tasks_is_accepted_and_says_so(api: Api) -> None:
+    for _ in range(3):
+        await api.submit(delay="1h")
+
+    answer = await put(api, f"/v1/tenants/{api.tenant_name}", quotas={"max_waiting": 2, "max_running": 0})
+    enough = await put(api, f"/v1/tenants/{api.tenant_name}", quotas={"max_waiting": 4, "max_running": 1})
+
+    assert answer["notes"] == [
+        "max_running is 0: nothing of the tenant starts until it is raised",
+        "3 tasks wait; max_waiting is 2: submissions are refused until fewer than 2 wait",
+    ]
+    assert enough["notes"] == []
+
+
+async def test_a_node_learns_what_changed_and_nothing_else(api: Api) -> None:
+    database, tenant, path = api.serving.database, api.tenant, f"/v1/tenants/{api.tenant_name}"
+    tier = f"{api.tenant_name}-rules"
+    rules = TenantRules(database)
+    before = await rules.refresh()
+    assert tenant not in before.limits
+    await put(api, f"/v1/tiers/{tier}", weight=3, quotas={"max_running": 5})
+    await put(api, path, tier=tier, spread=2, quotas={"submit_rate": 9, "rate": 1, "burst": 2})
+
+    changed = await rules.refresh()
+    assert changed.weights[tenant] == 3
+    assert changed.limits[tenant] == Limits(5, 1.0, 2)
+    assert changed.spread[tenant] == 2
+    assert changed.quotas[tenant] == Quotas(submit_rate=9.0, max_running=5, rate=1.0, burst=2)
+    assert await rules.refresh() is changed
+    assert await read_rules(database) == changed
+
+    await put(api, f"/v1/tiers/{tier}", quotas={"max_running": 6})
+    assert (await rules.refresh()).limits[tenant] == Limits(6, 1.0, 2)
+
+    await put(api, path, tier=None, spread=1, quotas=None)
+    back = await rules.refresh()
+    assert all(tenant not in getattr(back, name) for name in Rules.__struct_fields__)
