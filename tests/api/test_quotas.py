@@ -8,6 +8,7 @@ from api.client import Api
 from duetime.admin.rules import Rules, TenantRules, read_rules
 from duetime.model.limits import Limits
 from duetime.model.quotas import Quotas
+from duetime.sdk.uuid7 import make_uuid7
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -134,3 +135,131 @@ async def test_a_node_learns_what_changed_and_nothing_else(api: Api) -> None:
     await put(api, path, tier=None, spread=1, quotas=None)
     back = await rules.refresh()
     assert all(tenant not in getattr(back, name) for name in Rules.__struct_fields__)
+
+
+# Submissions
+
+
+async def have_quotas(api: Api, **quotas: Any) -> None:
+    """Quotas that hold, after a rest long enough to fill every bucket."""
+    await put(api, f"/v1/tenants/{api.tenant_name}", quotas=quotas)
+    await api.serving.obey()
+    await api.post("/v1/tasks", {"type": "a", "delay": "1h"})
+    api.serving.passed[0] += 1e9
+
+
+LATER = {"type": "a", "delay": "1h"}
+#: A URL that only the long way knows.
+LONG = "/v1/task%73"
+
+
+@pytest.mark.parametrize("path", ["/v1/tasks", LONG])
+async def test_a_submission_beyond_the_rate_is_a_429_that_says_when(api: Api, path: str) -> None:
+    await have_quotas(api, submit_rate=0.1, submit_burst=3)
+
+    answers = [await api.post(path, LATER) for _ in range(4)]
+    api.serving.passed[0] += 10
+    after = await api.post(path, LATER)
+
+    assert [each.status for each in answers] == [202, 202, 202, 429]
+    refused = answers[-1]
+    assert refused.json["code"] == "quota_exceeded"
+    assert "0.1 tasks a second (submit_rate), 3 at once (submit_burst)" in refused.json["detail"]
+    assert refused.headers["Retry-After"] == "10"
+    assert after.status == 202
+    assert await api.stored() == 5
+
+
+async def test_a_batch_is_accepted_as_far_as_the_bucket_goes(api: Api) -> None:
+    await have_quotas(api, submit_rate=0.1, submit_burst=3)
+    items = [LATER, {"type": "not a name!"}, LATER, LATER, LATER, LATER]
+
+    answer = await api.post("/v1/tasks/batch", items)
+    empty = await api.post("/v1/tasks/batch", items)
+
+    assert (answer.status, answer.json["accepted"], answer.json["rejected"]) == (200, 3, 3)
+    codes = [each.get("error", {}).get("code") for each in answer.json["results"]]
+    assert codes == [None, "invalid", None, None, "quota_exceeded", "quota_exceeded"]
+    assert 10 < answer.json["results"][-1]["error"]["retry_after"] <= 20
+    assert (empty.status, empty.json["code"]) == (429, "quota_exceeded")
+    assert await api.stored() == 4
+
+
+async def test_an_atomic_batch_is_accepted_whole_or_not_at_all(api: Api) -> None:
+    await have_quotas(api, submit_rate=0.1, submit_burst=3)
+
+    never = await api.post("/v1/tasks/batch?atomic=true", [LATER] * 4)
+    await api.post("/v1/tasks", LATER)
+    not_now = await api.post("/v1/tasks/batch?atomic=true", [LATER] * 3)
+    whole = await api.post("/v1/tasks/batch?atomic=true", [LATER] * 2)
+
+    assert (never.status, never.json["code"]) == (413, "too_large")
+    assert (not_now.status, not_now.json["code"], not_now.headers["Retry-After"]) == (429, "quota_exceeded", "10")
+    assert (whole.status, whole.json["accepted"]) == (200, 2)
+
+
+async def test_a_request_that_was_done_is_never_refused_and_its_rest_stays_refused(api: Api) -> None:
+    await have_quotas(api, submit_rate=0.1, submit_burst=3)
+    batch, one = ({"Idempotency-Key": str(make_uuid7())} for _ in range(2))
+    first = await api.post("/v1/tasks", LATER, headers=one)
+    part = await api.post("/v1/tasks/batch", [LATER] * 4, headers=batch)
+
+    refused = await api.post("/v1/tasks", LATER)
+    one_again = await api.post("/v1/tasks", LATER, headers=one)
+    empty_again = await api.post("/v1/tasks/batch", [LATER] * 4, headers=batch)
+    api.serving.passed[0] += 1e9
+    full_again = await api.post("/v1/tasks/batch", [LATER] * 4, headers=batch)
+
+    assert refused.status == 429
+    assert (one_again.status, one_again.json["id"]) == (200, first.json["id"])
+    ids = [each.get("id") for each in part.json["results"]]
+    assert [each is None for each in ids] == [False, False, True, True]
+    for again in (empty_again, full_again):
+        assert [each.get("id") for each in again.json["results"]] == ids
+        assert again.json["results"][-1]["error"]["code"] == "quota_exceeded"
+    assert await api.stored() == 4
+
+
+@pytest.mark.parametrize("path", ["/v1/tasks", LONG])
+async def test_no_more_tasks_wait_than_may(api: Api, path: str) -> None:
+    await have_quotas(api, max_waiting=3)
+
+    answers = [await api.post(path, LATER) for _ in range(3)]
+    batch = await api.post("/v1/tasks/batch", [LATER] * 2)
+    await api.post("/v1/tasks/bulk/cancel", {"filter": {}, "limit": 1})
+    api.serving.passed[0] += 2
+    part = await api.post("/v1/tasks/batch", [LATER] * 2)
+
+    assert [each.status for each in answers] == [202, 202, 429]
+    assert answers[-1].json["code"] == batch.json["code"] == "too_many_waiting"
+    assert "max_waiting 3" in answers[-1].json["detail"]
+    assert answers[-1].headers["Retry-After"] == "5"
+    assert (part.json["accepted"], part.json["results"][1]["error"]["code"]) == (1, "too_many_waiting")
+
+
+async def test_tasks_that_are_paused_wait_too(api: Api) -> None:
+    await have_quotas(api, max_waiting=1)
+    await api.post("/v1/tasks/bulk/pause", {"filter": {}})
+
+    assert (await api.post("/v1/tasks", LATER)).status == 429
+
+
+async def test_what_a_quota_refuses_costs_nothing_of_another(api: Api) -> None:
+    await have_quotas(api, submit_rate=0.001, submit_burst=2, max_waiting=10)
+    first = await api.post("/v1/tasks/batch", [LATER] * 9)
+    await put(api, f"/v1/tenants/{api.tenant_name}", quotas={"submit_rate": None, "submit_burst": None})
+    await api.serving.obey()
+
+    second = await api.post("/v1/tasks/batch", [LATER] * 9)
+
+    assert (first.json["accepted"], second.json["accepted"]) == (2, 7)
+
+
+async def test_schedules_go_on_when_submissions_are_refused(api: Api) -> None:
+    await have_quotas(api, max_waiting=0)
+    made = await api.call("PUT", "/v1/schedules/s", {"spec": {"every": "1d"}, "task": {"type": "a"}})
+
+    triggered = await api.post("/v1/schedules/s/trigger")
+
+    assert (made.status, triggered.status) == (201, 202)
+    assert (await api.post("/v1/tasks", LATER)).status == 429

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from api.client import Api, until
-from duetime.admin.tenants import read_rules
 from duetime.api.openapi import OPERATIONS
 from duetime.api.operations import Operation
 
@@ -25,12 +24,6 @@ async def put_tenant(api: Api, name: str, **fields: Any) -> Any:
     answer = await api.call("PUT", f"/v1/tenants/{name}", fields)
     assert answer.status in (200, 201), answer.body
     return answer.json
-
-
-async def obey(api: Api) -> None:
-    """What a node does twice a second."""
-    rules = await read_rules(api.serving.database)
-    api.serving.feeder.rule(rules.weights, rules.suspended)
 
 
 # Tenants
@@ -82,7 +75,7 @@ async def test_nothing_of_a_suspended_tenant_runs_and_nothing_is_lost(api: Api) 
     other = await api.serving.tenant(f"{api.tenant_name}-suspended")
     waiting = await other.submit()
     await put_tenant(api, other.tenant_name, state="suspended")
-    await obey(api)
+    await api.serving.obey()
     meanwhile = await other.submit()
 
     assert await other.lease(wait=0) == []
@@ -90,7 +83,7 @@ async def test_nothing_of_a_suspended_tenant_runs_and_nothing_is_lost(api: Api) 
     assert explained["waiting_for"][0]["reason"] == "suspended"
 
     await put_tenant(api, other.tenant_name, state="active")
-    await obey(api)
+    await api.serving.obey()
     leased: list[Any] = []
 
     async def has_both() -> bool:

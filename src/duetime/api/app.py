@@ -37,6 +37,7 @@ from duetime.api.workers import Beating, Leasing, Workers
 from duetime.cluster.contract import NodeView
 from duetime.database.pool import Database
 from duetime.errors import DuetimeError, MethodNotAllowed, NotFound, Unauthorized
+from duetime.lifecycle.admission import Admission
 from duetime.lifecycle.backfill import Backfills
 from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.recurrences import Recurrences
@@ -64,6 +65,7 @@ class App:
         database: Database,
         lanes: Lanes,
         submitter: Submitter,
+        admission: Admission,
         feeder: Feeding,
         holders: Beating,
         settler: Settler,
@@ -81,7 +83,7 @@ class App:
         self._date = (0, b"")
         self._workers = Workers(lanes, feeder, holders, settler)
         reader = TaskReader(types)
-        tasks = Tasks(database, lanes, submitter, feeder, reader)
+        tasks = Tasks(database, lanes, submitter, feeder, reader, admission)
         #: The short way for single submissions.
         self.express = Express(tasks, keys)
         self._router = Router(

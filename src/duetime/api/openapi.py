@@ -313,6 +313,8 @@ _MEANING = {
     413: "Too large: the body, the payload, or the number of items.",
     415: "The body is of another media type than this call takes.",
     422: "Understood and wrong; `errors` names each field and what would be right.",
+    429: "Not now: a quota of the tenant is used up (`quota_exceeded`, `too_many_waiting`), or the service is behind "
+    "(`overloaded`); nothing was done.",
     500: "A fault of the server; `detail` has the reference under which it stands in its log.",
     503: "Not available right now; try again. With the code `unknown` it is not known whether it was done.",
 }
@@ -323,7 +325,7 @@ def _problem_response(status: int) -> dict[str, Any]:
         "description": _MEANING[status],
         "content": {"application/problem+json": {"schema": {"$ref": _REFERENCE.format(name="Problem")}}},
     }
-    header = {401: "WWW-Authenticate", 503: "Retry-After"}.get(status)
+    header = {401: "WWW-Authenticate", 429: "Retry-After", 503: "Retry-After"}.get(status)
     if header:
         answer["headers"] = {header: {"schema": {"type": "string"}}}
     return answer

@@ -128,6 +128,12 @@ class Submitter:
             request = _request_of_tenant(request, tenant)
         return self._gather.put(Call([task], [lane], tenant, request, fingerprint))
 
+    async def count_of_request(self, request: uuid.UUID, tenant: int) -> int | None:
+        """How many tasks a request stored when it was first made; None: it is new."""
+        named = _request_of_tenant(request, tenant)
+        rows = await self._database.run(SQL["read_requests"], ids=[named], tenants=[tenant])
+        return len(rows[0]["tasks"]) // 16 if rows else None
+
     async def close(self) -> None:
         await self._gather.close()
 
