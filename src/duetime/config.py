@@ -28,6 +28,10 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         str | None,
         Meta(description="PostgreSQL 15 or newer to use; the embedded server when absent."),
     ] = None
+    redis_url: Annotated[
+        str | None,
+        Meta(description="Redis that keeps the budgets that nodes share; PostgreSQL keeps them when absent."),
+    ] = None
     database_connections: Annotated[
         int, Meta(description="Connections to PostgreSQL that a node opens at the most.", ge=2, le=100)
     ] = 8
@@ -100,3 +104,5 @@ def _check(config: Config) -> None:
             raise UsageError(f"egress_allow takes networks such as 10.0.0.0/8, not {network!r}: {error}") from error
     if config.database_url is not None and not config.database_url.startswith(("postgres://", "postgresql://")):
         raise UsageError("database_url is an address such as postgresql://user:password@host:5432/database")
+    if config.redis_url is not None and not config.redis_url.startswith(("redis://", "rediss://")):
+        raise UsageError("redis_url is an address such as redis://:password@host:6379/0")

@@ -12,6 +12,10 @@ DuetimeError
 ├── Conflict               409  the state of things forbids it
 │   ├── IdempotencyConflict     the key was used for another request
 │   └── WrongState              the verb does not fit the task's state
+├── TooManyRequests        429  not now; later it may be accepted
+│   ├── QuotaExceeded           the tenant submits faster than its quota
+│   ├── TooManyWaiting          as many of the tenant's tasks wait as may
+│   └── Overloaded              the node or the database is behind
 ├── Unavailable            503  try again; nothing was done
 │   └── Unknown                 the database cannot say whether it was done
 └── UsageError             the command line, the configuration or the machine; exit code 2
@@ -93,6 +97,27 @@ class WrongState(Conflict):
     def __init__(self, verb: str, state: str, detail: str | None = None) -> None:
         super().__init__(detail or f"a task that is {state} cannot be {verb}")
         self.verb, self.state = verb, state
+
+
+class TooManyRequests(DuetimeError):
+    """Nothing was done; `retry_after` says when to ask again."""
+
+    code, status, title = "too_many_requests", 429, "Too many requests"
+
+    def __init__(self, detail: str, retry_after: float = 1.0) -> None:
+        super().__init__(detail, retry_after=retry_after)
+
+
+class QuotaExceeded(TooManyRequests):
+    code, title = "quota_exceeded", "The tenant's quota is used up"
+
+
+class TooManyWaiting(TooManyRequests):
+    code, title = "too_many_waiting", "Too many tasks of the tenant wait"
+
+
+class Overloaded(TooManyRequests):
+    code, title = "overloaded", "The service is behind"
 
 
 class Unavailable(DuetimeError):

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Protocol, cast
 
 import asyncpg
@@ -24,10 +25,13 @@ import uvicorn
 
 from duetime.admin.keys import Keys
 from duetime.admin.limits import LimitRules
-from duetime.admin.tenants import read_rules, read_signing_secret
+from duetime.admin.rules import TenantRules
+from duetime.admin.tenants import read_signing_secret
 from duetime.admin.types import Types
 from duetime.api.app import App
 from duetime.api.protocol import DuetimeProtocol
+from duetime.budgets.adapters import open_budgets
+from duetime.budgets.allowance import Allowance
 from duetime.cluster.contract import NodeView
 from duetime.cluster.postgres import PostgresCoordinator
 from duetime.config import Config
@@ -39,6 +43,7 @@ from duetime.executor.consume import Executor
 from duetime.executor.egress import Guard, read_networks
 from duetime.executor.http import HttpClient
 from duetime.ids import SHARDS
+from duetime.lifecycle.admission import Admission
 from duetime.lifecycle.backfill import Backfills
 from duetime.lifecycle.holders import Holders
 from duetime.lifecycle.lanes import Lanes
@@ -48,6 +53,7 @@ from duetime.lifecycle.schedules import Schedules
 from duetime.lifecycle.settle import Settler
 from duetime.lifecycle.steer import Steering
 from duetime.lifecycle.submit import Submitter
+from duetime.lifecycle.waiting import WaitingRoom, count_waiting
 from duetime.scheduler.clockwork import Clockwork
 from duetime.scheduler.feed import Feeder
 from duetime.scheduler.firing import Firing
@@ -90,11 +96,15 @@ class Node:
         self.keys = Keys(database)
         self.types = Types(database)
         self.limits = LimitRules(database)
+        self.rules = TenantRules(database)
         self.onward = Onward(database, self.partitions, self._wake)
         self.holders = Holders(database, self.onward)
         self.settler = Settler(database, self.holders, self.onward)
         self.feeder = Feeder(database, self.lanes, self.onward)
         self.submitter = Submitter(database, self.lanes, self.partitions, self._wake, desk=self.feeder)
+        is_sharing = sharing is not None or config.redis_url is not None
+        self.allowance = Allowance(open_budgets(database, config.redis_url) if is_sharing else None)
+        self.admission = Admission(self.allowance, WaitingRoom(partial(count_waiting, database)))
         self.steering = Steering(database, self.partitions, self._wake)
         self.onward.on_ended = self.steering.on_ended = self._ended
         self.shared: SharedFeeder | None = None
@@ -137,6 +147,7 @@ class Node:
             database=database,
             lanes=self.lanes,
             submitter=self.submitter,
+            admission=self.admission,
             feeder=self.shared or self.feeder,
             holders=self.shared or self.holders,
             settler=self.settler,
@@ -237,6 +248,7 @@ class Node:
         loops = (self.survey.loop, self.liveness.loop, *self.upkeep.loops, self._rules_loop, self.clockwork.loop)
         for loop in loops:
             await loop.stop()
+        await self.admission.close()
         await self.submitter.close()
         await self.settler.close()
         await self._client.close()
@@ -292,8 +304,9 @@ class Node:
 
     async def _read_rules(self) -> timedelta:
         """Weights, suspensions, types and limits take effect within a second."""
-        rules = await read_rules(self.database)
+        rules = await self.rules.refresh()
         self.feeder.rule(rules.weights, rules.suspended)
+        self.admission.rule(rules.quotas)
         await self.types.refresh()
         await self.limits.refresh()
         return _RULES_EVERY

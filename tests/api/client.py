@@ -3,10 +3,12 @@
 import asyncio
 import io
 import json
+import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import aiohttp
@@ -14,13 +16,16 @@ import uvicorn
 
 from duetime.admin.keys import Keys, Role, create_key
 from duetime.admin.limits import LimitRules
+from duetime.admin.rules import read_rules
 from duetime.admin.tenants import create_tenant
 from duetime.admin.types import Types
 from duetime.api.app import App
 from duetime.api.protocol import DuetimeProtocol
+from duetime.budgets.allowance import Allowance
 from duetime.cluster.contract import NodeView
 from duetime.database.partitions import Partitions
 from duetime.database.pool import Database
+from duetime.lifecycle.admission import Admission
 from duetime.lifecycle.backfill import Backfills
 from duetime.lifecycle.holders import Holders
 from duetime.lifecycle.lanes import Lanes
@@ -30,6 +35,7 @@ from duetime.lifecycle.schedules import Schedules
 from duetime.lifecycle.settle import Settler
 from duetime.lifecycle.steer import Steering
 from duetime.lifecycle.submit import Submitter
+from duetime.lifecycle.waiting import WaitingRoom, count_waiting
 from duetime.scheduler.feed import Feeder
 from duetime.scheduler.firing import Firing
 
@@ -60,12 +66,21 @@ class Serving:
     firing: Firing
     session: aiohttp.ClientSession
     port: int
+    admission: Admission
+    #: By how many seconds the clock of the quotas is ahead.
+    passed: list[float]
     #: Why the node is not ready, if there is a reason.
     reasons: list[str] = field(default_factory=list)
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
+
+    async def obey(self) -> None:
+        """What a node does twice a second."""
+        rules = await read_rules(self.database)
+        self.feeder.rule(rules.weights, rules.suspended)
+        self.admission.rule(rules.quotas)
 
     async def tenant(self, name: str, role: Role = "admin") -> "Api":
         tenant = await create_tenant(self.database, name)
@@ -194,10 +209,18 @@ async def serve(database: Database) -> AsyncIterator[Serving]:
     await types.refresh()
     limits = LimitRules(database)
     await limits.refresh()
+    passed = [0.0]
+
+    def monotonic() -> float:
+        return time.monotonic() + passed[0]
+
+    room = WaitingRoom(partial(count_waiting, database), monotonic=monotonic)
+    admission = Admission(Allowance(None, monotonic=monotonic), room)
     app = App(
         database=database,
         lanes=lanes,
         submitter=Submitter(database, lanes, partitions, wake),
+        admission=admission,
         feeder=feeder,
         holders=holders,
         settler=Settler(database, holders, onward),
@@ -230,9 +253,10 @@ async def serve(database: Database) -> AsyncIterator[Serving]:
         await asyncio.sleep(0.005)
     port = server.servers[0].sockets[0].getsockname()[1]
     async with aiohttp.ClientSession() as session:
-        yield Serving(app, database, feeder, firing, session, port, reasons)
+        yield Serving(app, database, feeder, firing, session, port, admission, passed, reasons)
         app.end_polls()
     server.should_exit = True
     await running
+    await admission.close()
     await firing.stop()
     await feeder.stop()

@@ -106,6 +106,10 @@ def before_load_schema(context: schemathesis.HookContext, raw_schema: dict[str, 
     for name in ("Limits", "KeyLimitRequest"):
         for field in ("burst", "strict"):
             schemas[name]["properties"].pop(field)
+    # A burst needs a rate beside it, a tier must be there.
+    for name in ("burst", "submit_burst"):
+        schemas["QuotasRequest"]["properties"].pop(name)
+    schemas["TenantRequest"]["properties"].pop("tier")
     # Only for some roles.
     for name in ("types", "queues"):
         schemas["KeyRequest"]["properties"].pop(name)

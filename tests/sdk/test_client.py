@@ -5,6 +5,8 @@ import uuid
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import aiohttp
+import msgspec
 import pytest
 
 from duetime import AsyncClient, Client, Submission
@@ -13,10 +15,12 @@ from duetime.sdk.errors import (
     Conflict,
     InvalidRequest,
     NotFound,
+    ServerUnavailable,
     ServerUnreachable,
     Unauthorized,
     WaitTimeout,
 )
+from duetime.sdk.wire import Call
 from nodes import NodeProcess
 from sdk.proxies import proxy_to
 
@@ -175,3 +179,63 @@ async def test_a_server_that_stays_away_is_an_error_in_the_end(kind: str) -> Non
     else:
         with Client("http://127.0.0.1:9", "dt_key", retry_for=0.3) as plain, pytest.raises(ServerUnreachable):
             plain.submit("a")
+
+
+# Quotas
+
+RATE = 20
+
+
+async def make_limited_key(node: NodeProcess) -> str:
+    """A tenant of which the node knows that it may submit 20 tasks a second; its bucket is empty."""
+    name = f"limited-{uuid.uuid4().hex[:8]}"
+    async with AsyncClient(node.url, node.key) as admin:
+        quotas = msgspec.json.encode({"quotas": {"submit_rate": RATE}})
+        await admin.send(Call("PUT", f"/v1/tenants/{name}", bytes, quotas))
+    headers = {"Authorization": f"Bearer {node.key}", "Duetime-Tenant": name}
+    async with (
+        aiohttp.ClientSession(headers=headers) as session,
+        session.post(f"{node.url}/v1/keys", json={}) as answer,
+    ):
+        key: str = (await answer.json())["key"]
+    async with AsyncClient(node.url, key, retry_for=0) as client:
+        while True:
+            try:
+                if (await client.submit_many([{"type": "a", "delay": "1h"}] * (2 * RATE))).rejected:
+                    return key
+            except ServerUnavailable:
+                return key
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_what_a_quota_refuses_is_sent_again_until_it_is_accepted(node: NodeProcess, is_async: bool) -> None:
+    key = await make_limited_key(node)
+    wanted = [{"type": "a", "payload": number, "delay": "1h"} for number in range(RATE + 5)]
+
+    if is_async:
+        async with AsyncClient(node.url, key) as client:
+            result = await client.submit_many(wanted)
+            payloads = [(await client.get(each)).payload for each in result.ids]
+    else:
+        with Client(node.url, key) as plain:
+            result = plain.submit_many(wanted)
+            payloads = [plain.get(each).payload for each in result.ids]
+
+    assert (result.accepted, result.rejected) == (RATE + 5, 0)
+    assert payloads == list(range(RATE + 5))
+
+
+async def test_a_client_that_does_not_wait_hears_which_quota(node: NodeProcess) -> None:
+    key = await make_limited_key(node)
+    error: Any = None
+
+    async with AsyncClient(node.url, key, retry_for=0) as client:
+        result = None
+        while error is None:
+            try:
+                result = await client.submit_many([{"type": "a", "delay": "1h"}] * RATE)
+            except ServerUnavailable as raised:
+                error = raised
+
+    assert (error.status, error.code, error.retry_after) == (429, "quota_exceeded", 1.0)
+    assert result is None or result.rejected > 0

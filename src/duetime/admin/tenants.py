@@ -14,32 +14,89 @@ from typing import Literal
 
 import asyncpg
 import msgspec
-from msgspec import Raw
+from msgspec import UNSET, Raw, UnsetType
 
+from duetime.admin.rules import Rules, read_rules
 from duetime.database.pool import Database
 from duetime.database.statements import load
-from duetime.errors import Conflict, InvalidInput, NotFound
+from duetime.errors import Conflict, FieldError, InvalidInput, NotFound
 from duetime.ids import SHARDS
+from duetime.model.quotas import NO_QUOTAS, Quotas, wrong_pairs
 
 DEFAULT_TENANT = "default"
 SECRET_BYTES = 32
-MAX_WEIGHT = 1_000
 
 _SQL = load(__package__, "tenants.sql")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+RIGHT_NAME = "use 1 to 63 letters, digits, '.', '_' and '-', beginning with a letter or digit"
+_decode_quotas = msgspec.json.Decoder(Quotas).decode
+
+__all__ = ["DEFAULT_TENANT", "Act", "Rules", "Tenant", "create_tenant", "find_tenant", "put_tenant", "read_rules"]
 
 TenantState = Literal["active", "suspended"]
+
+
+class Effective(msgspec.Struct, frozen=True):
+    """What holds: the tenant's own values, else its tier's, else the defaults."""
+
+    weight: int
+    quotas: Quotas
 
 
 class Tenant(msgspec.Struct, frozen=True):
     id: int
     name: str
-    #: Its share of what tenants compete for, beside the others'.
-    weight: int
+    #: Its own share of what tenants compete for, beside the others'; None: its tier's, else 1.
+    weight: int | None
     shard: int
     created_at: datetime
     state: TenantState
     updated_at: datetime
+    tier: str | None
+    #: Over how many shards new lanes of it go.
+    spread: int
+    #: Its own.
+    quotas: Quotas
+    effective: Effective
+
+
+class TenantChange(msgspec.Struct, frozen=True):
+    """What is left out stays as it is; None takes a value away, so that its tier's or the default holds."""
+
+    weight: int | UnsetType | None = UNSET
+    state: TenantState | None = None
+    tier: str | UnsetType | None = UNSET
+    spread: int | None = None
+    #: By the names of `Quotas`; None instead of all of it takes every one away.
+    quotas: dict[str, float | None] | None = {}
+
+
+class _Wanted(msgspec.Struct, frozen=True):
+    weight: int | None = None
+    state: TenantState = "active"
+    tier: str | None = None
+    spread: int = 1
+    quotas: Quotas = NO_QUOTAS
+
+    def changed(self, change: TenantChange) -> "_Wanted":
+        if isinstance(change.tier, str):
+            check_short_name("tier", change.tier)
+        return _Wanted(
+            self.weight if change.weight is UNSET else change.weight,
+            change.state or self.state,
+            self.tier if change.tier is UNSET else change.tier,
+            change.spread or self.spread,
+            merge_quotas(self.quotas, change.quotas),
+        )
+
+    def parameters(self) -> dict[str, object]:
+        return {
+            "weight": self.weight,
+            "state": self.state,
+            "tier": self.tier,
+            "spread": self.spread,
+            "quotas": msgspec.json.encode(self.quotas).decode(),
+        }
 
 
 class Act(msgspec.Struct, frozen=True):
@@ -57,45 +114,78 @@ class Act(msgspec.Struct, frozen=True):
     after: Raw | None
 
 
-class Rules(msgspec.Struct, frozen=True):
-    """What a feeder needs to know of tenants."""
-
-    weights: dict[int, int] = {}
-    suspended: frozenset[int] = frozenset()
-
-
 def shard_of_tenant(name: str) -> int:
     """The shard whose node feeds the tenant; the same on every node and machine."""
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big") % SHARDS
 
 
-async def create_tenant(
-    database: Database, name: str, *, weight: int = 1, state: TenantState = "active", by: int | None = None
-) -> Tenant:
+def check_short_name(path: str, name: str) -> None:
+    """The name of a tenant or a tier."""
     if not _NAME.fullmatch(name):
-        raise InvalidInput.at("name", "use 1 to 63 letters, digits, '.', '_' and '-', beginning with a letter or digit")
-    rows = await database.run(
-        _SQL["make"],
-        name=name,
-        shard=shard_of_tenant(name),
-        secret=secrets.token_bytes(SECRET_BYTES),
-        weight=weight,
-        state=state,
-        key=by,
-    )
+        raise InvalidInput.at(path, RIGHT_NAME)
+
+
+def merge_quotas(stored: Quotas, change: dict[str, float | None] | None) -> Quotas:
+    """The quotas after a change; raises for a burst without its rate."""
+    merged = NO_QUOTAS if change is None else msgspec.structs.replace(stored, **change)
+    if wrong := wrong_pairs(merged):
+        errors = tuple(FieldError(f"quotas.{field}", message) for field, message in wrong)
+        raise InvalidInput(f"{errors[0].path}: {errors[0].message}", errors)
+    return merged
+
+
+async def create_tenant(
+    database: Database, name: str, change: TenantChange | None = None, *, by: int | None = None
+) -> Tenant:
+    check_short_name("name", name)
+    wanted = _Wanted().changed(change or TenantChange())
+    try:
+        made: dict[str, object] = {
+            "name": name,
+            "shard": shard_of_tenant(name),
+            "secret": secrets.token_bytes(SECRET_BYTES),
+            "key": by,
+            "is_news": wanted != _Wanted(),
+        }
+        rows = await database.run_with(_SQL["make"], made | wanted.parameters())
+    except asyncpg.ForeignKeyViolationError as error:
+        raise _no_tier(wanted.tier) from error
     if not rows:
         raise Conflict(f"there is a tenant {name} already")
-    return _tenant(rows[0])
+    return await _find(database, name)
 
 
-async def change_tenant(
-    database: Database, name: str, *, weight: int, state: TenantState, by: int | None = None
-) -> Tenant:
-    rows = await database.run(_SQL["change"], name=name, weight=weight, state=state, key=by)
-    found = await find_tenant(database, name) if rows else None
-    if found is None:
-        raise NotFound(f"there is no tenant {name[:80]}")
-    return found
+async def change_tenant(database: Database, name: str, change: TenantChange, *, by: int | None = None) -> Tenant:
+    tier: str | None = None
+    try:
+        async with database.connection() as connection, connection.transaction():
+            locked = await connection.fetchval(_SQL["lock"].sql, name)
+            if locked is None:
+                raise NotFound(f"there is no tenant {name[:80]}")
+            row = await connection.fetchrow(_SQL["find"].sql, name)
+            stored = _tenant(row)
+            wanted = _Wanted(stored.weight, stored.state, stored.tier, stored.spread, stored.quotas).changed(change)
+            tier = wanted.tier
+            statement = _SQL["change"]
+            await connection.fetch(
+                statement.sql, *statement.arguments({"name": name, "key": by, **wanted.parameters()})
+            )
+    except asyncpg.ForeignKeyViolationError as error:
+        raise _no_tier(tier) from error
+    return await _find(database, name)
+
+
+async def put_tenant(
+    database: Database, name: str, change: TenantChange, *, by: int | None = None
+) -> tuple[bool, Tenant]:
+    """Make it or change it; whether it is new."""
+    if await find_tenant(database, name) is None:
+        try:
+            return True, await create_tenant(database, name, change, by=by)
+        except Conflict:
+            # Somebody else was quicker: change what is there.
+            pass
+    return False, await change_tenant(database, name, change, by=by)
 
 
 async def find_tenant(database: Database, name: str) -> Tenant | None:
@@ -105,14 +195,6 @@ async def find_tenant(database: Database, name: str) -> Tenant | None:
 
 async def page_tenants(database: Database, after: str, limit: int) -> list[Tenant]:
     return [_tenant(row) for row in await database.run(_SQL["read_page"], after=after, limit=limit)]
-
-
-async def read_rules(database: Database) -> Rules:
-    rows = await database.run(_SQL["read_rules"])
-    return Rules(
-        {row["id"]: row["weight"] for row in rows if row["weight"] != 1},
-        frozenset(row["id"] for row in rows if row["state"] == "suspended"),
-    )
 
 
 async def read_signing_secret(database: Database, tenant: int) -> bytes:
@@ -142,7 +224,30 @@ async def read_audit(database: Database, tenant: int | None, before: int, limit:
     ]
 
 
+async def _find(database: Database, name: str) -> Tenant:
+    found = await find_tenant(database, name)
+    if found is None:
+        raise NotFound(f"there is no tenant {name[:80]}")
+    return found
+
+
+def _no_tier(name: str | None) -> InvalidInput:
+    return InvalidInput.at("tier", f"there is no tier {name}; make it first (PUT /v1/tiers/{name})")
+
+
 def _tenant(row: asyncpg.Record) -> Tenant:
+    quotas = _decode_quotas(row["quotas"])
+    defaults = NO_QUOTAS if row["tier_quotas"] is None else _decode_quotas(row["tier_quotas"])
     return Tenant(
-        row["id"], row["name"], row["weight"], row["shard"], row["created_at"], row["state"], row["updated_at"]
+        row["id"],
+        row["name"],
+        row["weight"],
+        row["shard"],
+        row["created_at"],
+        row["state"],
+        row["updated_at"],
+        row["tier"],
+        row["spread"],
+        quotas,
+        Effective(row["weight"] or row["tier_weight"] or 1, quotas.over(defaults)),
     )

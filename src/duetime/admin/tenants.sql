@@ -1,64 +1,87 @@
 -- name: make
 -- A new tenant, or nothing if the name is taken.
-WITH made AS (
-    INSERT INTO tenant (name, shard, signing_secret, weight, state)
-    VALUES (@name::text, @shard::smallint, @secret::bytea, @weight::int, @state::text)
+-- Locks: the number of changes, until the commit, if nodes must know of it.
+WITH counted AS (
+    UPDATE tenant_change_number
+       SET change = change + 1
+     WHERE @is_news::boolean
+ RETURNING change
+),
+made AS (
+    INSERT INTO tenant (name, shard, signing_secret, weight, state, tier, spread, quotas, change)
+    SELECT @name::text, @shard::smallint, @secret::bytea, @weight::int, @state::text, @tier::text, @spread::smallint,
+           @quotas::jsonb, COALESCE((SELECT change FROM counted), 0)
         ON CONFLICT (name) DO NOTHING
- RETURNING id, name, weight, state, shard, created_at, updated_at
+ RETURNING id, name
 ),
 noted AS (
     INSERT INTO audit (tenant, key, action, subject, after)
-    SELECT id, @key::int, 'tenant.create', name, jsonb_build_object('weight', weight, 'state', state)
+    SELECT id, @key::int, 'tenant.create', name,
+           jsonb_build_object('weight', @weight::int, 'state', @state::text, 'tier', @tier::text,
+                              'spread', @spread::smallint, 'quotas', @quotas::jsonb)
       FROM made
 )
-SELECT id, name, weight, state, shard, created_at, updated_at
+SELECT id
   FROM made;
 
+-- name: lock
+-- Locks: the tenant, until the commit.
+SELECT id
+  FROM tenant
+ WHERE name = @name::text
+   FOR UPDATE;
+
 -- name: change
--- Gives: the tenant as it is now; a change that changes nothing is not noted.
+-- A change that changes nothing is not noted.
+-- Locks: the tenant, then the number of changes, until the commit.
 WITH old AS MATERIALIZED (
-    SELECT id, name, weight, state
+    SELECT id, name, weight, state, tier, spread, quotas
       FROM tenant
      WHERE name = @name::text
+       AND (weight, state, tier, spread, quotas)
+           IS DISTINCT FROM (@weight::int, @state::text, @tier::text, @spread::smallint, @quotas::jsonb)
        FOR UPDATE
+),
+counted AS (
+    UPDATE tenant_change_number
+       SET change = change + 1
+     WHERE EXISTS (SELECT FROM old)
+ RETURNING change
 ),
 changed AS (
     UPDATE tenant
-       SET weight = @weight::int, state = @state::text, updated_at = clock_timestamp()
-      FROM old
+       SET weight = @weight::int, state = @state::text, tier = @tier::text, spread = @spread::smallint,
+           quotas = @quotas::jsonb, updated_at = clock_timestamp(), change = counted.change
+      FROM old, counted
      WHERE tenant.id = old.id
-       AND (old.weight, old.state) IS DISTINCT FROM (@weight::int, @state::text)
- RETURNING tenant.id
-),
-noted AS (
-    INSERT INTO audit (tenant, key, action, subject, before, after)
-    SELECT old.id, @key::int, 'tenant.change', old.name,
-           jsonb_build_object('weight', old.weight, 'state', old.state),
-           jsonb_build_object('weight', @weight::int, 'state', @state::text)
-      FROM old
-      JOIN changed ON changed.id = old.id
 )
-SELECT id
+INSERT INTO audit (tenant, key, action, subject, before, after)
+SELECT old.id, @key::int, 'tenant.change', old.name,
+       jsonb_build_object('weight', old.weight, 'state', old.state, 'tier', old.tier, 'spread', old.spread,
+                          'quotas', old.quotas),
+       jsonb_build_object('weight', @weight::int, 'state', @state::text, 'tier', @tier::text,
+                          'spread', @spread::smallint, 'quotas', @quotas::jsonb)
   FROM old;
 
 -- name: find
-SELECT id, name, weight, state, shard, created_at, updated_at
+SELECT tenant.id, tenant.name, tenant.weight, tenant.state, tenant.shard, tenant.created_at, tenant.updated_at,
+       tenant.tier, tenant.spread, tenant.quotas::text AS quotas, tier.weight AS tier_weight,
+       tier.quotas::text AS tier_quotas
   FROM tenant
- WHERE name = @name::text;
+  LEFT JOIN tier
+    ON tier.name = tenant.tier
+ WHERE tenant.name = @name::text;
 
 -- name: read_page
-SELECT id, name, weight, state, shard, created_at, updated_at
+SELECT tenant.id, tenant.name, tenant.weight, tenant.state, tenant.shard, tenant.created_at, tenant.updated_at,
+       tenant.tier, tenant.spread, tenant.quotas::text AS quotas, tier.weight AS tier_weight,
+       tier.quotas::text AS tier_quotas
   FROM tenant
- WHERE name > @after::text
- ORDER BY name
+  LEFT JOIN tier
+    ON tier.name = tenant.tier
+ WHERE tenant.name > @after::text
+ ORDER BY tenant.name
  LIMIT @limit::int;
-
--- name: read_rules
--- What a feeder needs to know: weights that are not 1, and who is suspended.
-SELECT id, weight, state
-  FROM tenant
- WHERE weight <> 1
-    OR state <> 'active';
 
 -- name: read_secret
 SELECT signing_secret

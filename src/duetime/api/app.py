@@ -34,12 +34,14 @@ from duetime.api.schedules import ScheduleCalls
 from duetime.api.steer import Steer
 from duetime.api.tasks import Tasks
 from duetime.api.tenants import Tenancy
+from duetime.api.tiers import TierCalls
 from duetime.api.types import TypeCalls
 from duetime.api.validation import TaskReader
 from duetime.api.workers import Beating, Leasing, Workers
 from duetime.cluster.contract import NodeView
 from duetime.database.pool import Database
 from duetime.errors import DuetimeError, MethodNotAllowed, NotFound, Unauthorized
+from duetime.lifecycle.admission import Admission
 from duetime.lifecycle.backfill import Backfills
 from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.recurrences import Recurrences
@@ -67,6 +69,7 @@ class App:
         database: Database,
         lanes: Lanes,
         submitter: Submitter,
+        admission: Admission,
         feeder: Feeding,
         holders: Beating,
         settler: Settler,
@@ -86,7 +89,7 @@ class App:
         self._date = (0, b"")
         self._workers = Workers(lanes, feeder, holders, settler)
         reader = TaskReader(types)
-        tasks = Tasks(database, lanes, submitter, feeder, reader)
+        tasks = Tasks(database, lanes, submitter, feeder, reader, admission)
         #: The short way for single submissions.
         self.express = Express(tasks, keys)
         self._router = Router(
@@ -99,6 +102,7 @@ class App:
                 *CalendarCalls(recurrences, schedules).routes(),
                 *Administration(database, keys).routes(),
                 *Tenancy(database).routes(),
+                *TierCalls(database).routes(),
                 *TypeCalls(types, lanes).routes(),
                 *QueueCalls(limits, lanes).routes(),
                 *LimitCalls(limits).routes(),

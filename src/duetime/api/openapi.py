@@ -25,6 +25,7 @@ from duetime.api import (
     schedule_operations,
     task_operations,
     tenants,
+    tiers,
     types,
     worker_operations,
 )
@@ -33,6 +34,7 @@ from duetime.api.operations import Operation, Parameter, Reply
 from duetime.api.problems import Problem
 from duetime.api.schemas import NAME_PATTERN, PRINTABLE
 from duetime.api.seconds import schema_hook
+from duetime.api.tenant_schemas import SHORT_NAME_PATTERN
 
 OPERATIONS: list[Operation] = [
     *task_operations.OPERATIONS,
@@ -41,6 +43,7 @@ OPERATIONS: list[Operation] = [
     *worker_operations.OPERATIONS,
     *admin.OPERATIONS,
     *tenants.OPERATIONS,
+    *tiers.OPERATIONS,
     *types.OPERATIONS,
     *queues.OPERATIONS,
     *limits.OPERATIONS,
@@ -266,9 +269,9 @@ def _links(operation: Operation, status: int) -> dict[str, Any]:
 
 def _path_parameter(operation: Operation, name: str) -> dict[str, Any]:
     schema: dict[str, Any]
-    if operation.path.startswith("/v1/tenants"):
-        pattern = "^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
-        description, schema = "The tenant's name.", {"type": "string", "pattern": pattern}
+    if operation.path.startswith(("/v1/tenants", "/v1/tiers")):
+        noun = "tenant" if operation.path.startswith("/v1/tenants") else "tier"
+        description, schema = f"The {noun}'s name.", {"type": "string", "pattern": SHORT_NAME_PATTERN}
     elif operation.path.startswith("/v1/limits"):
         schema = {"type": "string", "format": "printable", "pattern": f"^{PRINTABLE}{{1,255}}$", "maxLength": 255}
         description = "A key, or a pattern that ends in `*`."
@@ -328,6 +331,8 @@ _MEANING = {
     413: "Too large: the body, the payload, or the number of items.",
     415: "The body is of another media type than this call takes.",
     422: "Understood and wrong; `errors` names each field and what would be right.",
+    429: "Not now: a quota of the tenant is used up (`quota_exceeded`, `too_many_waiting`), or the service is behind "
+    "(`overloaded`); nothing was done.",
     500: "A fault of the server; `detail` has the reference under which it stands in its log.",
     503: "Not available right now; try again. With the code `unknown` it is not known whether it was done.",
 }
@@ -338,7 +343,7 @@ def _problem_response(status: int) -> dict[str, Any]:
         "description": _MEANING[status],
         "content": {"application/problem+json": {"schema": {"$ref": _REFERENCE.format(name="Problem")}}},
     }
-    header = {401: "WWW-Authenticate", 503: "Retry-After"}.get(status)
+    header = {401: "WWW-Authenticate", 429: "Retry-After", 503: "Retry-After"}.get(status)
     if header:
         answer["headers"] = {header: {"schema": {"type": "string"}}}
     return answer

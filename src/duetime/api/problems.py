@@ -6,8 +6,10 @@ stands in the log, and nothing of its inside.
 """
 
 import re
+from typing import Annotated
 
 import msgspec
+from msgspec import UNSET, Meta, UnsetType
 
 from duetime.errors import DuetimeError, FieldError, InvalidInput, MalformedBody
 
@@ -21,6 +23,10 @@ class Problem(msgspec.Struct, frozen=True):
     code: str
     detail: str
     errors: list[FieldError] = []
+    #: Of an item of a batch, which has no headers.
+    retry_after: Annotated[
+        float | UnsetType, Meta(description="Seconds after which to try again, where that may help.")
+    ] = UNSET
 
 
 _AT = re.compile(r"^(?P<message>.*?)(?: - at `(?:key in )?\$\.?(?P<path>.*)`)?$", re.DOTALL)
@@ -38,6 +44,7 @@ def problem_of(error: DuetimeError) -> Problem:
         code=error.code,
         detail=error.detail,
         errors=list(error.errors),
+        retry_after=UNSET if error.retry_after is None else error.retry_after,
     )
 
 

@@ -12,7 +12,6 @@ from typing import Annotated, Any, Literal, cast
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
-from duetime.admin.tenants import MAX_WEIGHT
 from duetime.api.seconds import Backoff, Delay, KeyRetention, Overlapping, RetryAfter, RetrySpan, Sla, Timeout, Wait
 from duetime.model.retry import DEFAULT_RETRY
 from duetime.model.task import Delivery, TaskState
@@ -300,16 +299,3 @@ class RotateRequest(Struct, forbid_unknown_fields=True):
     """How long the old key goes on."""
 
     overlap: Overlapping = cast(Overlapping, 3600.0)
-
-
-class TenantRequest(Struct, forbid_unknown_fields=True):
-    """A tenant; what is left out stays as it is, or is as for a new one."""
-
-    weight: Annotated[
-        Annotated[int, Meta(ge=1, le=MAX_WEIGHT)] | None,
-        Meta(description="Its share of what tenants compete for, beside the others' (1)."),
-    ] = None
-    state: Annotated[
-        Literal["active", "suspended"] | None,
-        Meta(description="`suspended`: nothing of it runs, and nothing is lost."),
-    ] = None

@@ -67,7 +67,7 @@ SUBMIT = Operation(
         202: Reply("The new task.", TaskView, headers={"Location": "The task's path."}),
         200: Reply("The key was used before: the first task.", TaskView, headers={"Location": "The task's path."}),
     },
-    problems=(400, 409, 413, 415, 422),
+    problems=(400, 409, 413, 415, 422, 429),
 )
 SUBMIT_BATCH = Operation(
     method="POST",
@@ -77,7 +77,8 @@ SUBMIT_BATCH = Operation(
     tag="Tasks",
     summary=f"Submit up to {MAX_BATCH:,} tasks at once",
     description="A JSON array of tasks, or one task a line. Each has its result, in order: a wrong one does not keep "
-    "the others out, unless `atomic=true`.",
+    "the others out, unless `atomic=true`. What a quota of the tenant leaves no room for is refused from the end on, "
+    "with the code of the quota in its place; if nothing is accepted, the answer is a 429.",
     body=list[TaskRequest],
     other_bodies={kind: {"type": "string", "format": "ndjson"} for kind in NDJSON},
     example=[{"type": "email.send", "payload": {"to": "ada@example.com"}}, {"type": "report", "queue": "nightly"}],
@@ -86,7 +87,7 @@ SUBMIT_BATCH = Operation(
         REQUEST_KEY,
     ),
     replies={200: Reply("A result for each task, in order.", BatchAnswer)},
-    problems=(400, 409, 413, 415, 422),
+    problems=(400, 409, 413, 415, 422, 429),
     max_body=MAX_REQUEST_BYTES,
 )
 LIST = Operation(

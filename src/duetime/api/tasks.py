@@ -37,7 +37,16 @@ from duetime.api.schemas import TaskRequest
 from duetime.api.validation import TaskReader, index_path
 from duetime.clock import from_ms
 from duetime.database.pool import Database
-from duetime.errors import Conflict, DuetimeError, FieldError, InvalidInput, NotFound, UnsupportedMediaType
+from duetime.errors import (
+    Conflict,
+    DuetimeError,
+    FieldError,
+    InvalidInput,
+    NotFound,
+    TooManyRequests,
+    UnsupportedMediaType,
+)
+from duetime.lifecycle.admission import Admission
 from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.state import read_states
 from duetime.lifecycle.submit import Submission, Submitted, Submitter
@@ -70,6 +79,7 @@ class Tasks:
     submitter: Submitter
     feeder: LaneFeeder
     reader: TaskReader
+    admission: Admission
 
     def routes(self) -> list[Route]:
         return [
@@ -85,8 +95,25 @@ class Tasks:
         if request.content_type() != JSON:
             raise UnsupportedMediaType(f"send {JSON}, not {request.content_type()}")
         asked = self.read_one(request.headers, request.caller, await request.body())
+        await self._admit(request.caller.tenant, [asked.task], asked.request)
         [submission] = await self.submitter.submit([asked.task], asked.request, asked.fingerprint)
         return await self.answer_one(request.caller, asked.task, submission)
+
+    async def _admit(
+        self, tenant: int, tasks: Sequence[NewTask], key: uuid.UUID | None, *, is_atomic: bool = False
+    ) -> tuple[int, TooManyRequests | None]:
+        """How many of the tasks may be submitted, from the first on; raises if none may.
+
+        A request that was done before is not refused: it gets the answer that it got then.
+        """
+        admitted, refusal = await self.admission.admit(tenant, tasks, is_atomic=is_atomic)
+        if refusal is None:
+            return admitted, None
+        done_before = None if key is None else await self.submitter.count_of_request(key, tenant)
+        admitted = admitted if done_before is None else min(done_before, len(tasks))
+        if not admitted:
+            raise refusal
+        return admitted, refusal
 
     def read_one(self, headers: Mapping[bytes, bytes], caller: Caller, body: bytes) -> "Asked":
         now = self.database.clock.now()
@@ -131,7 +158,11 @@ class Tasks:
         tasks = [each for each in results if isinstance(each, NewTask)]
         if is_atomic and len(tasks) < len(results):
             return _refuse_all(results)
-        submissions = await self.submitter.submit(tasks, key, _digest(body) if key else b"", is_atomic=is_atomic)
+        admitted, refusal = await self._admit(tenant, tasks, key, is_atomic=is_atomic)
+        fingerprint = _digest(body) if key else b""
+        submissions = await self.submitter.submit(tasks[:admitted], key, fingerprint, is_atomic=is_atomic)
+        if refusal is not None:
+            submissions = [*submissions, *(refusal for _ in tasks[admitted:])]
         first = submissions[0] if submissions else None
         if key is not None and isinstance(first, DuetimeError) and all(each is first for each in submissions):
             raise first

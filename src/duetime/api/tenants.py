@@ -2,26 +2,23 @@
 
 from dataclasses import dataclass
 
+import msgspec
 from msgspec import Struct
 
-from duetime.admin.tenants import Act, Tenant, change_tenant, create_tenant, find_tenant, page_tenants, read_audit
+from duetime.admin.tenants import Act, Tenant, TenantChange, find_tenant, page_tenants, put_tenant, read_audit
 from duetime.api.filters import read_one, read_page
 from duetime.api.http import Answer, Request, Route, json_answer, make_decoder
 from duetime.api.operations import ADMINS, Operation, Parameter, Reply
-from duetime.api.schemas import TenantRequest
 from duetime.api.task_operations import PAGES
+from duetime.api.tenant_schemas import TenantPage, TenantPut, TenantRequest, changed_quotas
 from duetime.database.pool import Database
-from duetime.errors import Conflict, Forbidden, InvalidInput, NotFound
+from duetime.errors import Forbidden, InvalidInput, NotFound
+from duetime.lifecycle.waiting import count_waiting
 
 _TAG = "Administration"
 _decode = make_decoder(TenantRequest)
-
-
-class TenantPage(Struct):
-    """Some tenants, by name; `next` is the cursor of the following page, null on the last one."""
-
-    items: list[Tenant]
-    next: str | None
+#: Beyond this, how many wait is not counted to the end for a note.
+_COUNT_AT_MOST = 1_000_000
 
 
 class AuditPage(Struct):
@@ -59,10 +56,11 @@ PUT_TENANT = Operation(
     roles=ADMINS,
     tag=_TAG,
     summary="Create or change a tenant",
-    description="Its weight and state are known to every node within a second.",
+    description="What is left out stays as it is; null takes a value away, so that the tier's or the default holds. "
+    "Every node knows of it within a second. `notes` say what the change means for tasks that are there already.",
     body=TenantRequest,
-    example={"weight": 2},
-    replies={201: Reply("It was made.", Tenant), 200: Reply("It is as asked for.", Tenant)},
+    example={"weight": 2, "quotas": {"submit_rate": 100, "max_waiting": 1_000_000}},
+    replies={201: Reply("It was made.", TenantPut), 200: Reply("It is as asked for.", TenantPut)},
     problems=(400, 404, 413, 415, 422),
 )
 AUDIT = Operation(
@@ -115,20 +113,31 @@ class Tenancy:
             raise InvalidInput.at("name", "must not hold a NUL")
         if asked.state == "suspended" and name == request.caller.tenant_name:
             raise Forbidden("a tenant cannot suspend itself: nobody of it could take that back")
-        if await find_tenant(self.database, name) is None:
-            try:
-                made = await create_tenant(
-                    self.database, name, weight=asked.weight or 1, state=asked.state or "active", by=by
-                )
-                return json_answer(201, made)
-            except Conflict:
-                # Somebody else was quicker: change what is there.
-                pass
-        stored = await self._find(name)
-        changed = await change_tenant(
-            self.database, name, weight=asked.weight or stored.weight, state=asked.state or stored.state, by=by
+        change = TenantChange(
+            weight=asked.weight,
+            state=asked.state,
+            tier=asked.tier,
+            spread=asked.spread,
+            quotas=changed_quotas(asked.quotas),
         )
-        return json_answer(200, changed)
+        is_new, stored = await put_tenant(self.database, name, change, by=by)
+        notes = () if is_new else tuple(await self._notes(stored))
+        return json_answer(201 if is_new else 200, TenantPut(**msgspec.structs.asdict(stored), notes=notes))
+
+    async def _notes(self, tenant: Tenant) -> list[str]:
+        """What its quotas mean for what waits already."""
+        notes = []
+        quotas = tenant.effective.quotas
+        if quotas.max_running == 0:
+            notes.append("max_running is 0: nothing of the tenant starts until it is raised")
+        most = quotas.max_waiting
+        if most is not None and most < _COUNT_AT_MOST:
+            waiting = await count_waiting(self.database, tenant.id, _COUNT_AT_MOST)
+            if waiting >= most:
+                count = f"{waiting:,}" if waiting < _COUNT_AT_MOST else f"{waiting:,} or more"
+                until = f"fewer than {most:,} wait" if most else "it is raised"
+                notes.append(f"{count} tasks wait; max_waiting is {most:,}: submissions are refused until {until}")
+        return notes
 
     async def audit(self, request: Request) -> Answer:
         query = request.query()

@@ -8,6 +8,7 @@ refused before anything is sent.
 import argparse
 import itertools
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -96,9 +97,7 @@ class _Import:
         results: list[BatchItem] = []
         raw: list[msgspec.Raw] = []
         if good:
-            body = b"[" + b",".join(item.body for item in good) + b"]"
-            answer = fetch(client, Call("POST", "/v1/tasks/batch", bytes, body))
-            results, raw = _decode_batch(answer).results, _decode_raw_batch(answer).results
+            results, raw = _send_until_judged(client, good)
         said = {item.line: (result, text) for item, result, text in zip(good, results, raw, strict=True)}
         for item in batch:
             result, text = said.get(item.line, (None, msgspec.Raw(b"")))
@@ -211,3 +210,21 @@ def _batches(items: Iterator[Item]) -> Iterator[list[Item]]:
         size += len(item.body) + 1
     if batch:
         yield batch
+
+
+def _send_until_judged(client: Client, items: list[Item]) -> tuple[list[BatchItem], list[msgspec.Raw]]:
+    """The result of each; what a quota refuses is sent again, as long as some of it is accepted."""
+    results, raw = [BatchItem()] * len(items), [msgspec.Raw()] * len(items)
+    pending = list(range(len(items)))
+    while pending:
+        body = b"[" + b",".join(items[place].body for place in pending) + b"]"
+        answer = fetch(client, Call("POST", "/v1/tasks/batch", bytes, body))
+        for place, result, text in zip(
+            pending, _decode_batch(answer).results, _decode_raw_batch(answer).results, strict=True
+        ):
+            results[place], raw[place] = result, text
+        refused = [(place, error) for place in pending if (error := results[place].error) and error.status == 429]
+        pending = [place for place, _ in refused]
+        if refused:
+            time.sleep(refused[0][1].retry_after or 1.0)
+    return results, raw

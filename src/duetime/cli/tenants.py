@@ -1,4 +1,4 @@
-"""`duetime tenants`: the teams on this service, their weights, and whether they may run anything."""
+"""`duetime tenants`: the teams on this service, their weights and quotas, and whether they may run anything."""
 
 import argparse
 from datetime import datetime
@@ -8,17 +8,26 @@ import msgspec
 
 from duetime.cli.arguments import count
 from duetime.cli.connect import add_connection_options, add_json_option, talk
-from duetime.cli.output import Column, Table, local_time, print_line, print_raw
+from duetime.cli.output import Column, Table, local_time, print_line, print_note, print_raw
+from duetime.cli.quota_options import ShownQuotas, add_quota_options, read_quota_options
 from duetime.sdk.client import Client
 from duetime.sdk.wire import Call
 
 
+class _Effective(msgspec.Struct):
+    weight: int
+    quotas: ShownQuotas
+
+
 class _Tenant(msgspec.Struct):
     name: str
-    weight: int
     state: str
     shard: int
     created_at: datetime
+    effective: _Effective
+    tier: str | None = None
+    spread: int = 1
+    notes: list[str] = []
 
 
 class _Page(msgspec.Struct):
@@ -29,7 +38,7 @@ class _Page(msgspec.Struct):
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     tenants = subparsers.add_parser(
         "tenants",
-        help="tenants: weight, suspend",
+        help="tenants: weight, quotas, suspend",
         description="The teams on this service; needs an admin key.",
         allow_abbrev=False,
     )
@@ -39,9 +48,14 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     listing = actions.add_parser("list", help="list the tenants", allow_abbrev=False)
     listing.set_defaults(run=lambda given: talk(given, lambda client: _list(client, given)))
 
-    put = actions.add_parser("put", help="create a tenant, or change its weight", allow_abbrev=False)
-    put.add_argument("--weight", type=count, metavar="N", help="its share beside the others' (1)")
-    put.set_defaults(run=lambda given: talk(given, lambda client: _put(client, given, {"weight": given.weight})))
+    show = actions.add_parser("show", help="print what holds for a tenant", allow_abbrev=False)
+    show.set_defaults(run=lambda given: talk(given, lambda client: _show(client, given)))
+
+    put = actions.add_parser("put", help="create a tenant, or change its weight and quotas", allow_abbrev=False)
+    add_quota_options(put, "tier")
+    put.add_argument("--tier", metavar="TIER", help="whose values hold where the tenant sets none")
+    put.add_argument("--spread", type=count, metavar="N", help="over how many shards its new lanes go (1)")
+    put.set_defaults(run=lambda given: talk(given, lambda client: _put(client, given, _read_put(given))))
 
     suspend = actions.add_parser("suspend", help="let nothing of a tenant run; nothing is lost", allow_abbrev=False)
     suspend.set_defaults(run=lambda given: talk(given, lambda client: _put(client, given, {"state": "suspended"})))
@@ -49,9 +63,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     resume = actions.add_parser("resume", help="let a suspended tenant run again", allow_abbrev=False)
     resume.set_defaults(run=lambda given: talk(given, lambda client: _put(client, given, {"state": "active"})))
 
-    for parser in (put, suspend, resume):
+    for parser in (show, put, suspend, resume):
         parser.add_argument("name", metavar="NAME", help="the tenant's name")
-    for parser in (listing, put, suspend, resume):
+    for parser in (listing, show, put, suspend, resume):
         add_json_option(parser)
         add_connection_options(parser)
 
@@ -62,8 +76,8 @@ def _show_help(parser: argparse.ArgumentParser) -> int:
 
 
 def _list(client: Client, arguments: argparse.Namespace) -> int:
-    columns = (Column("NAME"), Column("WEIGHT"), Column("STATE"), Column("SHARD"), Column("CREATED"))
-    table = Table(columns)
+    names = ("NAME", "WEIGHT", "TIER", "STATE", "SHARD", "CREATED", "QUOTAS")
+    table = Table(tuple(Column(name) for name in names))
     cursor = ""
     while True:
         body = client.send(Call("GET", f"/v1/tenants?limit=200{cursor}", bytes))
@@ -74,7 +88,15 @@ def _list(client: Client, arguments: argparse.Namespace) -> int:
         else:
             table.add(
                 [
-                    (each.name, str(each.weight), each.state, str(each.shard), local_time(each.created_at))
+                    (
+                        each.name,
+                        str(each.effective.weight),
+                        each.tier or "",
+                        each.state,
+                        str(each.shard),
+                        local_time(each.created_at),
+                        each.effective.quotas.words(),
+                    )
                     for each in page.items
                 ]
             )
@@ -83,13 +105,39 @@ def _list(client: Client, arguments: argparse.Namespace) -> int:
         cursor = f"&cursor={quote(page.next, safe='')}"
 
 
+def _read_put(arguments: argparse.Namespace) -> dict[str, object]:
+    fields = read_quota_options(arguments, "tier")
+    return fields if arguments.spread is None else fields | {"spread": arguments.spread}
+
+
+def _show(client: Client, arguments: argparse.Namespace) -> int:
+    body = client.send(Call("GET", _path(arguments.name), bytes))
+    if arguments.json:
+        print_raw(body)
+    else:
+        _say(msgspec.json.decode(body, type=_Tenant))
+    return 0
+
+
 def _put(client: Client, arguments: argparse.Namespace, fields: dict[str, object]) -> int:
-    given = {name: value for name, value in fields.items() if value is not None}
-    path = f"/v1/tenants/{quote(arguments.name, safe='')}"
-    body = client.send(Call("PUT", path, bytes, msgspec.json.encode(given)))
+    body = client.send(Call("PUT", _path(arguments.name), bytes, msgspec.json.encode(fields)))
     if arguments.json:
         print_raw(body)
         return 0
     tenant = msgspec.json.decode(body, type=_Tenant)
-    print_line(f"Tenant {tenant.name}: {tenant.state}, weight {tenant.weight}.")
+    _say(tenant)
+    for note in tenant.notes:
+        print_note(f"{note}.")
     return 0
+
+
+def _say(tenant: _Tenant) -> None:
+    facts = [tenant.state, f"weight {tenant.effective.weight}"]
+    facts += [f"tier {tenant.tier}"] if tenant.tier is not None else []
+    facts += [f"over {tenant.spread} shards"] if tenant.spread > 1 else []
+    facts += [words] if (words := tenant.effective.quotas.words()) else []
+    print_line(f"Tenant {tenant.name}: {', '.join(facts)}.")
+
+
+def _path(name: str) -> str:
+    return f"/v1/tenants/{quote(name, safe='')}"

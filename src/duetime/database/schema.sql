@@ -69,7 +69,7 @@ PARTITION BY RANGE (task);
 CREATE TABLE duetime.audit (
     id bigint NOT NULL,
     at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
-    tenant integer NOT NULL,
+    tenant integer,
     key integer,
     action text NOT NULL,
     subject text NOT NULL,
@@ -110,6 +110,17 @@ ALTER TABLE duetime.backfill ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     NO MAXVALUE
     CACHE 1
 );
+
+CREATE UNLOGGED TABLE duetime.budget (
+    name text NOT NULL,
+    tokens double precision NOT NULL,
+    at timestamp with time zone NOT NULL,
+    rate double precision NOT NULL,
+    burst double precision NOT NULL,
+    wanted double precision NOT NULL,
+    granted double precision NOT NULL
+)
+WITH (fillfactor='50');
 
 CREATE TABLE duetime.calendar (
     tenant integer NOT NULL,
@@ -358,12 +369,20 @@ CREATE SEQUENCE duetime.task_type_change
 CREATE TABLE duetime.tenant (
     id integer NOT NULL,
     name text NOT NULL,
-    weight integer DEFAULT 1 NOT NULL,
+    weight integer,
     shard smallint NOT NULL,
     signing_secret bytea NOT NULL,
     created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
     state text DEFAULT 'active'::text NOT NULL,
-    updated_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
+    updated_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    tier text,
+    spread smallint DEFAULT 1 NOT NULL,
+    quotas jsonb DEFAULT '{}'::jsonb NOT NULL,
+    change bigint DEFAULT 0 NOT NULL
+);
+
+CREATE TABLE duetime.tenant_change_number (
+    change bigint NOT NULL
 );
 
 ALTER TABLE duetime.tenant ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
@@ -373,6 +392,14 @@ ALTER TABLE duetime.tenant ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     NO MINVALUE
     NO MAXVALUE
     CACHE 1
+);
+
+CREATE TABLE duetime.tier (
+    name text NOT NULL,
+    weight integer,
+    quotas jsonb DEFAULT '{}'::jsonb NOT NULL,
+    created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    updated_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
 );
 
 ALTER TABLE ONLY duetime.api_key
@@ -392,6 +419,9 @@ ALTER TABLE ONLY duetime.backfill
 
 ALTER TABLE ONLY duetime.backfill
     ADD CONSTRAINT backfill_schedule_request_key UNIQUE (schedule, request);
+
+ALTER TABLE ONLY duetime.budget
+    ADD CONSTRAINT budget_pkey PRIMARY KEY (name);
 
 ALTER TABLE ONLY duetime.calendar
     ADD CONSTRAINT calendar_pkey PRIMARY KEY (tenant, name);
@@ -465,6 +495,9 @@ ALTER TABLE ONLY duetime.tenant
 ALTER TABLE ONLY duetime.tenant
     ADD CONSTRAINT tenant_pkey PRIMARY KEY (id);
 
+ALTER TABLE ONLY duetime.tier
+    ADD CONSTRAINT tier_pkey PRIMARY KEY (name);
+
 CREATE INDEX audit_tenant ON duetime.audit USING btree (tenant, id);
 
 CREATE INDEX backfill_running ON duetime.backfill USING btree (lane) WHERE (state = 'running'::text);
@@ -484,3 +517,10 @@ CREATE UNIQUE INDEX holder_name ON duetime.holder USING btree (tenant, name) WHE
 CREATE INDEX idempotency_key_expires ON duetime.idempotency_key USING btree (expires_at);
 
 CREATE INDEX task_expires ON ONLY duetime.task USING btree (expires_at, id) WHERE (expires_at IS NOT NULL);
+
+CREATE INDEX tenant_change ON duetime.tenant USING btree (change) WHERE (change > 0);
+
+CREATE INDEX tenant_tier ON duetime.tenant USING btree (tier) WHERE (tier IS NOT NULL);
+
+ALTER TABLE ONLY duetime.tenant
+    ADD CONSTRAINT tenant_tier_fkey FOREIGN KEY (tier) REFERENCES duetime.tier(name);

@@ -142,6 +142,12 @@ class Submitter:
         self._turn += len(tasks)
         return [msgspec.structs.replace(task.lane, part=(turn + place) % parts) for place, task in enumerate(tasks)]
 
+    async def count_of_request(self, request: uuid.UUID, tenant: int) -> int | None:
+        """How many tasks a request stored when it was first made; None: it is new."""
+        named = _request_of_tenant(request, tenant)
+        rows = await self._database.run(SQL["read_requests"], ids=[named], tenants=[tenant])
+        return len(rows[0]["tasks"]) // 16 if rows else None
+
     async def close(self) -> None:
         await self._gather.close()
 

@@ -8,12 +8,13 @@ could not see what another transaction was about to commit.
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 import asyncpg
 import msgspec
 
 from duetime.database.statements import Statement, load
-from duetime.errors import DuetimeError, IdempotencyConflict
+from duetime.errors import DuetimeError, IdempotencyConflict, QuotaExceeded, Unavailable
 from duetime.ids import due_ms_of
 from duetime.model.task import NewTask
 
@@ -89,9 +90,17 @@ def _answer(
             # One error for all: it is the request that is refused, not each of its tasks.
             conflict = IdempotencyConflict("this Idempotency-Key was used for another request; make a new one")
             return [conflict for _ in call.ids]
+        if len(ids) > len(call.ids):
+            # Refused in part, while a call with the same key was stored as a whole.
+            busy = Unavailable("this request is being done by another call; ask again with the same Idempotency-Key")
+            return [busy for _ in call.ids]
     is_replay = ids != call.ids
     answer: list[Submission | None] = []
-    for mine, identifier, task in zip(call.ids, ids, call.tasks, strict=True):
+    for mine, identifier, task in zip_longest(call.ids, ids, call.tasks):
+        if identifier is None:
+            # Quotas refuse the rest of a request, which stays refused under its key.
+            answer.append(QuotaExceeded("refused when this request was first made; send it in a new request"))
+            continue
         winner = winners.get((call.tenant, task.idempotency_key)) if task.idempotency_key is not None else None
         if mine in stored:
             answer.append(call.new(mine))

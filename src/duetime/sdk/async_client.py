@@ -109,15 +109,31 @@ class AsyncClient:
     async def submit_many(
         self, submissions: Iterable[Submission | Mapping[str, Any]], *, atomic: bool = False
     ) -> BatchResult:
-        """Submit any number of tasks, in calls of up to 5,000; `atomic`: all of one call, or none."""
+        """Submit any number of tasks, in calls of up to 5,000; `atomic`: all of one call, or none.
+
+        What a quota refuses is sent again for `retry_for` seconds.
+        """
         result = BatchResult()
         for call in wire.submit_many(submissions, atomic=atomic):
             try:
-                result.add(await self.send(call))
+                result.add(await self._send_batch(call))
             except SdkError as error:
                 if not result.results:
                     raise
                 raise BatchIncomplete(result, error) from error
+        return result
+
+    async def _send_batch(self, call: Call[BatchResult]) -> BatchResult:
+        """Send it, and again what was refused for now; what is refused to the end has its problem in its place."""
+        result = await self.send(call)
+        tries = Tries(self._retry_for)
+        while (later := wire.refused_for_now(result)) is not None:
+            places, error = later
+            try:
+                await asyncio.sleep(tries.wait_after(error))
+                result.replace(places, await self.send(wire.part_of_batch(call, places)))
+            except ServerUnavailable:
+                break
         return result
 
     async def get(self, task_id: object) -> Task:

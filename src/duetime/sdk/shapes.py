@@ -129,6 +129,8 @@ class Problem(msgspec.Struct, frozen=True):
     code: str = ""
     detail: str = ""
     errors: tuple[FieldError, ...] = ()
+    #: Seconds after which to try again, of an item of a batch.
+    retry_after: float | None = None
 
 
 class AttemptError(msgspec.Struct, frozen=True):
@@ -234,6 +236,13 @@ class BatchResult(msgspec.Struct):
         self.results += other.results
         self.accepted += other.accepted
         self.rejected += other.rejected
+
+    def replace(self, places: list[int], other: "BatchResult") -> None:
+        """Put the results of items that were sent again in their places."""
+        for place, item in zip(places, other.results, strict=True):
+            self.results[place] = item
+        self.accepted += other.accepted
+        self.rejected -= other.accepted
 
     def raise_for_errors(self) -> None:
         """Raise for the first item that was refused, if there is one."""

@@ -237,6 +237,7 @@ def make_query(fields: Mapping[str, Any]) -> str:
 
 _read_task = msgspec.json.Decoder(Task).decode
 _read_batch = msgspec.json.Decoder(BatchResult).decode
+_read_parts = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _read_page = msgspec.json.Decoder(Page).decode
 _read_bulk = msgspec.json.Decoder(BulkResult).decode
 _read_dead = msgspec.json.Decoder(DeadPage).decode
@@ -267,6 +268,25 @@ def submit_many(
         size += len(part) + 1
     if parts or not is_first:
         yield Call("POST", "/v1/tasks/batch" + query, _read_batch, b"[" + b",".join(parts) + b"]")
+
+
+def refused_for_now(result: BatchResult) -> tuple[list[int], ServerUnavailable] | None:
+    """The places of items that may be accepted later, and when; None: there are none."""
+    places = [place for place, item in enumerate(result.results) if item.error is not None and item.error.status == 429]
+    if not places:
+        return None
+    problem = result.results[places[0]].error or Problem()
+    return places, ServerUnavailable(
+        problem.detail, status=problem.status, code=problem.code, retry_after=problem.retry_after
+    )
+
+
+def part_of_batch(call: Call[BatchResult], places: list[int]) -> Call[BatchResult]:
+    """Some items of a batch, as a request of its own."""
+    items = _read_parts(call.body or b"[]")
+    return Call(
+        call.method, call.path, call.read_body, b"[" + b",".join(bytes(items[place]) for place in places) + b"]"
+    )
 
 
 def _task_path(task_id: object, *rest: str) -> str:

@@ -1,0 +1,101 @@
+"""What a node must know of tenants: weights, suspensions, limits, quotas, spread.
+
+A node asks for the number of the latest change, and reads only the tenants that
+changed since the one it has seen: with a hundred thousand tenants the question
+still costs one row.  A tenant that has nothing but defaults is in no table here.
+"""
+
+import msgspec
+
+from duetime.database.pool import Database
+from duetime.database.statements import load
+from duetime.model.limits import Limits
+from duetime.model.quotas import NO_QUOTAS, Quotas
+
+_SQL = load(__package__, "rules.sql")
+_decode = msgspec.json.Decoder(Quotas).decode
+
+
+class Rules(msgspec.Struct, frozen=True):
+    """Of the tenants that differ from the defaults, by id; tiers are worked in."""
+
+    weights: dict[int, int] = {}
+    suspended: frozenset[int] = frozenset()
+    #: What may run.
+    limits: dict[int, Limits] = {}
+    #: Over how many shards new lanes go, where more than one.
+    spread: dict[int, int] = {}
+    #: What may be submitted and wait.
+    quotas: dict[int, Quotas] = {}
+
+
+class _Stored(msgspec.Struct, frozen=True):
+    weight: int | None
+    is_suspended: bool
+    tier: str | None
+    spread: int
+    quotas: Quotas
+
+
+class _Tier(msgspec.Struct, frozen=True):
+    weight: int | None
+    quotas: Quotas
+
+
+_NO_TIER = _Tier(None, NO_QUOTAS)
+
+
+class TenantRules:
+    """The rules as they were a moment ago; the same object as long as nothing changes."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._seen = -1
+        self._stored: dict[int, _Stored] = {}
+        self._tiers: dict[str, _Tier] = {}
+        self.current = Rules()
+
+    async def refresh(self) -> Rules:
+        """Read what has changed."""
+        [row] = await self._database.run(_SQL["read_change"])
+        if row["change"] == self._seen:
+            return self.current
+        # Read after the number, so that nothing up to it is missed.
+        tiers = {
+            each["name"]: _Tier(each["weight"], _decode(each["quotas"]))
+            for each in await self._database.run(_SQL["read_tiers"])
+        }
+        for each in await self._database.run(_SQL["read_changed"], seen=self._seen):
+            self._stored[each["id"]] = _Stored(
+                each["weight"], each["state"] == "suspended", each["tier"], each["spread"], _decode(each["quotas"])
+            )
+        self._tiers, self._seen = tiers, row["change"]
+        self.current = self._derive()
+        return self.current
+
+    def _derive(self) -> Rules:
+        weights: dict[int, int] = {}
+        suspended: set[int] = set()
+        limits: dict[int, Limits] = {}
+        spread: dict[int, int] = {}
+        quotas: dict[int, Quotas] = {}
+        for tenant, stored in self._stored.items():
+            tier = _NO_TIER if stored.tier is None else self._tiers.get(stored.tier, _NO_TIER)
+            weight = stored.weight or tier.weight or 1
+            if weight != 1:
+                weights[tenant] = weight
+            if stored.is_suspended:
+                suspended.add(tenant)
+            if stored.spread != 1:
+                spread[tenant] = stored.spread
+            effective = stored.quotas.over(tier.quotas)
+            if effective.limits_submissions:
+                quotas[tenant] = effective
+            if not (running := effective.limits).is_empty:
+                limits[tenant] = running
+        return Rules(weights, frozenset(suspended), limits, spread, quotas)
+
+
+async def read_rules(database: Database) -> Rules:
+    """The rules as they are now, from the beginning."""
+    return await TenantRules(database).refresh()

@@ -1,0 +1,14 @@
+-- name: read_change
+SELECT change
+  FROM tenant_change_number;
+
+-- name: read_tiers
+SELECT name, weight, quotas::text AS quotas
+  FROM tier;
+
+-- name: read_changed
+-- Index: tenant_change; a tenant that only ever had defaults is not in it.
+SELECT id, weight, state, tier, spread, quotas::text AS quotas, change
+  FROM tenant
+ WHERE change > @seen::bigint
+   AND change > 0;

@@ -1,0 +1,74 @@
+-- name: put
+-- Locks: the tier, then the number of changes, until the commit.
+-- Gives: whether it is new; a change that changes nothing is not noted.
+WITH old AS MATERIALIZED (
+    SELECT name, weight, quotas
+      FROM tier
+     WHERE name = @name::text
+       FOR NO KEY UPDATE
+),
+stored AS (
+    INSERT INTO tier AS kept (name, weight, quotas)
+    VALUES (@name::text, @weight::int, @quotas::jsonb)
+        ON CONFLICT (name) DO UPDATE
+       SET weight = excluded.weight, quotas = excluded.quotas, updated_at = clock_timestamp()
+     WHERE (kept.weight, kept.quotas) IS DISTINCT FROM (excluded.weight, excluded.quotas)
+ RETURNING name
+),
+counted AS (
+    UPDATE tenant_change_number
+       SET change = change + 1
+     WHERE EXISTS (SELECT FROM stored)
+),
+noted AS (
+    INSERT INTO audit (key, action, subject, before, after)
+    SELECT @key::int, CASE WHEN old.name IS NULL THEN 'tier.create' ELSE 'tier.change' END, stored.name,
+           CASE WHEN old.name IS NOT NULL THEN jsonb_build_object('weight', old.weight, 'quotas', old.quotas) END,
+           jsonb_build_object('weight', @weight::int, 'quotas', @quotas::jsonb)
+      FROM stored
+      LEFT JOIN old
+        ON old.name = stored.name
+)
+SELECT NOT EXISTS (SELECT FROM old) AS is_new;
+
+-- name: lock
+-- Locks: the tier, until the commit; not its key, which a tenant that gets it looks at.
+SELECT name, weight, quotas::text AS quotas
+  FROM tier
+ WHERE name = @name::text
+   FOR NO KEY UPDATE;
+
+-- name: delete
+-- A tier that a tenant has is kept: the reference refuses.
+WITH gone AS (
+    DELETE FROM tier
+     WHERE name = @name::text
+ RETURNING name, weight, quotas
+),
+noted AS (
+    INSERT INTO audit (key, action, subject, before)
+    SELECT @key::int, 'tier.delete', name, jsonb_build_object('weight', weight, 'quotas', quotas)
+      FROM gone
+)
+SELECT name
+  FROM gone;
+
+-- name: count
+SELECT count(*) AS tiers
+  FROM tier;
+
+-- name: find
+-- Index: tenant_tier.
+SELECT tier.name, tier.weight, tier.quotas::text AS quotas, tier.created_at, tier.updated_at,
+       (SELECT count(*) FROM tenant WHERE tenant.tier = tier.name) AS tenants
+  FROM tier
+ WHERE tier.name = @name::text;
+
+-- name: read_page
+-- Index: tenant_tier.
+SELECT tier.name, tier.weight, tier.quotas::text AS quotas, tier.created_at, tier.updated_at,
+       (SELECT count(*) FROM tenant WHERE tenant.tier = tier.name) AS tenants
+  FROM tier
+ WHERE tier.name > @after::text
+ ORDER BY tier.name
+ LIMIT @limit::int;

@@ -1,0 +1,97 @@
+"""What comes in about tenants and tiers, and what goes out beyond the stored."""
+
+from typing import Annotated, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from duetime.admin.tenants import Tenant
+from duetime.admin.tiers import Tier
+from duetime.model.quotas import MAX_SPREAD, Burst, Rate, Running, Waiting, Weight
+
+SHORT_NAME_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
+
+
+class QuotasRequest(Struct, forbid_unknown_fields=True):
+    """Quotas; what is left out stays as it is, null takes it away."""
+
+    submit_rate: Annotated[
+        Rate | UnsetType | None, Meta(description="Tasks that may be submitted in a second, 0.001 to 1,000,000.")
+    ] = UNSET
+    submit_burst: Annotated[
+        Burst | UnsetType | None,
+        Meta(description="Tasks that may be submitted at once; one second's worth where absent. Only with a rate."),
+    ] = UNSET
+    max_waiting: Annotated[
+        Waiting | UnsetType | None, Meta(description="Tasks that may wait; submissions beyond it are refused.")
+    ] = UNSET
+    max_running: Annotated[
+        Running | UnsetType | None, Meta(description="Attempts that run at once; 0 lets nothing start.")
+    ] = UNSET
+    rate: Annotated[Rate | UnsetType | None, Meta(description="Attempts that start in a second.")] = UNSET
+    burst: Annotated[
+        Burst | UnsetType | None,
+        Meta(description="Attempts that may start at once; one second's worth where absent. Only with a rate."),
+    ] = UNSET
+
+    def given(self) -> dict[str, float | None]:
+        values = {name: getattr(self, name) for name in self.__struct_fields__}
+        return {name: value for name, value in values.items() if value is not UNSET}
+
+
+class TenantRequest(Struct, forbid_unknown_fields=True):
+    """A tenant; what is left out stays as it is, or is as for a new one."""
+
+    weight: Annotated[
+        Weight | UnsetType | None,
+        Meta(description="Its share of what tenants compete for, beside the others'; null: its tier's, else 1."),
+    ] = UNSET
+    state: Annotated[
+        Literal["active", "suspended"] | None,
+        Meta(description="`suspended`: nothing of it runs, and nothing is lost."),
+    ] = None
+    tier: Annotated[
+        Annotated[str, Meta(extra_json_schema={"pattern": SHORT_NAME_PATTERN})] | UnsetType | None,
+        Meta(description="The tier whose values hold where the tenant sets none; null: none."),
+    ] = UNSET
+    spread: Annotated[
+        Annotated[int, Meta(ge=1, le=MAX_SPREAD)] | None,
+        Meta(description="Over how many shards new lanes of the tenant go (1)."),
+    ] = None
+    quotas: Annotated[QuotasRequest | UnsetType | None, Meta(description="Quotas of its own; null takes all away.")] = (
+        UNSET
+    )
+
+
+class TierRequest(Struct, forbid_unknown_fields=True):
+    """A tier; what is left out stays as it is, or is as for a new one."""
+
+    weight: Annotated[Weight | UnsetType | None, Meta(description="The weight of its tenants; null: 1.")] = UNSET
+    quotas: Annotated[
+        QuotasRequest | UnsetType | None, Meta(description="The quotas of its tenants; null takes all away.")
+    ] = UNSET
+
+
+class TenantPut(Tenant, frozen=True):
+    """The tenant as it is now."""
+
+    notes: Annotated[tuple[str, ...], Meta(description="What the change means for what is there already.")] = ()
+
+
+class TenantPage(Struct):
+    """Some tenants, by name; `next` is the cursor of the following page, null on the last one."""
+
+    items: list[Tenant]
+    next: str | None
+
+
+class TierPage(Struct):
+    """Some tiers, by name; `next` is the cursor of the following page, null on the last one."""
+
+    items: list[Tier]
+    next: str | None
+
+
+def changed_quotas(asked: QuotasRequest | UnsetType | None) -> dict[str, float | None] | None:
+    if asked is UNSET:
+        return {}
+    return None if asked is None else asked.given()

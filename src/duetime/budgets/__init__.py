@@ -1,0 +1,5 @@
+"""Token buckets that nodes share: how much of a rate each may hand out.
+
+`contract` says what a store of budgets does, `adapters` which there are;
+`allowance` is one node's part, which asks the store about once a second.
+"""

@@ -1,0 +1,81 @@
+"""The options of quotas, which tenants and tiers share."""
+
+import argparse
+from typing import Any
+
+import msgspec
+
+from duetime.cli.arguments import count
+from duetime.errors import UsageError
+
+_QUOTAS = ("submit_rate", "submit_burst", "max_waiting", "max_running", "rate", "burst")
+
+
+class ShownQuotas(msgspec.Struct):
+    submit_rate: float | None = None
+    submit_burst: int | None = None
+    max_waiting: int | None = None
+    max_running: int | None = None
+    rate: float | None = None
+    burst: int | None = None
+
+    def words(self) -> str:
+        """Those that are set, as one types them."""
+        given = {name: getattr(self, name) for name in _QUOTAS}
+        return " ".join(f"{name}={value:,}".removesuffix(".0") for name, value in given.items() if value is not None)
+
+
+def add_quota_options(parser: argparse.ArgumentParser, *others: str) -> None:
+    """Options for weight and quotas, and `--unset` for any of them and of `others`."""
+    parser.add_argument("--weight", type=count, metavar="N", help="its share beside the others' (1)")
+    group = parser.add_argument_group("quotas")
+    group.add_argument("--submit-rate", type=_number, metavar="R", help="tasks that may be submitted in a second")
+    group.add_argument("--submit-burst", type=_whole, metavar="N", help="tasks that may be submitted at once")
+    group.add_argument("--max-waiting", type=_whole, metavar="N", help="tasks that may wait")
+    group.add_argument("--max-running", type=_whole, metavar="N", help="attempts that run at once")
+    group.add_argument("--rate", type=_number, metavar="R", help="attempts that start in a second")
+    group.add_argument("--burst", type=_whole, metavar="N", help="attempts that may start at once")
+    known = ["weight", *others, *(name.replace("_", "-") for name in _QUOTAS), "quotas"]
+    parser.add_argument(
+        "--unset",
+        action="append",
+        default=[],
+        choices=known,
+        metavar="NAME",
+        help=f"take a value away; may be given several times: {', '.join(known)}",
+    )
+
+
+def read_quota_options(arguments: argparse.Namespace, *others: str) -> dict[str, Any]:
+    """The fields of the request; what is unset is null."""
+    fields: dict[str, Any] = {}
+    quotas: dict[str, Any] = {}
+    unset = {name.replace("-", "_") for name in arguments.unset}
+    for name in ("weight", *others, *_QUOTAS):
+        place = quotas if name in _QUOTAS else fields
+        value = getattr(arguments, name)
+        if value is not None and (name in unset or (name in _QUOTAS and "quotas" in unset)):
+            raise UsageError(f"--{name.replace('_', '-')} is both set and unset")
+        if name in unset or value is not None:
+            place[name] = value
+    if "quotas" in unset:
+        fields["quotas"] = None
+    elif quotas:
+        fields["quotas"] = quotas
+    return fields
+
+
+def _whole(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 13:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number from 0 on")
+    return int(text)
+
+
+def _number(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < 1e9:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a rate: write tasks a second, from 0.001 on")
+    return value

@@ -1,0 +1,138 @@
+"""How many tasks of a tenant wait, and whether one more may.
+
+There is no counter: it would be a row that every commit of a tenant fights for.
+The tasks of a tenant that has a quota are counted, up to the quota, and what
+this node accepted since is added.  Counts grow older the longer they take, and
+are made anew before anything is refused, but at most once a second.  What other
+nodes accept between two counts is not seen: it is the tolerance of the quota.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import structlog
+
+from duetime.database.pool import Database
+from duetime.database.statements import load
+from duetime.errors import Unavailable
+
+log = structlog.get_logger()
+#: A count is used for so long, or for so many times what it took, whichever is longer.
+COUNT_EVERY_SECONDS, COUNT_EVERY_COSTS = 5.0, 50.0
+#: The same with little room left, and before anything is refused.
+NEAR_EVERY_SECONDS, NEAR_EVERY_COSTS = 1.0, 10.0
+#: With less than this share of the quota left, there is little room.
+NEAR_SHARE = 0.1
+COUNT_TIMEOUT_SECONDS = 30.0
+COUNTS_AT_ONCE = 2
+
+_SQL = load(__package__, "waiting.sql")
+
+
+async def count_waiting(database: Database, tenant: int, most: int) -> int:
+    """Those that are due or held back, counted up to a bound."""
+    [row] = await database.run(_SQL["count_waiting"], timeout=COUNT_TIMEOUT_SECONDS, tenant=tenant, most=most)
+    waiting: int = row["waiting"]
+    return waiting
+
+
+@dataclass
+class _Count:
+    base: int = 0
+    #: By this node, since the count began.
+    accepted: int = 0
+    counted_at: float = float("-inf")
+    cost: float = 0.0
+    counting: "asyncio.Task[None] | None" = None
+
+    def room(self, most: int) -> int:
+        return max(0, most - self.base - self.accepted)
+
+
+class WaitingRoom:
+    def __init__(
+        self, count: Callable[[int, int], Awaitable[int]], *, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`count` gives how many tasks of a tenant wait, up to a bound."""
+        self._count = count
+        self._monotonic = monotonic
+        self._counts: dict[int, _Count] = {}
+        self._turns = asyncio.Semaphore(COUNTS_AT_ONCE)
+
+    def take_now(self, tenant: int, most: int, wanted: int, *, is_whole: bool = False) -> int | None:
+        """How many of the wanted may wait, or with `is_whole` all or none; None: `take` has to count."""
+        count = self._counts.get(tenant)
+        if count is None:
+            return None
+        age = self._monotonic() - count.counted_at
+        room = count.room(most)
+        if room - wanted < NEAR_SHARE * most:
+            if age >= max(NEAR_EVERY_SECONDS, NEAR_EVERY_COSTS * count.cost):
+                return None
+        elif age >= max(COUNT_EVERY_SECONDS, COUNT_EVERY_COSTS * count.cost):
+            if age >= 2 * max(COUNT_EVERY_SECONDS, COUNT_EVERY_COSTS * count.cost):
+                return None
+            # There is room for a while: whoever comes does not wait for the count.
+            self._start_count(tenant, most, count)
+        return _accept(count, room, wanted, is_whole)
+
+    async def take(self, tenant: int, most: int, wanted: int, *, is_whole: bool = False) -> int:
+        """The same, counting if need be; while the database does not answer, nothing is refused."""
+        taken = self.take_now(tenant, most, wanted, is_whole=is_whole)
+        if taken is not None:
+            return taken
+        count = self._counts.setdefault(tenant, _Count())
+        try:
+            await asyncio.shield(self._start_count(tenant, most, count))
+        except Unavailable as error:
+            log.warning("the waiting tasks of a tenant cannot be counted", tenant=tenant, error=str(error))
+            count.accepted += wanted
+            return wanted
+        return _accept(count, count.room(most), wanted, is_whole)
+
+    def give_back(self, tenant: int, taken: int) -> None:
+        """What was taken and then not submitted."""
+        if tenant in self._counts:
+            count = self._counts[tenant]
+            count.accepted = max(0, count.accepted - taken)
+
+    def keep_only(self, tenants: set[int]) -> None:
+        """Forget those that have no quota any more."""
+        self._counts = {tenant: count for tenant, count in self._counts.items() if tenant in tenants}
+
+    async def close(self) -> None:
+        counting = [count.counting for count in self._counts.values() if count.counting is not None]
+        for each in counting:
+            each.cancel()
+        if counting:
+            await asyncio.wait(counting)
+
+    def _start_count(self, tenant: int, most: int, count: _Count) -> "asyncio.Task[None]":
+        if count.counting is None:
+            count.counting = asyncio.create_task(self._recount(tenant, most, count))
+            count.counting.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return count.counting
+
+    async def _recount(self, tenant: int, most: int, count: _Count) -> None:
+        try:
+            async with self._turns:
+                began, before = self._monotonic(), count.accepted
+                count.base = await self._count(tenant, most + 1)
+                count.accepted = max(0, count.accepted - before)
+                count.counted_at, count.cost = began, self._monotonic() - began
+        except Unavailable:
+            # As if it had taken its whole time: do not ask a database that is behind too often.
+            count.counted_at, count.cost = self._monotonic(), COUNT_TIMEOUT_SECONDS / NEAR_EVERY_COSTS
+            raise
+        finally:
+            count.counting = None
+
+
+def _accept(count: _Count, room: int, wanted: int, is_whole: bool) -> int:
+    taken = min(room, wanted)
+    if is_whole and taken < wanted:
+        return 0
+    count.accepted += taken
+    return taken

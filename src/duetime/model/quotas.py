@@ -1,0 +1,78 @@
+"""What a tenant may submit, keep waiting and run: its quotas, and the tier that fills in what it does not set.
+
+A rate and its burst belong together: a tenant that sets a rate of its own has
+its own burst too, not that of its tier.
+"""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from duetime.model.limits import MAX_BURST, MAX_RATE, MAX_RUNNING, MIN_RATE, Limits
+
+MAX_WEIGHT = 1_000
+MAX_SPREAD = 64
+MAX_WAITING = 10**12
+
+Weight = Annotated[int, Meta(ge=1, le=MAX_WEIGHT)]
+Rate = Annotated[float, Meta(ge=MIN_RATE, le=MAX_RATE)]
+Burst = Annotated[int, Meta(ge=1, le=MAX_BURST)]
+Running = Annotated[int, Meta(ge=0, le=MAX_RUNNING)]
+Waiting = Annotated[int, Meta(ge=0, le=MAX_WAITING)]
+
+
+class Quotas(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Quotas; what is absent is not limited."""
+
+    submit_rate: Annotated[Rate | None, Meta(description="Tasks that may be submitted in a second.")] = None
+    submit_burst: Annotated[
+        Burst | None, Meta(description="Tasks that may be submitted at once; one second's worth where absent.")
+    ] = None
+    max_waiting: Annotated[
+        Waiting | None, Meta(description="Tasks that may wait; submissions beyond it are refused.")
+    ] = None
+    max_running: Annotated[Running | None, Meta(description="Attempts that run at once; 0 lets nothing start.")] = None
+    rate: Annotated[Rate | None, Meta(description="Attempts that start in a second.")] = None
+    burst: Annotated[
+        Burst | None, Meta(description="Attempts that may start at once after a rest; one second's worth where absent.")
+    ] = None
+
+    def over(self, defaults: "Quotas") -> "Quotas":
+        """These, with the defaults where they say nothing."""
+        has_submit_rate, has_rate = self.submit_rate is not None, self.rate is not None
+        return Quotas(
+            self.submit_rate if has_submit_rate else defaults.submit_rate,
+            self.submit_burst if has_submit_rate else defaults.submit_burst,
+            defaults.max_waiting if self.max_waiting is None else self.max_waiting,
+            defaults.max_running if self.max_running is None else self.max_running,
+            self.rate if has_rate else defaults.rate,
+            self.burst if has_rate else defaults.burst,
+        )
+
+    @property
+    def limits(self) -> Limits:
+        """What is about running."""
+        return Limits(self.max_running, self.rate, self.burst)
+
+    @property
+    def submit_depth(self) -> float:
+        """How many may be submitted at once after a rest."""
+        return float(self.submit_burst) if self.submit_burst is not None else max(1.0, self.submit_rate or 1.0)
+
+    @property
+    def limits_submissions(self) -> bool:
+        return self.submit_rate is not None or self.max_waiting is not None
+
+
+NO_QUOTAS = Quotas()
+
+
+def wrong_pairs(quotas: Quotas) -> list[tuple[str, str]]:
+    """(field, what would be right) for a burst that has no rate beside it."""
+    wrong = []
+    if quotas.submit_burst is not None and quotas.submit_rate is None:
+        wrong.append(("submit_burst", "only with a submit_rate"))
+    if quotas.burst is not None and quotas.rate is None:
+        wrong.append(("burst", "only with a rate"))
+    return wrong
