@@ -12,6 +12,7 @@ DuetimeError
 ├── Conflict               409  the state of things forbids it
 │   ├── IdempotencyConflict     the key was used for another request
 │   └── WrongState              the verb does not fit the task's state
+├── RateLimited            429  the type takes no more submissions of this key now
 ├── Unavailable            503  try again; nothing was done
 │   └── Unknown                 the database cannot say whether it was done
 └── UsageError             the command line, the configuration or the machine; exit code 2
@@ -93,6 +94,10 @@ class WrongState(Conflict):
     def __init__(self, verb: str, state: str, detail: str | None = None) -> None:
         super().__init__(detail or f"a task that is {state} cannot be {verb}")
         self.verb, self.state = verb, state
+
+
+class RateLimited(DuetimeError):
+    code, status, title = "rate_limited", 429, "Too many submissions"
 
 
 class Unavailable(DuetimeError):

@@ -59,6 +59,7 @@ class Serving:
     firing: Firing
     session: aiohttp.ClientSession
     port: int
+    types: Types
     #: Why the node is not ready, if there is a reason.
     reasons: list[str] = field(default_factory=list)
 
@@ -225,7 +226,7 @@ async def serve(database: Database) -> AsyncIterator[Serving]:
         await asyncio.sleep(0.005)
     port = server.servers[0].sockets[0].getsockname()[1]
     async with aiohttp.ClientSession() as session:
-        yield Serving(app, database, feeder, firing, session, port, reasons)
+        yield Serving(app, database, feeder, firing, session, port, types, reasons)
         app.end_polls()
     server.should_exit = True
     await running

@@ -51,6 +51,8 @@ class Express:
             asked = self._tasks.read_one(headers, caller, body)
         except DuetimeError:
             return False
+        if asked.task.flow is not None:
+            return False
         answer = self._tasks.submitter.submit_soon(asked.task, asked.request, asked.fingerprint)
         if answer is None:
             return False

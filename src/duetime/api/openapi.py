@@ -310,6 +310,7 @@ _MEANING = {
     413: "Too large: the body, the payload, or the number of items.",
     415: "The body is of another media type than this call takes.",
     422: "Understood and wrong; `errors` names each field and what would be right.",
+    429: "The type takes no more submissions of this key now; `Retry-After` says in how many seconds.",
     500: "A fault of the server; `detail` has the reference under which it stands in its log.",
     503: "Not available right now; try again. With the code `unknown` it is not known whether it was done.",
 }
@@ -320,7 +321,7 @@ def _problem_response(status: int) -> dict[str, Any]:
         "description": _MEANING[status],
         "content": {"application/problem+json": {"schema": {"$ref": _REFERENCE.format(name="Problem")}}},
     }
-    header = {401: "WWW-Authenticate", 503: "Retry-After"}.get(status)
+    header = {401: "WWW-Authenticate", 429: "Retry-After", 503: "Retry-After"}.get(status)
     if header:
         answer["headers"] = {header: {"schema": {"type": "string"}}}
     return answer

@@ -38,6 +38,7 @@ from duetime.api.validation import TaskReader, index_path
 from duetime.clock import from_ms
 from duetime.database.pool import Database
 from duetime.errors import Conflict, DuetimeError, FieldError, InvalidInput, NotFound, UnsupportedMediaType
+from duetime.lifecycle.flow import FlowControl
 from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.state import read_states
 from duetime.lifecycle.submit import Submission, Submitted, Submitter
@@ -68,6 +69,7 @@ class Tasks:
     database: Database
     lanes: Lanes
     submitter: Submitter
+    flow: FlowControl
     feeder: LaneFeeder
     reader: TaskReader
 
@@ -85,7 +87,7 @@ class Tasks:
         if request.content_type() != JSON:
             raise UnsupportedMediaType(f"send {JSON}, not {request.content_type()}")
         asked = self.read_one(request.headers, request.caller, await request.body())
-        [submission] = await self.submitter.submit([asked.task], asked.request, asked.fingerprint)
+        [submission] = await self.flow.submit([asked.task], asked.request, asked.fingerprint)
         return await self.answer_one(request.caller, asked.task, submission)
 
     def read_one(self, headers: Mapping[bytes, bytes], caller: Caller, body: bytes) -> "Asked":
@@ -131,7 +133,7 @@ class Tasks:
         tasks = [each for each in results if isinstance(each, NewTask)]
         if is_atomic and len(tasks) < len(results):
             return _refuse_all(results)
-        submissions = await self.submitter.submit(tasks, key, _digest(body) if key else b"", is_atomic=is_atomic)
+        submissions = await self.flow.submit(tasks, key, _digest(body) if key else b"", is_atomic=is_atomic)
         first = submissions[0] if submissions else None
         if key is not None and isinstance(first, DuetimeError) and all(each is first for each in submissions):
             raise first
@@ -169,7 +171,7 @@ class Tasks:
                 continue
             state = TaskState.SCHEDULED if submission.run_at_ms > now_ms else TaskState.READY
             if submission.is_new:
-                answers.append(Accepted(submission.id, state))
+                answers.append(Accepted(submission.id, state, replaces=submission.replaces))
             else:
                 answers.append(Accepted(submission.id, states.get(submission.id, state), True))
         return BatchAnswer(answers, len(answers) - rejected, rejected)
@@ -281,7 +283,8 @@ def _view_of(task: NewTask, submission: Submitted, tenant_name: str, now: dateti
         state=TaskState.SCHEDULED if due_at > now else TaskState.READY,
         payload=Raw(task.payload),
         labels=Raw(msgspec.json.encode(task.labels or {})),
-        run_at=task.run_at or due_at,
+        # What is debounced has its time from there.
+        run_at=due_at if task.flow is not None and task.flow.debounce is not None else task.run_at or due_at,
         created_at=from_ms(submission.created_at_ms) if submission.created_at_ms else now,
         expires_at=task.expires_at,
         schedule=None,
@@ -300,6 +303,9 @@ def _view_of(task: NewTask, submission: Submitted, tenant_name: str, now: dateti
         delivery=options.delivery,
         requires=list(task.lane.requires),
         idempotency_key=task.idempotency_key,
+        concurrency_key=options.concurrency_key,
+        rate_key=options.rate_key,
         dead_reason=None,
         died_at=None,
+        replaces=msgspec.UNSET if submission.replaces is None else submission.replaces,
     )
