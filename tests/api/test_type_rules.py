@@ -119,13 +119,12 @@ async def test_the_feeder_is_told_of_limits_and_of_throttles_as_limits(api: Api)
 
     limits = types.limits(api.tenant, "t")
 
-    assert limits == TypeLimits(max_running=3, rate=0.5, concurrency_key="a.b")
-    assert limits.depth == 1.0
+    assert limits == TypeLimits(max_running=3, rate=0.5, burst=30, concurrency_key="a.b")
     assert types.limits(api.tenant, "other") is None
     assert api.tenant in types.limited_tenants()
     assert types.change > before
     await register(api, throttle={"limit": 1, "period": "1h", "burst": 4, "key": "k"})
-    assert types.limits(api.tenant, "t") == TypeLimits(rate=1 / 3600, burst=4, rate_key="k")
+    assert types.limits(api.tenant, "t") == TypeLimits(rate=1 / 3600, burst=5, rate_key="k")
     await register(api, limits={}, defaults={})
     assert (types.limits(api.tenant, "t"), api.tenant in types.limited_tenants()) == (None, False)
     await api.call("DELETE", "/v1/types/t")
@@ -149,7 +148,7 @@ async def test_the_feeder_is_told_of_limits_and_of_throttles_as_limits(api: Api)
         (["throttle.period"], {"throttle": {"limit": 1}}),
         (["throttle.period"], {"throttle": {"limit": 1, "period": "8d"}}),
         (["throttle.limit"], {"throttle": {"limit": 0, "period": 1}}),
-        (["throttle.burst"], {"throttle": {"limit": 1, "period": 1, "burst": 0}}),
+        (["throttle.burst"], {"throttle": {"limit": 1, "period": 1, "burst": -1}}),
         (["throttle.key"], {"throttle": {"limit": 1, "period": 1, "key": ""}}),
         (["rate_limit.limit"], {"rate_limit": {"limit": 1.5, "period": 1}}),
         (["rate_limit.period"], {"rate_limit": {"limit": 1, "period": "soon"}}),

@@ -54,12 +54,11 @@ class RateLimitRequest(Struct, forbid_unknown_fields=True):
 
 
 class ThrottleRequest(RateLimitRequest, forbid_unknown_fields=True):
-    """Start attempts at an even pace; what is beyond it waits."""
+    """Start `limit` attempts, and then one every `period / limit`; what is beyond it waits."""
 
     burst: Annotated[
-        Annotated[int, Meta(ge=1, le=MAX_BURST)] | None,
-        Meta(description="How many may start at once after a rest; one second's worth where absent."),
-    ] = None
+        int, Meta(ge=0, le=MAX_BURST, description="How many more may start at once after a rest, beyond `limit`.")
+    ] = 0
 
 
 class DefaultsRequest(Struct, forbid_unknown_fields=True):

@@ -47,7 +47,8 @@ class Throttle(msgspec.Struct, frozen=True, omit_defaults=True):
 
     limit: int
     period: float
-    burst: int | None = None
+    #: Beyond the limit.
+    burst: int = 0
     key: str | None = None
 
 
@@ -99,7 +100,10 @@ class TypeRules(msgspec.Struct, frozen=True, omit_defaults=True):
             return self.limits
         asked = self.throttle
         return msgspec.structs.replace(
-            self.limits or TypeLimits(), rate=asked.limit / asked.period, burst=asked.burst, rate_key=asked.key
+            self.limits or TypeLimits(),
+            rate=asked.limit / asked.period,
+            burst=asked.limit + asked.burst,
+            rate_key=asked.key,
         )
 
 
