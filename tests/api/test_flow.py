@@ -362,6 +362,17 @@ async def test_what_gives_a_unique_task_back_is_not_counted(api: Api) -> None:
     assert statuses == [202, 200, 200, 202, 200, 429]
 
 
+async def test_a_known_idempotency_key_is_not_counted(api: Api) -> None:
+    await register(api, rate_limit={"limit": 1, "period": "1d"})
+    first = await submit(api, idempotency_key="k")
+
+    again = await submit(api, idempotency_key="k")
+
+    assert (again.status, again.json["id"]) == (200, first.json["id"])
+    assert (await submit(api, 1, idempotency_key="k")).status == 409
+    assert (await submit(api, idempotency_key="other")).status == 429
+
+
 # Upkeep
 
 

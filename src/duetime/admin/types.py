@@ -170,7 +170,12 @@ def _kind_of(row: asyncpg.Record) -> TypeKind:
     except SchemaError as error:
         # It was right when it was stored, by another version of the library.
         log.error("a type's schema cannot be used", type=row["name"], error=str(error))
-    rules = _rules_of(row)
+    rules = _NO_RULES
+    try:
+        rules = _rules_of(row)
+    except msgspec.DecodeError as error:
+        # A newer node has stored what this one does not know.
+        log.error("a type's rules cannot be read", type=row["name"], error=str(error))
     return TypeKind(row["version"], schema, rules, rules.limits_in_force())
 
 

@@ -135,7 +135,7 @@ class FlowControl:
                 for place in places:
                     answers[place] = await self._submit_chained(asked[place])
 
-        admitted: list[int] = []
+        admitted = await self._admit_known(asked, counted)
         for places in counted.values():
             granted, refusal = await self._take_rate(asked[places[0]], len(places))
             admitted += places[:granted]
@@ -173,6 +173,23 @@ class FlowControl:
             else:
                 # It was given the task of somebody else, and is a submission like any other.
                 asked[place] = asked[place]._replace(request=None)
+
+    async def _admit_known(self, asked: dict[int, _Asked], counted: dict[tuple[int, bytes], list[int]]) -> list[int]:
+        """What has a known idempotency key is no new submission: it is taken out of those that are counted."""
+        places = [place for each in counted.values() for place in each]
+        keys = {place: key for place in places if (key := asked[place].task.idempotency_key) is not None}
+        if not keys:
+            return []
+        rows = await self._database.run(
+            SQL["read_known"], tenant=asked[places[0]].tenant, keys=sorted(set(keys.values()))
+        )
+        known = {row["key"] for row in rows}
+        admitted = [place for place, key in keys.items() if key in known]
+        for rate in [*counted]:
+            counted[rate] = [place for place in counted[rate] if place not in admitted]
+            if not counted[rate]:
+                del counted[rate]
+        return admitted
 
     async def _submit_alone(self, asked: _Asked) -> Submission:
         [answer] = await self._submitter.submit([asked.task], asked.request, asked.fingerprint)

@@ -19,6 +19,15 @@ SELECT @tenant::int, @key::bytea,
 RETURNING granted,
           extract(epoch FROM even_at - clock_timestamp())::float8 + @step::float8 - @period::float8 AS wait;
 
+-- name: read_known
+-- Which of these idempotency keys stand for a task.
+-- Index: idempotency_key_pkey (tenant, key).
+SELECT key
+  FROM idempotency_key
+ WHERE tenant = @tenant::int
+   AND key = ANY (@keys::text[])
+   AND expires_at > clock_timestamp();
+
 -- name: read_key
 -- Which task the key stands for, as far as is known.
 SELECT task, first_at
