@@ -18,10 +18,12 @@ if TYPE_CHECKING:
     from duetime.sdk.errors import TaskCancelled as TaskCancelled
     from duetime.sdk.once import once as once
     from duetime.sdk.schedule_shapes import Schedule as Schedule
+    from duetime.sdk.shapes import Debounce as Debounce
     from duetime.sdk.shapes import RetryPolicy as RetryPolicy
     from duetime.sdk.shapes import Submission as Submission
     from duetime.sdk.shapes import Target as Target
     from duetime.sdk.shapes import Task as Task
+    from duetime.sdk.shapes import Unique as Unique
     from duetime.sdk.worker import Worker as Worker
 
 _HOMES = {
@@ -29,6 +31,7 @@ _HOMES = {
     "AsyncClient": "async_client",
     "Client": "client",
     "Context": "context",
+    "Debounce": "shapes",
     "Permanent": "errors",
     "Retry": "errors",
     "RetryPolicy": "shapes",
@@ -39,6 +42,7 @@ _HOMES = {
     "Target": "shapes",
     "Task": "shapes",
     "TaskCancelled": "errors",
+    "Unique": "shapes",
     "Worker": "worker",
     "once": "once",
 }

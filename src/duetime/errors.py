@@ -15,6 +15,7 @@ DuetimeError
 ├── TooManyRequests        429  not now; later it may be accepted
 │   ├── QuotaExceeded           the tenant submits faster than its quota
 │   ├── TooManyWaiting          as many of the tenant's tasks wait as may
+│   ├── RateLimited             the type takes no more submissions of this key now
 │   └── Overloaded              the node or the database is behind
 ├── Unavailable            503  try again; nothing was done
 │   └── Unknown                 the database cannot say whether it was done
@@ -118,6 +119,10 @@ class TooManyWaiting(TooManyRequests):
 
 class Overloaded(TooManyRequests):
     code, title = "overloaded", "The service is behind"
+
+
+class RateLimited(TooManyRequests):
+    code, title = "rate_limited", "The type takes no more submissions now"
 
 
 class Unavailable(DuetimeError):

@@ -69,6 +69,7 @@ class Serving:
     admission: Admission
     #: By how many seconds the clock of the quotas is ahead.
     passed: list[float]
+    types: Types
     #: Why the node is not ready, if there is a reason.
     reasons: list[str] = field(default_factory=list)
 
@@ -253,7 +254,7 @@ async def serve(database: Database) -> AsyncIterator[Serving]:
         await asyncio.sleep(0.005)
     port = server.servers[0].sockets[0].getsockname()[1]
     async with aiohttp.ClientSession() as session:
-        yield Serving(app, database, feeder, firing, session, port, admission, passed, reasons)
+        yield Serving(app, database, feeder, firing, session, port, admission, passed, types, reasons)
         app.end_polls()
     server.should_exit = True
     await running

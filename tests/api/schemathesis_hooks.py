@@ -99,6 +99,9 @@ def before_load_schema(context: schemathesis.HookContext, raw_schema: dict[str, 
         schemas[name]["properties"].pop("to")
     schemas["TaskRequest"]["properties"].pop("requires")
     schemas["TemplateRequest"]["properties"].pop("requires")
+    # Each is right only without some of the others.
+    for name in ("debounce", "unique"):
+        schemas["TaskRequest"]["properties"].pop(name)
     schemas["RetryRequest"]["properties"].pop("max_backoff")
     # A JSON Schema is more than a JSON schema can say, and a registered type would refuse what other calls submit.
     raw_schema["paths"].pop("/v1/types/{name}")

@@ -64,6 +64,7 @@ def test_every_option_reaches_the_task(duetime: Run, name: str) -> None:
     options += ["--target-timeout", "5s", "--retry-on", "404", "--timeout", "1m", "--max-attempts", "7"]
     options += ["--min-backoff", "2", "--max-backoff", "1h30m", "--max-doublings", "3", "--max-retry-duration", "1d"]
     options += ["--idempotency-key", name, "--idempotency-ttl", "1h", "--sla", "30s", "--delivery", "at_most_once"]
+    options += ["--concurrency-key", "customer 42", "--rate-key", "shop"]
 
     task = duetime("submit", name, "null", *options, "--json").json
 
@@ -84,6 +85,7 @@ def test_every_option_reaches_the_task(duetime: Run, name: str) -> None:
         "max_retry_duration": 86400.0,
     }
     assert (task["idempotency_key"], task["delivery"]) == (name, "at_most_once")
+    assert (task["concurrency_key"], task["rate_key"]) == ("customer 42", "shop")
     assert duetime("submit", name, "null", *options, "--json").json["id"] == task["id"]
 
     conflict = duetime("submit", name, "1", *options)

@@ -1,11 +1,13 @@
-"""Task types with a schema for their payloads; a type that is not registered takes any payload.
+"""Task types: a schema for their payloads, defaults, limits, flow control; one that is not registered has none of it.
 
 `Types` keeps every registered type compiled, and looks once in a while whether
 any has changed: one row tells.
 """
 
+from dataclasses import dataclass
 from datetime import datetime
 
+import asyncpg
 import msgspec
 import structlog
 from msgspec import Raw
@@ -13,6 +15,8 @@ from msgspec import Raw
 from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.errors import InvalidInput, NotFound
+from duetime.model.flow import Debounce, RateLimit, Throttle, TypeDefaults, TypeRules, Unique
+from duetime.model.limits import TypeLimits
 from duetime.model.payload_schema import PayloadSchema, SchemaError
 
 log = structlog.get_logger()
@@ -21,11 +25,21 @@ MAX_TYPES_PER_TENANT = 1_000
 SAMPLE = 10_000
 
 _SQL = load(__package__, "types.sql")
+_decode_rules = msgspec.json.Decoder(TypeRules).decode
+_NO_RULES = TypeRules()
 
 
 class TypeInfo(msgspec.Struct, frozen=True):
+    """A registered type; what it does not say is null."""
+
     name: str
-    schema: Raw
+    schema: Raw | None
+    defaults: TypeDefaults | None
+    limits: TypeLimits | None
+    throttle: Throttle | None
+    rate_limit: RateLimit | None
+    debounce: Debounce | None
+    unique: Unique | None
     version: int
     updated_at: datetime
 
@@ -40,19 +54,49 @@ class TypePut(msgspec.Struct, frozen=True):
     waiting_invalid: int
 
 
+@dataclass(frozen=True, slots=True)
+class TypeKind:
+    """A type as submissions meet it."""
+
+    version: int
+    schema: PayloadSchema | None
+    rules: TypeRules
+    #: Of what runs, with the throttle among them.
+    limits: TypeLimits | None
+
+
 class Types:
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._compiled: dict[tuple[int, str], tuple[int, PayloadSchema]] = {}
+        self._kinds: dict[tuple[int, str], TypeKind] = {}
+        self._limited: frozenset[int] = frozenset()
         self._change = -1
 
+    def kind(self, tenant: int, name: str) -> TypeKind | None:
+        """All that a type says, as it was a moment ago."""
+        return self._kinds.get((tenant, name))
+
     def find(self, tenant: int, name: str) -> PayloadSchema | None:
-        """The schema of a type's payloads, as it was a moment ago."""
-        found = self._compiled.get((tenant, name))
-        return None if found is None else found[1]
+        """The schema of a type's payloads."""
+        found = self._kinds.get((tenant, name))
+        return None if found is None else found.schema
+
+    def limits(self, tenant: int, name: str) -> TypeLimits | None:
+        """What limits the type's attempts."""
+        found = self._kinds.get((tenant, name))
+        return None if found is None else found.limits
+
+    def limited_tenants(self) -> frozenset[int]:
+        """Those that have a type with limits."""
+        return self._limited
+
+    @property
+    def change(self) -> int:
+        """Another number whenever any type has changed."""
+        return self._change
 
     def __bool__(self) -> bool:
-        return bool(self._compiled)
+        return bool(self._kinds)
 
     async def refresh(self) -> None:
         """Read them all again if any has changed."""
@@ -60,26 +104,30 @@ class Types:
         change = row["change"] if row["is_called"] else 0
         if change == self._change:
             return
-        compiled: dict[tuple[int, str], tuple[int, PayloadSchema]] = {}
+        kinds: dict[tuple[int, str], TypeKind] = {}
         for each in await self._database.run(_SQL["read_all"]):
             place = (each["tenant"], each["name"])
-            known = self._compiled.get(place)
-            if known is not None and known[0] == each["version"]:
-                compiled[place] = known
+            known = self._kinds.get(place)
+            if known is not None and known.version == each["version"]:
+                kinds[place] = known
                 continue
-            try:
-                compiled[place] = (each["version"], PayloadSchema(each["schema"]))
-            except SchemaError as error:
-                # It was right when it was stored, by another version of the library.
-                log.error("a type's schema cannot be used", type=each["name"], error=str(error))
-        self._compiled, self._change = compiled, change
+            kinds[place] = _kind_of(each)
+        self._kinds, self._change = kinds, change
+        self._limited = frozenset(tenant for (tenant, _), kind in kinds.items() if kind.limits is not None)
 
     async def put(
-        self, tenant: int, name: str, schema: bytes, lanes: list[int], *, by: int | None = None
+        self,
+        tenant: int,
+        name: str,
+        schema: bytes | None,
+        lanes: list[int],
+        *,
+        rules: TypeRules = _NO_RULES,
+        by: int | None = None,
     ) -> tuple[bool, TypePut]:
         """Store a type; whether it is new, and how waiting tasks of these lanes would fare."""
         try:
-            compiled = PayloadSchema(schema)
+            compiled = None if schema is None else PayloadSchema(schema)
         except SchemaError as error:
             raise InvalidInput.at("schema", str(error)) from error
         known = await self._database.run(_SQL["read_one"], tenant=tenant, name=name)
@@ -87,9 +135,13 @@ class Types:
             [row] = await self._database.run(_SQL["count_of_tenant"], tenant=tenant)
             if row["types"] >= MAX_TYPES_PER_TENANT:
                 raise InvalidInput.at("name", f"a tenant has at most {MAX_TYPES_PER_TENANT} registered types")
-        rows = await self._database.run(_SQL["sample_waiting"], lanes=lanes, most=SAMPLE, type=name)
-        invalid = sum(not compiled.is_valid(msgspec.json.decode(row["payload"])) for row in rows)
-        await self._database.run(_SQL["put"], tenant=tenant, name=name, schema=schema, by=by)
+        rows: list[asyncpg.Record] = []
+        invalid = 0
+        if compiled is not None:
+            rows = await self._database.run(_SQL["sample_waiting"], lanes=lanes, most=SAMPLE, type=name)
+            invalid = sum(not compiled.is_valid(msgspec.json.decode(row["payload"])) for row in rows)
+        stored_rules = None if rules.is_empty else msgspec.json.encode(rules)
+        await self._database.run(_SQL["put"], tenant=tenant, name=name, schema=schema, rules=stored_rules, by=by)
         await self.refresh()
         stored = await self.get(tenant, name)
         return not known, TypePut(name, stored.version, len(rows), invalid)
@@ -98,14 +150,50 @@ class Types:
         rows = await self._database.run(_SQL["read_one"], tenant=tenant, name=name)
         if not rows:
             raise NotFound(f"there is no registered type {name[:80]}")
-        return TypeInfo(rows[0]["name"], Raw(rows[0]["schema"]), rows[0]["version"], rows[0]["updated_at"])
+        return _info_of(rows[0])
 
     async def page(self, tenant: int, after: str, limit: int) -> list[TypeInfo]:
         rows = await self._database.run(_SQL["read_of_tenant"], tenant=tenant, after=after, limit=limit)
-        return [TypeInfo(row["name"], Raw(row["schema"]), row["version"], row["updated_at"]) for row in rows]
+        return [_info_of(row) for row in rows]
 
     async def delete(self, tenant: int, name: str, *, by: int | None = None) -> None:
         rows = await self._database.run(_SQL["delete"], tenant=tenant, name=name, by=by)
         if not rows:
             raise NotFound(f"there is no registered type {name[:80]}")
         await self.refresh()
+
+
+def _kind_of(row: asyncpg.Record) -> TypeKind:
+    schema = None
+    try:
+        schema = None if row["schema"] is None else PayloadSchema(row["schema"])
+    except SchemaError as error:
+        # It was right when it was stored, by another version of the library.
+        log.error("a type's schema cannot be used", type=row["name"], error=str(error))
+    rules = _NO_RULES
+    try:
+        rules = _rules_of(row)
+    except msgspec.DecodeError as error:
+        # A newer node has stored what this one does not know.
+        log.error("a type's rules cannot be read", type=row["name"], error=str(error))
+    return TypeKind(row["version"], schema, rules, rules.limits_in_force())
+
+
+def _rules_of(row: asyncpg.Record) -> TypeRules:
+    return _NO_RULES if row["rules"] is None else _decode_rules(row["rules"])
+
+
+def _info_of(row: asyncpg.Record) -> TypeInfo:
+    rules = _rules_of(row)
+    return TypeInfo(
+        row["name"],
+        None if row["schema"] is None else Raw(row["schema"]),
+        rules.defaults,
+        rules.limits,
+        rules.throttle,
+        rules.rate_limit,
+        rules.debounce,
+        rules.unique,
+        row["version"],
+        row["updated_at"],
+    )

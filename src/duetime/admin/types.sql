@@ -1,22 +1,28 @@
 -- name: put
+-- A change of the schema or of the rules is a new version; the same again is none.
 WITH old AS MATERIALIZED (
-    SELECT version, schema
+    SELECT version, schema, rules
       FROM task_type
      WHERE tenant = @tenant::int
        AND name = @name::text
 ),
 stored AS (
-    INSERT INTO task_type AS kept (tenant, name, schema)
-    VALUES (@tenant::int, @name::text, @schema::bytea)
+    INSERT INTO task_type AS kept (tenant, name, schema, rules)
+    VALUES (@tenant::int, @name::text, @schema::bytea, @rules::bytea)
         ON CONFLICT (tenant, name) DO UPDATE
-       SET schema = excluded.schema, version = kept.version + 1, updated_at = clock_timestamp()
-     WHERE kept.schema <> excluded.schema
+       SET schema = excluded.schema, rules = excluded.rules, version = kept.version + 1, updated_at = clock_timestamp()
+     WHERE kept.schema IS DISTINCT FROM excluded.schema
+        OR kept.rules IS DISTINCT FROM excluded.rules
  RETURNING version, nextval('task_type_change') AS change
 ),
 noted AS (
     INSERT INTO audit (tenant, key, action, subject, before, after)
     SELECT @tenant::int, @by::int, CASE WHEN old.version IS NULL THEN 'type.create' ELSE 'type.change' END, @name::text,
-           convert_from(old.schema, 'UTF8')::jsonb, convert_from(@schema::bytea, 'UTF8')::jsonb
+           CASE WHEN old.version IS NOT NULL
+                THEN jsonb_build_object('schema', convert_from(old.schema, 'UTF8')::jsonb)
+                     || COALESCE(convert_from(old.rules, 'UTF8')::jsonb, '{}') END,
+           jsonb_build_object('schema', convert_from(@schema::bytea, 'UTF8')::jsonb)
+           || COALESCE(convert_from(@rules::bytea, 'UTF8')::jsonb, '{}')
       FROM stored
       LEFT JOIN old ON true
 )
@@ -28,18 +34,20 @@ WITH gone AS (
     DELETE FROM task_type
      WHERE tenant = @tenant::int
        AND name = @name::text
- RETURNING name, schema, nextval('task_type_change') AS change
+ RETURNING name, schema, rules, nextval('task_type_change') AS change
 ),
 noted AS (
     INSERT INTO audit (tenant, key, action, subject, before)
-    SELECT @tenant::int, @by::int, 'type.delete', name, convert_from(schema, 'UTF8')::jsonb
+    SELECT @tenant::int, @by::int, 'type.delete', name,
+           jsonb_build_object('schema', convert_from(schema, 'UTF8')::jsonb)
+           || COALESCE(convert_from(rules, 'UTF8')::jsonb, '{}')
       FROM gone
 )
 SELECT name
   FROM gone;
 
 -- name: read_of_tenant
-SELECT name, version, schema, updated_at
+SELECT name, version, schema, rules, updated_at
   FROM task_type
  WHERE tenant = @tenant::int
    AND name > @after::text
@@ -52,7 +60,7 @@ SELECT count(*) AS types
  WHERE tenant = @tenant::int;
 
 -- name: read_one
-SELECT name, version, schema, updated_at
+SELECT name, version, schema, rules, updated_at
   FROM task_type
  WHERE tenant = @tenant::int
    AND name = @name::text;
@@ -62,7 +70,7 @@ SELECT last_value AS change, is_called
   FROM task_type_change;
 
 -- name: read_all
-SELECT tenant, name, version, schema
+SELECT tenant, name, version, schema, rules
   FROM task_type;
 
 -- name: sample_waiting

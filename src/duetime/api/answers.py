@@ -18,7 +18,10 @@ class Accepted(Struct, omit_defaults=True, gc=False):
     id: uuid.UUID
     state: TaskState
     #: The key or the request was known: this is the task it stood for.
-    repeated: Annotated[bool, Meta(description="The task was there already, under the same idempotency key.")] = False
+    repeated: Annotated[
+        bool, Meta(description="The task was there already, under the same idempotency or unique key.")
+    ] = False
+    replaces: Annotated[uuid.UUID | None, Meta(description="The debounced task whose place it took.")] = None
 
 
 class Rejected(Struct):

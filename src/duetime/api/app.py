@@ -43,6 +43,7 @@ from duetime.database.pool import Database
 from duetime.errors import DuetimeError, MethodNotAllowed, NotFound, Unauthorized
 from duetime.lifecycle.admission import Admission
 from duetime.lifecycle.backfill import Backfills
+from duetime.lifecycle.flow import FlowControl
 from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.recurrences import Recurrences
 from duetime.lifecycle.schedules import Schedules
@@ -89,7 +90,8 @@ class App:
         self._date = (0, b"")
         self._workers = Workers(lanes, feeder, holders, settler)
         reader = TaskReader(types)
-        tasks = Tasks(database, lanes, submitter, feeder, reader, admission)
+        flow = FlowControl(database, submitter, steering)
+        tasks = Tasks(database, lanes, submitter, flow, feeder, reader, admission)
         #: The short way for single submissions.
         self.express = Express(tasks, keys)
         self._router = Router(

@@ -51,6 +51,8 @@ class Express:
             asked = self._tasks.read_one(headers, caller, body)
         except DuetimeError:
             return False
+        if asked.task.flow is not None:
+            return False
         if self._tasks.lanes.find(asked.task.lane) is None or not self._tasks.admission.admit_now(asked.task):
             return False
         answer = self._tasks.submitter.submit_soon(asked.task, asked.request, asked.fingerprint)

@@ -331,8 +331,8 @@ _MEANING = {
     413: "Too large: the body, the payload, or the number of items.",
     415: "The body is of another media type than this call takes.",
     422: "Understood and wrong; `errors` names each field and what would be right.",
-    429: "Not now: a quota of the tenant is used up (`quota_exceeded`, `too_many_waiting`), or the service is behind "
-    "(`overloaded`); nothing was done.",
+    429: "Not now: a quota of the tenant is used up (`quota_exceeded`, `too_many_waiting`), its type takes no more of this "
+    "key (`rate_limited`), or the service is behind (`overloaded`); nothing was done, `Retry-After` says when to ask again.",
     500: "A fault of the server; `detail` has the reference under which it stands in its log.",
     503: "Not available right now; try again. With the code `unknown` it is not known whether it was done.",
 }

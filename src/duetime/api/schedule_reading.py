@@ -4,6 +4,7 @@ import re
 from datetime import datetime
 
 import msgspec
+from msgspec import UNSET
 
 from duetime.api.schedule_schemas import ScheduleRequest, ScheduleTimes, SpecRequest, TemplateRequest
 from duetime.api.schemas import NAME_PATTERN, TaskRequest
@@ -17,7 +18,7 @@ from duetime.model.schedule import (
     Overlap,
     ScheduleBody,
 )
-from duetime.model.task import NewTask, Options
+from duetime.model.task import DEFAULT_PRIORITY, DEFAULT_QUEUE, NewTask, Options
 from duetime.model.template import FIELDS, unknown_fields
 from duetime.recurrence import LATEST_YEAR, Spec
 
@@ -64,8 +65,7 @@ def read_schedule(reader: TaskReader, tenant: int, name: str, asked: ScheduleReq
     window, rate = asked.catchup_window, asked.catchup_rate
     body = msgspec.structs.replace(
         read_times(asked),
-        # An absent payload is null, as it is in a task.
-        task=msgspec.Raw(_encode(msgspec.structs.replace(asked.task, payload=msgspec.Raw(task.payload)))),
+        task=msgspec.Raw(_encode(_shown(asked.task, task))),
         max_fires=asked.max_fires,
         overlap=asked.overlap,
         misfire=asked.misfire,
@@ -84,6 +84,24 @@ def read_schedule(reader: TaskReader, tenant: int, name: str, asked: ScheduleReq
         note=asked.note,
         expected_version=asked.version,
         is_forced=asked.force,
+    )
+
+
+def _shown(asked: TemplateRequest, task: NewTask) -> TemplateRequest:
+    """The template as it is stored: what the type gives stays its own, other defaults are spelt out."""
+    queue, priority = asked.queue, asked.priority
+    if queue is UNSET and task.lane.queue == DEFAULT_QUEUE:
+        queue = DEFAULT_QUEUE
+    if priority is UNSET and task.lane.priority.word == DEFAULT_PRIORITY:
+        priority = DEFAULT_PRIORITY
+    return msgspec.structs.replace(
+        asked,
+        # An absent payload is null, as it is in a task.
+        payload=msgspec.Raw(task.payload),
+        queue=queue,
+        priority=priority,
+        concurrency_key=UNSET if asked.concurrency_key is None else asked.concurrency_key,
+        rate_key=UNSET if asked.rate_key is None else asked.rate_key,
     )
 
 
@@ -115,6 +133,8 @@ def _read_task(
         sla=asked.sla,
         delivery=asked.delivery,
         labels=asked.labels,
+        concurrency_key=None if asked.concurrency_key is UNSET else asked.concurrency_key,
+        rate_key=None if asked.rate_key is UNSET else asked.rate_key,
     )
     try:
         task = reader.read(request, tenant, now)

@@ -6,10 +6,12 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
 from duetime.api.schemas import (
     NAME_PATTERN,
+    ConcurrencyKey,
     Instant,
     Labels,
     Priority,
     QueueName,
+    RateKey,
     RetryRequest,
     Tag,
     TargetRequest,
@@ -117,8 +119,8 @@ class TemplateRequest(Struct, forbid_unknown_fields=True):
     payload: Annotated[
         Raw, Meta(description="Any JSON, up to 64 KiB; in its texts `{{fire_time}}` and the like are filled in.")
     ] = field(default_factory=Raw)
-    queue: QueueName = "default"
-    priority: Priority = "normal"
+    queue: QueueName | UnsetType = UNSET
+    priority: Priority | UnsetType = UNSET
     target: TargetRequest | None = None
     retry: RetryRequest | None = None
     timeout: Timeout | None = None
@@ -127,6 +129,8 @@ class TemplateRequest(Struct, forbid_unknown_fields=True):
     sla: Sla | None = None
     delivery: Delivery = "at_least_once"
     labels: Labels | None = None
+    concurrency_key: ConcurrencyKey | UnsetType | None = UNSET
+    rate_key: RateKey | UnsetType | None = UNSET
 
 
 class ScheduleTimes(Struct, forbid_unknown_fields=True):

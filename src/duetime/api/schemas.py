@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, cast
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
+from duetime.api.flow_schemas import DebounceRequest, UniqueRequest, printable
 from duetime.api.seconds import Backoff, Delay, KeyRetention, Overlapping, RetryAfter, RetrySpan, Sla, Timeout, Wait
 from duetime.model.retry import DEFAULT_RETRY
 from duetime.model.task import Delivery, TaskState
@@ -57,6 +58,10 @@ WorkerName = Annotated[
         maxLength=200,
     ),
 ]
+
+
+ConcurrencyKey = Annotated[str, printable("Tasks of the same key share the limit that is set for it.")]
+RateKey = Annotated[str, printable("Tasks of the same key share the rate that is set for it.")]
 
 
 class TargetRequest(Struct, forbid_unknown_fields=True):
@@ -112,8 +117,12 @@ class TaskRequest(Struct, forbid_unknown_fields=True, gc=False):
 
     type: TypeName
     payload: Annotated[Raw, Meta(description="Any JSON, up to 64 KiB; null if absent.")] = field(default_factory=Raw)
-    queue: QueueName = "default"
-    priority: Priority = "normal"
+    queue: Annotated[
+        QueueName | UnsetType, Meta(description="Where absent, that of the type's defaults, or `default`.")
+    ] = UNSET
+    priority: Annotated[
+        Priority | UnsetType, Meta(description="Where absent, that of the type's defaults, or `normal`.")
+    ] = UNSET
     run_at: Annotated[
         Instant | None,
         Meta(description="When to run it (RFC 3339), up to 10 years ahead; in the past means now. Not with `delay`."),
@@ -139,6 +148,10 @@ class TaskRequest(Struct, forbid_unknown_fields=True, gc=False):
         Delivery, Meta(description="`at_most_once`: an attempt that was handed out is never tried again.")
     ] = "at_least_once"
     labels: Labels | None = None
+    concurrency_key: ConcurrencyKey | None = None
+    rate_key: RateKey | None = None
+    debounce: DebounceRequest | None = None
+    unique: UniqueRequest | None = None
 
 
 class DeadFilterRequest(Struct, forbid_unknown_fields=True, rename={"from_": "from"}):

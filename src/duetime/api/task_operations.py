@@ -65,7 +65,11 @@ SUBMIT = Operation(
     parameters=(REQUEST_KEY,),
     replies={
         202: Reply("The new task.", TaskView, headers={"Location": "The task's path."}),
-        200: Reply("The key was used before: the first task.", TaskView, headers={"Location": "The task's path."}),
+        200: Reply(
+            "The key was used before, or the task is unique and there: that task.",
+            TaskView,
+            headers={"Location": "The task's path."},
+        ),
     },
     problems=(400, 409, 413, 415, 422, 429),
 )

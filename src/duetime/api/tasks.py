@@ -47,6 +47,7 @@ from duetime.errors import (
     UnsupportedMediaType,
 )
 from duetime.lifecycle.admission import Admission
+from duetime.lifecycle.flow import FlowControl
 from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.state import read_states
 from duetime.lifecycle.submit import Submission, Submitted, Submitter
@@ -77,6 +78,7 @@ class Tasks:
     database: Database
     lanes: Lanes
     submitter: Submitter
+    flow: FlowControl
     feeder: LaneFeeder
     reader: TaskReader
     admission: Admission
@@ -96,7 +98,7 @@ class Tasks:
             raise UnsupportedMediaType(f"send {JSON}, not {request.content_type()}")
         asked = self.read_one(request.headers, request.caller, await request.body())
         await self._admit(request.caller.tenant, [asked.task], asked.request)
-        [submission] = await self.submitter.submit([asked.task], asked.request, asked.fingerprint)
+        [submission] = await self.flow.submit([asked.task], asked.request, asked.fingerprint)
         return await self.answer_one(request.caller, asked.task, submission)
 
     async def _admit(
@@ -160,7 +162,7 @@ class Tasks:
             return _refuse_all(results)
         admitted, refusal = await self._admit(tenant, tasks, key, is_atomic=is_atomic)
         fingerprint = _digest(body) if key else b""
-        submissions = await self.submitter.submit(tasks[:admitted], key, fingerprint, is_atomic=is_atomic)
+        submissions = await self.flow.submit(tasks[:admitted], key, fingerprint, is_atomic=is_atomic)
         if refusal is not None:
             submissions = [*submissions, *(refusal for _ in tasks[admitted:])]
         first = submissions[0] if submissions else None
@@ -200,7 +202,7 @@ class Tasks:
                 continue
             state = TaskState.SCHEDULED if submission.run_at_ms > now_ms else TaskState.READY
             if submission.is_new:
-                answers.append(Accepted(submission.id, state))
+                answers.append(Accepted(submission.id, state, replaces=submission.replaces))
             else:
                 answers.append(Accepted(submission.id, states.get(submission.id, state), True))
         return BatchAnswer(answers, len(answers) - rejected, rejected)
@@ -312,7 +314,8 @@ def _view_of(task: NewTask, submission: Submitted, tenant_name: str, now: dateti
         state=TaskState.SCHEDULED if due_at > now else TaskState.READY,
         payload=Raw(task.payload),
         labels=Raw(msgspec.json.encode(task.labels or {})),
-        run_at=task.run_at or due_at,
+        # What is debounced has its time from there.
+        run_at=due_at if task.flow is not None and task.flow.debounce is not None else task.run_at or due_at,
         created_at=from_ms(submission.created_at_ms) if submission.created_at_ms else now,
         expires_at=task.expires_at,
         schedule=None,
@@ -331,6 +334,9 @@ def _view_of(task: NewTask, submission: Submitted, tenant_name: str, now: dateti
         delivery=options.delivery,
         requires=list(task.lane.requires),
         idempotency_key=task.idempotency_key,
+        concurrency_key=options.concurrency_key,
+        rate_key=options.rate_key,
         dead_reason=None,
         died_at=None,
+        replaces=msgspec.UNSET if submission.replaces is None else submission.replaces,
     )

@@ -1,9 +1,8 @@
-"""Task types: a schema for the payloads of each."""
+"""Task types: a schema for the payloads of each, defaults, limits and flow control."""
 
 from dataclasses import dataclass
-from typing import Annotated
 
-from msgspec import Meta, Raw, Struct
+from msgspec import Struct
 
 from duetime.admin.types import TypeInfo, TypePut, Types
 from duetime.api.filters import read_page
@@ -11,16 +10,12 @@ from duetime.api.http import Answer, Request, Route, json_answer, make_decoder
 from duetime.api.operations import Operation, Reply
 from duetime.api.schedule_reading import check_name
 from duetime.api.task_operations import PAGES
+from duetime.api.type_reading import read_rules
+from duetime.api.type_schemas import TypeRequest
 from duetime.errors import InvalidInput, NotFound
 from duetime.lifecycle.lanes import Lanes
 
 _TAG = "Administration"
-
-
-class TypeRequest(Struct, forbid_unknown_fields=True):
-    """A task type."""
-
-    schema: Annotated[Raw, Meta(description="A JSON Schema, up to 64 KiB, without references to elsewhere.")]
 
 
 class TypePage(Struct):
@@ -56,11 +51,16 @@ PUT_TYPE = Operation(
     path=_ONE,
     name="put_type",
     tag=_TAG,
-    summary="Register a task type with a schema for its payloads",
-    description="Payloads are judged when they are submitted, on every node within a second. The answer says how many "
-    "of the tasks that wait (a sample of up to 10,000) do not match; they stay as they are.",
+    summary="Register a task type: a schema for its payloads, defaults, limits, flow control",
+    description="All of it counts for what is submitted from then on, on every node within a second; limits and "
+    "throttle for what waits as well. The type is replaced whole: what is left out is not there any more. The answer "
+    "says how many of the tasks that wait (a sample of up to 10,000) do not match the schema; they stay as they are.",
     body=TypeRequest,
-    example={"schema": {"type": "object", "required": ["to"], "properties": {"to": {"type": "string"}}}},
+    example={
+        "schema": {"type": "object", "required": ["to"], "properties": {"to": {"type": "string"}}},
+        "defaults": {"queue": "mail", "timeout": "30s"},
+        "throttle": {"limit": 100, "period": "1m", "key": "to"},
+    },
     replies={201: Reply("It is registered.", TypePut), 200: Reply("It was changed, or is unchanged.", TypePut)},
     problems=(400, 413, 415, 422),
 )
@@ -69,7 +69,7 @@ DELETE_TYPE = Operation(
     path=_ONE,
     name="delete_type",
     tag=_TAG,
-    summary="Forget a task type: its payloads may be anything again",
+    summary="Forget a task type: its payloads may be anything again, and nothing limits it",
     replies={204: Reply("It is gone.")},
     problems=(404, 413, 422),
 )
@@ -106,7 +106,10 @@ class TypeCalls:
         asked = await request.json(_decode)
         name, caller = check_name(request.path["name"]), request.caller
         lanes = list(await self.lanes.of_tenant(caller.tenant))
-        is_new, done = await self.types.put(caller.tenant, name, bytes(asked.schema), lanes, by=caller.key)
+        rules = read_rules(asked)
+        # Absent is no schema; null is none that could be used.
+        schema = bytes(asked.schema) or None
+        is_new, done = await self.types.put(caller.tenant, name, schema, lanes, rules=rules, by=caller.key)
         return json_answer(201 if is_new else 200, done)
 
     async def delete(self, request: Request) -> Answer:

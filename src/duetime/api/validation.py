@@ -12,13 +12,18 @@ from datetime import UTC, datetime, timedelta
 from urllib.parse import urlsplit
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
-from duetime.admin.types import Types
+from duetime.admin.types import TypeKind, Types
+from duetime.api.flow_reading import NO_DEFAULTS, check_flow, flow_of
 from duetime.api.schemas import LABEL_KEY_PATTERN, NAME_PATTERN, RetryRequest, TargetRequest, TaskRequest
 from duetime.errors import DuetimeError, FieldError, InvalidInput, TooLarge
+from duetime.model.flow import TypeDefaults
 from duetime.model.payload_schema import PayloadSchema
 from duetime.model.retry import DEFAULT_RETRY, RetryPolicy
 from duetime.model.task import (
+    DEFAULT_PRIORITY,
+    DEFAULT_QUEUE,
     MAX_PAYLOAD_BYTES,
     Kind,
     LaneKey,
@@ -61,7 +66,10 @@ _HOST = re.compile(
     r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?(?:\.[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?)*\.?"
 )
 _RIGHT_NAME = "use 1 to 128 letters, digits and . _ : / -, beginning with a letter or digit"
+_RIGHT_TEXT = "use 1 to 255 printable characters"
 _PRIORITIES = {priority.word: priority for priority in PriorityClass}
+#: Fields that stay out of a fingerprint where they are absent: it is older than they are.
+_LATER_FIELDS = ("concurrency_key", "rate_key", "debounce", "unique")
 
 _decode_any = msgspec.json.Decoder().decode
 # The encoder does not know the durations, which are numbers.
@@ -73,13 +81,15 @@ class TaskReader:
 
     def __init__(self, types: Types | None = None) -> None:
         self._registered = types
-        self._lanes: dict[tuple[int, str, str], LaneKey] = {}
+        #: The lane of a tenant, queue and priority, each as it was asked for or left out.
+        self._lanes: dict[tuple[int, str | UnsetType, str | UnsetType], LaneKey] = {}
         self._keys: dict[LaneKey, LaneKey] = {}
         self._types: set[str] = set()
 
     def read(self, request: TaskRequest, tenant: int, now: datetime, trace: str | None = None) -> NewTask:
         """The task that is asked for; raises InvalidInput or TooLarge."""
         lane = self._lanes.get((tenant, request.queue, request.priority))
+        kind = self._registered.kind(tenant, request.type) if self._registered else None
         if (
             lane is None
             or request.type not in self._types
@@ -94,22 +104,22 @@ class TaskReader:
             or request.sla is not None
             or request.requires
             or request.delivery != "at_least_once"
+            or request.concurrency_key is not None
+            or request.rate_key is not None
+            or request.debounce is not None
+            or request.unique is not None
             or trace is not None
+            or (kind is not None and kind.rules.matters_to_submissions)
         ):
-            return self._read_with_care(request, tenant, now, trace)
-        return NewTask(lane, request.type, self._read_payload(request, tenant))
+            return self._read_with_care(request, tenant, now, trace, kind)
+        return NewTask(lane, request.type, _read_payload_of(request, kind))
 
-    def _read_payload(self, request: TaskRequest, tenant: int) -> bytes:
-        payload = read_payload(request.payload)
-        if self._registered:
-            schema = self._registered.find(tenant, request.type)
-            if schema is not None:
-                check_payload(schema, payload)
-        return payload
-
-    def _read_with_care(self, request: TaskRequest, tenant: int, now: datetime, trace: str | None) -> NewTask:
+    def _read_with_care(
+        self, request: TaskRequest, tenant: int, now: datetime, trace: str | None, kind: TypeKind | None
+    ) -> NewTask:
         errors: list[FieldError] = []
-        lane = self._lane(request, tenant, errors)
+        defaults = NO_DEFAULTS if kind is None or kind.rules.defaults is None else kind.rules.defaults
+        lane = self._lane(request, tenant, defaults, errors)
         if request.type not in self._types:
             if not _NAME.fullmatch(request.type):
                 errors.append(FieldError("type", _RIGHT_NAME))
@@ -117,28 +127,32 @@ class TaskReader:
                 self._types.add(request.type)
         run_at = _check_times(request, now, errors)
         check_labels(request.labels, errors)
-        if request.idempotency_key is not None:
-            _check_key(request.idempotency_key, errors)
+        for name in ("idempotency_key", "concurrency_key", "rate_key"):
+            _check_text(name, getattr(request, name), errors)
         target = _check_target(request.target, errors) if request.target is not None else None
-        retry = _check_retry(request.retry, errors) if request.retry is not None else None
+        retry = check_retry(request.retry, errors) if request.retry is not None else None
         if target is not None and request.requires:
             errors.append(FieldError("requires", "only for tasks that workers run; leave it out, or leave out target"))
+        check_flow(request, kind, now, errors)
         if errors:
             raise invalid(errors)
+        payload = _read_payload_of(request, kind)
         options = Options(
             target=target,
-            retry=retry,
-            timeout=_plain(request.timeout),
-            sla=_plain(request.sla),
+            retry=retry or defaults.retry,
+            timeout=defaults.timeout if request.timeout is None else float(request.timeout),
+            sla=defaults.sla if request.sla is None else float(request.sla),
             delivery=request.delivery,
             requires=list(lane.requires),
             idempotency_key=request.idempotency_key,
             trace=trace,
+            concurrency_key=request.concurrency_key,
+            rate_key=request.rate_key,
         )
         return NewTask(
             lane,
             request.type,
-            self._read_payload(request, tenant),
+            payload,
             run_at,
             _plain(request.delay) or None,
             request.expires_at,
@@ -147,24 +161,27 @@ class TaskReader:
             request.idempotency_key,
             float(request.idempotency_ttl),
             fingerprint(request) if request.idempotency_key is not None else b"",
+            flow_of(request, kind, payload),
         )
 
-    def _lane(self, request: TaskRequest, tenant: int, errors: list[FieldError]) -> LaneKey:
-        if not _NAME.fullmatch(request.queue):
+    def _lane(self, request: TaskRequest, tenant: int, defaults: TypeDefaults, errors: list[FieldError]) -> LaneKey:
+        queue = (defaults.queue or DEFAULT_QUEUE) if request.queue is UNSET else request.queue
+        priority = (defaults.priority or DEFAULT_PRIORITY) if request.priority is UNSET else request.priority
+        if not _NAME.fullmatch(queue):
             errors.append(FieldError("queue", _RIGHT_NAME))
         for place, tag in enumerate(request.requires):
             if not _NAME.fullmatch(tag):
                 errors.append(FieldError(f"requires[{place}]", _RIGHT_NAME))
         kind = Kind.PULL if request.target is None else Kind.PUSH
         requires = tuple(sorted(set(request.requires)))
-        key = LaneKey(tenant, request.queue, _PRIORITIES[request.priority], kind, requires)
+        key = LaneKey(tenant, queue, _PRIORITIES[priority], kind, requires)
         if errors:
             return key
         if len(self._keys) >= REMEMBERED_NAMES:
             self._keys.clear()
             self._lanes.clear()
         key = self._keys.setdefault(key, key)
-        if kind is Kind.PULL and not requires:
+        if kind is Kind.PULL and not requires and defaults is NO_DEFAULTS:
             self._lanes[tenant, request.queue, request.priority] = key
         return key
 
@@ -197,6 +214,13 @@ def read_payload(payload: msgspec.Raw, name: str = "payload", limit: int = MAX_P
     return data
 
 
+def _read_payload_of(request: TaskRequest, kind: TypeKind | None) -> bytes:
+    payload = read_payload(request.payload)
+    if kind is not None and kind.schema is not None:
+        check_payload(kind.schema, payload)
+    return payload
+
+
 def check_payload(schema: PayloadSchema, payload: bytes) -> None:
     """The payload must match what its type is registered with."""
     value = _decode_any(payload)
@@ -217,6 +241,11 @@ def _depth(value: object) -> int:
 def fingerprint(request: TaskRequest) -> bytes:
     """What was asked for, however it was formatted: defaults spelt out, names sorted."""
     plain = msgspec.structs.asdict(request)
+    plain["queue"] = DEFAULT_QUEUE if request.queue is UNSET else request.queue
+    plain["priority"] = DEFAULT_PRIORITY if request.priority is UNSET else request.priority
+    for name in _LATER_FIELDS:
+        if plain[name] is None:
+            del plain[name]
     plain["payload"] = _decode_any(bytes(request.payload) or b"null")
     return hashlib.blake2b(_encode_sorted(plain), digest_size=16).digest()
 
@@ -256,9 +285,9 @@ def check_labels(labels: dict[str, str] | None, errors: list[FieldError]) -> Non
             errors.append(FieldError(path, "a label's value is at most 255 printable characters"))
 
 
-def _check_key(key: str, errors: list[FieldError]) -> None:
-    if not 1 <= len(key) <= 255 or not key.isprintable():
-        errors.append(FieldError("idempotency_key", "use 1 to 255 printable characters"))
+def _check_text(path: str, text: str | None, errors: list[FieldError]) -> None:
+    if text is not None and (not 1 <= len(text) <= 255 or not text.isprintable()):
+        errors.append(FieldError(path, _RIGHT_TEXT))
 
 
 def check_worker_name(name: str) -> None:
@@ -273,14 +302,14 @@ def check_names(path: str, names: list[str]) -> frozenset[str]:
     return frozenset(names)
 
 
-def _check_retry(retry: RetryRequest, errors: list[FieldError]) -> RetryPolicy:
+def check_retry(retry: RetryRequest, errors: list[FieldError], path: str = "retry") -> RetryPolicy:
     min_backoff = float(retry.min_backoff)
     if retry.max_backoff is msgspec.UNSET:
         max_backoff = max(DEFAULT_RETRY.max_backoff, min_backoff)
     else:
         max_backoff = float(retry.max_backoff)
     if max_backoff < min_backoff:
-        errors.append(FieldError("retry.max_backoff", "must not be less than min_backoff"))
+        errors.append(FieldError(f"{path}.max_backoff", "must not be less than min_backoff"))
     return RetryPolicy(
         retry.max_attempts,
         min_backoff,

@@ -304,6 +304,8 @@ _TASK = _object(
         "delivery": _choice(DELIVERIES),
         "requires": _list_of(_text, is_sorted=True),
         "expires_after": _duration,
+        "concurrency_key": _text,
+        "rate_key": _text,
     },
     {
         "payload": None,
@@ -317,6 +319,8 @@ _TASK = _object(
         "delivery": "at_least_once",
         "requires": [],
         "expires_after": None,
+        "concurrency_key": None,
+        "rate_key": None,
     },
     needed=("type",),
 )

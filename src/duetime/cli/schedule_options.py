@@ -14,7 +14,18 @@ _HOW_OPTIONS = (
     *("timezone", "jitter", "start_at", "end_at", "max_fires", "overlap", "misfire"),
     *("catchup_window", "catchup_rate", "pause_on_failure", "paused", "note"),
 )
-_TASK_OPTIONS = ("type", "queue", "priority", "timeout", "sla", "delivery", "requires", "expires_after")
+_TASK_OPTIONS = (
+    "type",
+    "queue",
+    "priority",
+    "timeout",
+    "sla",
+    "delivery",
+    "requires",
+    "expires_after",
+    "concurrency_key",
+    "rate_key",
+)
 _OTHER_OPTIONS = ("payload", "target", "method", "header", "max_attempts", "label")
 _NEED_TARGET = ("method", "header")
 
@@ -59,6 +70,8 @@ def add_definition_options(parser: argparse.ArgumentParser) -> None:
     task.add_argument("--delivery", choices=DELIVERIES, metavar="PROMISE", help=", ".join(DELIVERIES))
     task.add_argument("--sla", type=words.duration, metavar="TIME", help="to succeed within, counted from its time")
     task.add_argument("--expires-after", type=words.duration, metavar="TIME", help="not to be started later than that")
+    task.add_argument("--concurrency-key", metavar="KEY", help="tasks of the same key share the limit set for it")
+    task.add_argument("--rate-key", metavar="KEY", help="tasks of the same key share the rate set for it")
     task.add_argument("--label", type=words.pair, action="append", metavar="NAME=VALUE", help="may be repeated")
 
 

@@ -23,6 +23,8 @@ from duetime.cli.schedule_calls import Backfill, Fire, Run, Schedule
 from duetime.cli.schedule_fields import canonical
 from duetime.cli.schedule_plan import Action, Step, summary, totals
 
+#: Where the template says nothing and the type's defaults do.
+_OF_TYPE = "as its type"
 SCHEDULE_COLUMNS = (
     Column("NAME", shrinks=True),
     Column("STATE", paint=paint_state),
@@ -197,7 +199,7 @@ def _task_fields(task: object) -> list[tuple[str, str]]:
         return []
     fields = [
         ("task", printable(str(task.get("type")))),
-        ("queue", printable(f"{task.get('queue')}, {task.get('priority')}")),
+        ("queue", printable(f"{task.get('queue', _OF_TYPE)}, {task.get('priority', _OF_TYPE)}")),
     ]
     if isinstance(target := task.get("target"), dict):
         fields.append(("target", printable(f"{target.get('method')} {target.get('url')}")))

@@ -93,6 +93,10 @@ def _fields(task: Task) -> list[tuple[str, str]]:
         fields.append(("labels", printable(" ".join(f"{name}={value}" for name, value in task.labels.items()))))
     if task.idempotency_key is not None:
         fields.append(("idempotency key", printable(task.idempotency_key)))
+    if task.concurrency_key is not None:
+        fields.append(("concurrency key", printable(task.concurrency_key)))
+    if task.rate_key is not None:
+        fields.append(("rate key", printable(task.rate_key)))
     if task.sla is not None:
         met = {True: "met", False: "missed", None: "open"}[task.sla_met]
         fields.append(("sla", f"{span(task.sla)}, {met}"))

@@ -19,7 +19,10 @@ from duetime.sdk.wire import Call
 
 _METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"]
 _WHEN_OPTIONS = ("delay", "run_at", "expires_at")
-_HOW_OPTIONS = ("queue", "priority", "requires", "timeout", "delivery", "sla", "idempotency_key", "idempotency_ttl")
+_HOW_OPTIONS = (
+    *("queue", "priority", "requires", "timeout", "delivery", "sla", "idempotency_key", "idempotency_ttl"),
+    *("concurrency_key", "rate_key"),
+)
 _TARGET_OPTIONS = ("method", "header", "target_timeout", "retry_on")
 _RETRY_OPTIONS = ("max_attempts", "min_backoff", "max_backoff", "max_doublings", "max_retry_duration")
 _EXAMPLES = """\
@@ -76,6 +79,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     how.add_argument("--sla", type=words.duration, metavar="TIME", help="to succeed within, counted from its time")
     how.add_argument("--idempotency-key", metavar="KEY", help="the same key gives the first task back")
     how.add_argument("--idempotency-ttl", type=words.duration, metavar="TIME", help="how long the key is kept (1d)")
+    how.add_argument("--concurrency-key", metavar="KEY", help="tasks of the same key share the limit set for it")
+    how.add_argument("--rate-key", metavar="KEY", help="tasks of the same key share the rate set for it")
     how.add_argument("--label", type=words.pair, action="append", metavar="NAME=VALUE", help="may be repeated")
     parser.add_argument("--wait", type=words.duration, metavar="TIME", help="wait so long for the task to be over")
     add_json_option(parser, "the task as the server's JSON; for a file one line for each task")

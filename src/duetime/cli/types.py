@@ -1,4 +1,4 @@
-"""`duetime types`: task types and the schemas of their payloads."""
+"""`duetime types`: task types, the schemas of their payloads, their defaults, limits and flow control."""
 
 import argparse
 import sys
@@ -15,12 +15,26 @@ from duetime.errors import UsageError
 from duetime.sdk.client import Client
 from duetime.sdk.wire import Call
 
+#: What a type can say; a file that says anything else is a JSON Schema.
+_FIELDS = ("schema", "defaults", "limits", "throttle", "rate_limit", "debounce", "unique")
+
 
 class _Type(msgspec.Struct):
     name: str
     version: int
-    schema: Any
     updated_at: datetime
+    schema: Any = None
+    defaults: Any = None
+    limits: Any = None
+    throttle: Any = None
+    rate_limit: Any = None
+    debounce: Any = None
+    unique: Any = None
+
+    def said(self) -> dict[str, object]:
+        """What it says, as a file that `put` takes."""
+        fields = {name: getattr(self, name) for name in _FIELDS}
+        return {name: value for name, value in fields.items() if value is not None}
 
 
 class _Page(msgspec.Struct):
@@ -38,8 +52,8 @@ class _Put(msgspec.Struct):
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     types = subparsers.add_parser(
         "types",
-        help="task types and the schemas of their payloads",
-        description="Task types and the schemas of their payloads.",
+        help="task types: schemas, defaults, limits, flow control",
+        description="Task types: the schemas of their payloads, their defaults, limits and flow control.",
         allow_abbrev=False,
     )
     types.set_defaults(run=lambda _: _show_help(types))
@@ -48,11 +62,16 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     listing = actions.add_parser("list", help="list the registered types", allow_abbrev=False)
     listing.set_defaults(run=lambda given: talk(given, lambda client: _list(client, given)))
 
-    show = actions.add_parser("show", help="print a type's schema", allow_abbrev=False)
+    show = actions.add_parser("show", help="print a type as `put` takes it", allow_abbrev=False)
     show.set_defaults(run=lambda given: talk(given, lambda client: _show(client, given)))
 
-    put = actions.add_parser("put", help="register a type, or change its schema", allow_abbrev=False)
-    put.add_argument("--file", required=True, metavar="FILE", help="a JSON Schema, or - for standard input")
+    put = actions.add_parser("put", help="register a type, or replace it", allow_abbrev=False)
+    put.add_argument(
+        "--file",
+        required=True,
+        metavar="FILE",
+        help=f"a JSON object with any of {', '.join(_FIELDS)}; or a JSON Schema alone; - for standard input",
+    )
     put.set_defaults(run=lambda given: talk(given, lambda client: _put(client, given)))
 
     delete = actions.add_parser("delete", help="forget a type: its payloads may be anything again", allow_abbrev=False)
@@ -75,7 +94,7 @@ def _path(name: str) -> str:
 
 
 def _list(client: Client, arguments: argparse.Namespace) -> int:
-    table = Table((Column("NAME"), Column("VERSION"), Column("CHANGED")))
+    table = Table((Column("NAME"), Column("VERSION"), Column("SAYS"), Column("CHANGED")))
     cursor = ""
     while True:
         body = client.send(Call("GET", f"/v1/types?limit=200{cursor}", bytes))
@@ -84,7 +103,12 @@ def _list(client: Client, arguments: argparse.Namespace) -> int:
             for item in msgspec.json.decode(body)["items"]:
                 print_line(msgspec.json.encode(item).decode())
         else:
-            table.add([(each.name, str(each.version), local_time(each.updated_at)) for each in page.items])
+            table.add(
+                [
+                    (each.name, str(each.version), ", ".join(each.said()) or "-", local_time(each.updated_at))
+                    for each in page.items
+                ]
+            )
         if page.next is None:
             return 0
         cursor = f"&cursor={quote(page.next, safe='')}"
@@ -95,20 +119,21 @@ def _show(client: Client, arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_raw(body)
     else:
-        schema = msgspec.json.encode(msgspec.json.decode(body, type=_Type).schema)
-        print_line(msgspec.json.format(schema, indent=2).decode())
+        said = msgspec.json.encode(msgspec.json.decode(body, type=_Type).said())
+        print_line(msgspec.json.format(said, indent=2).decode())
     return 0
 
 
 def _put(client: Client, arguments: argparse.Namespace) -> int:
     try:
         text = sys.stdin.buffer.read() if arguments.file == "-" else Path(arguments.file).read_bytes()
-        schema = msgspec.json.decode(text)
+        given = msgspec.json.decode(text)
     except OSError as error:
         raise UsageError(f"{arguments.file} cannot be read: {error.strerror}") from error
     except (msgspec.DecodeError, UnicodeError) as error:
         raise UsageError(f"{arguments.file} is not JSON: {error}") from error
-    asked = msgspec.json.encode({"schema": schema})
+    is_type = isinstance(given, dict) and given and given.keys() <= set(_FIELDS)
+    asked = msgspec.json.encode(given if is_type else {"schema": given})
     body = client.send(Call("PUT", _path(arguments.name), bytes, asked))
     if arguments.json:
         print_raw(body)

@@ -172,6 +172,16 @@ CREATE TABLE duetime.fire (
 )
 PARTITION BY RANGE (moment);
 
+CREATE TABLE duetime.flow_key (
+    tenant integer NOT NULL,
+    kind smallint NOT NULL,
+    key bytea NOT NULL,
+    task uuid NOT NULL,
+    first_at timestamp with time zone NOT NULL,
+    holds_over boolean DEFAULT false NOT NULL,
+    expires_at timestamp with time zone NOT NULL
+);
+
 CREATE TABLE duetime.held (
     lane integer NOT NULL,
     task uuid NOT NULL,
@@ -338,6 +348,13 @@ CREATE TABLE duetime.schedule_state (
 )
 WITH (fillfactor='50');
 
+CREATE TABLE duetime.submit_rate (
+    tenant integer NOT NULL,
+    key bytea NOT NULL,
+    even_at timestamp with time zone NOT NULL,
+    granted integer NOT NULL
+);
+
 CREATE TABLE duetime.task (
     lane integer NOT NULL,
     id uuid NOT NULL,
@@ -355,8 +372,9 @@ CREATE TABLE duetime.task_type (
     tenant integer NOT NULL,
     name text NOT NULL,
     version integer DEFAULT 1 NOT NULL,
-    schema bytea NOT NULL,
-    updated_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
+    schema bytea,
+    updated_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    rules bytea
 );
 
 CREATE SEQUENCE duetime.task_type_change
@@ -438,6 +456,9 @@ ALTER TABLE ONLY duetime.due
 ALTER TABLE ONLY duetime.fire
     ADD CONSTRAINT fire_pkey PRIMARY KEY (schedule, moment);
 
+ALTER TABLE ONLY duetime.flow_key
+    ADD CONSTRAINT flow_key_pkey PRIMARY KEY (tenant, kind, key);
+
 ALTER TABLE ONLY duetime.held
     ADD CONSTRAINT held_pkey PRIMARY KEY (lane, task);
 
@@ -483,6 +504,9 @@ ALTER TABLE ONLY duetime.schedule_state
 ALTER TABLE ONLY duetime.schedule
     ADD CONSTRAINT schedule_tenant_name_key UNIQUE (tenant, name);
 
+ALTER TABLE ONLY duetime.submit_rate
+    ADD CONSTRAINT submit_rate_pkey PRIMARY KEY (tenant, key);
+
 ALTER TABLE ONLY duetime.task
     ADD CONSTRAINT task_pkey PRIMARY KEY (lane, id);
 
@@ -510,11 +534,15 @@ CREATE INDEX dead_died_at ON duetime.dead USING btree (died_at);
 
 CREATE INDEX due_task ON ONLY duetime.due USING btree (COALESCE(home, lane), task) WHERE (wake <> task);
 
+CREATE INDEX flow_key_expires ON duetime.flow_key USING btree (expires_at);
+
 CREATE INDEX holder_ended ON duetime.holder USING btree (ended_at) WHERE (ended_at IS NOT NULL);
 
 CREATE UNIQUE INDEX holder_name ON duetime.holder USING btree (tenant, name) WHERE (ended_at IS NULL);
 
 CREATE INDEX idempotency_key_expires ON duetime.idempotency_key USING btree (expires_at);
+
+CREATE INDEX submit_rate_even ON duetime.submit_rate USING btree (even_at);
 
 CREATE INDEX task_expires ON ONLY duetime.task USING btree (expires_at, id) WHERE (expires_at IS NOT NULL);
 

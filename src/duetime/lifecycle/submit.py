@@ -44,7 +44,7 @@ SELECT lane, id, '', '', clock_timestamp()
 RETURNING id
 """
 
-__all__ = ["MINT_TOLERANCE_MS", "SQL", "Submission", "Submitted", "Submitter"]
+__all__ = ["MINT_TOLERANCE_MS", "SQL", "Submission", "Submitted", "Submitter", "request_of_tenant"]
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class Submitter:
         else:
             lanes = [find(task.lane) or await self._lanes.ensure(task.lane) for task in tasks]
         if request is not None:
-            request = _request_of_tenant(request, tenant)
+            request = request_of_tenant(request, tenant)
         call = Call(tasks, lanes, tenant, request, fingerprint)
         try:
             if is_atomic and any(task.idempotency_key is not None for task in tasks):
@@ -133,7 +133,7 @@ class Submitter:
             return None
         tenant = task.lane.tenant
         if request is not None:
-            request = _request_of_tenant(request, tenant)
+            request = request_of_tenant(request, tenant)
         return self._gather.put(Call([task], [lane], tenant, request, fingerprint))
 
     def _spread_out(self, tasks: Sequence[NewTask]) -> list[LaneKey]:
@@ -144,7 +144,7 @@ class Submitter:
 
     async def count_of_request(self, request: uuid.UUID, tenant: int) -> int | None:
         """How many tasks a request stored when it was first made; None: it is new."""
-        named = _request_of_tenant(request, tenant)
+        named = request_of_tenant(request, tenant)
         rows = await self._database.run(SQL["read_requests"], ids=[named], tenants=[tenant])
         return len(rows[0]["tasks"]) // 16 if rows else None
 
@@ -378,7 +378,7 @@ def _for(statement: Statement, parameters: dict[str, object]) -> dict[str, objec
     return {name: value for name, value in parameters.items() if name != "holders"}
 
 
-def _request_of_tenant(request: uuid.UUID, tenant: int) -> uuid.UUID:
+def request_of_tenant(request: uuid.UUID, tenant: int) -> uuid.UUID:
     """The request's id with its time kept and the rest bound to the tenant."""
     digest = hashlib.blake2b(request.bytes + tenant.to_bytes(4, "big"), digest_size=10).digest()
     return uuid.UUID(int=(request.int >> 80) << 80 | int.from_bytes(digest, "big"))

@@ -28,6 +28,8 @@ class Submitted(msgspec.Struct, frozen=True):
     run_at_ms: int
     #: When a new task was made; 0 for one that was there before.
     created_at_ms: int = 0
+    #: The waiting task whose place it took.
+    replaces: uuid.UUID | None = None
 
 
 Submission = Submitted | DuetimeError
@@ -70,7 +72,7 @@ async def sort_out(
         if call.request is not None and (call not in firsts or not stored.issuperset(call.ids))
     ]
     winners = await _read_keys(run, lost_keys) if lost_keys else {}
-    answered = await _read_requests(run, lost_requests) if lost_requests else {}
+    answered = await read_requests(run, lost_requests) if lost_requests else {}
     return [
         _answer(call, stored, happened, winners, answered.get(call.request) if call.request else None) for call in calls
     ]
@@ -129,7 +131,7 @@ async def _read_keys(run: Run, keys: list[tuple[int, str]]) -> dict[tuple[int, s
     return {(row["tenant"], row["key"]): (row["task"], row["fingerprint"]) for row in rows}
 
 
-async def _read_requests(
+async def read_requests(
     run: Run, requests: list[tuple[uuid.UUID, int]]
 ) -> dict[uuid.UUID, tuple[bytes, list[uuid.UUID]]]:
     rows = await run(

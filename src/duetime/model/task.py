@@ -7,11 +7,14 @@ task as JSON and is absent (NULL) where everything is the default.
 import enum
 import uuid
 from datetime import datetime
-from typing import Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
 from duetime.model.retry import RetryPolicy
+
+if TYPE_CHECKING:
+    from duetime.model.flow import Flow
 
 MAX_PAYLOAD_BYTES = 64 * 1024
 MAX_REQUEST_BYTES = 16 * 1024 * 1024
@@ -20,6 +23,8 @@ MAX_RESULT_BYTES = 64 * 1024
 MAX_RESPONSE_BYTES = 16 * 1024
 DEFAULT_TIMEOUT_SECONDS = 300.0
 MAX_TIMEOUT_SECONDS = 24 * 3600.0
+DEFAULT_QUEUE: Final = "default"
+DEFAULT_PRIORITY: Final = "normal"
 
 
 class TaskState(enum.StrEnum):
@@ -132,6 +137,8 @@ class NewTask(msgspec.Struct, frozen=True):
     idempotency_ttl: float = 24 * 3600.0
     #: Hash of what was asked for: the same key with another body is a conflict.
     fingerprint: bytes = b""
+    #: What stands between the submission and its task; None for nearly all.
+    flow: "Flow | None" = None
 
 
 class Waiting(msgspec.Struct, frozen=True):

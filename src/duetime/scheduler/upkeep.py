@@ -15,6 +15,7 @@ import structlog
 from duetime.database.partitions import Partitions
 from duetime.database.pool import Database
 from duetime.ids import EARLIEST
+from duetime.lifecycle.flow import retire_flow
 from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.retire import (
     freeze_partitions,
@@ -90,6 +91,7 @@ class Upkeep:
             if is_alone:
                 now = self._database.clock.now()
                 await retire_rows(self._database, now, self._retention)
+                await retire_flow(self._database, now)
                 while old := await read_old_dead(self._database, now - self._dead_retention, _BATCH):
                     await self._steering.drop(old)
                     log.info("dead letters past their retention dropped", count=len(old))

@@ -9,7 +9,8 @@ SdkError
 │   ├── NotFound              404
 │   ├── Conflict              409: the state of things forbids it: the task's, an idempotency key used for something
 │   │                         else, a schedule of another origin (`other_origin`) or version (`version_conflict`)
-│   └── ServerUnavailable     429, 502, 503, 504: tried again for `retry_for` seconds, then raised
+│   └── ServerUnavailable     429, 502, 503, 504: tried again for `retry_for` seconds, then raised; at once if the
+│       │                     type's rate limit refused it (`rate_limited`, with `retry_after`)
 │       └── ServerUnreachable no answer at all
 ├── BatchIncomplete           `submit_many` stopped half way; `result` says what was accepted
 ├── WaitTimeout               `wait` saw no final state in time (a TimeoutError too)

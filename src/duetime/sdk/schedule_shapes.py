@@ -23,6 +23,7 @@ Exclusion = str | date | Mapping[str, object]
 _SPEC = ("cron", "every", "phase", "after", "rrule", "calendar", "dates", "exclude")
 _TASK = (
     *("queue", "priority", "target", "retry", "timeout", "sla", "labels", "requires", "delivery", "expires_after"),
+    *("concurrency_key", "rate_key"),
 )
 _DURATIONS = ("every", "phase", "after", "jitter", "catchup_window", "timeout", "sla", "expires_after")
 
@@ -71,6 +72,8 @@ class DeclareOptions(TimesOptions, total=False):
     requires: list[str] | tuple[str, ...] | None
     delivery: Delivery | None
     expires_after: Duration | None
+    concurrency_key: str | None
+    rate_key: str | None
     paused: bool | None
     note: str | None
     source: str | None

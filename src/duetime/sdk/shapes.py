@@ -48,6 +48,32 @@ class Target(msgspec.Struct, omit_defaults=True):
         self.timeout = as_duration(self.timeout)
 
 
+class Unique(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One task at a time: while one of the same key (without one: the same payload) is there, it is given back."""
+
+    key: str | None = None
+    #: In which states it counts; all that are not over.
+    states: list[State] | None = None
+    #: For how long after its submission it counts in any case.
+    period: Duration | None = None
+
+    def __post_init__(self) -> None:
+        self.period = as_duration(self.period)
+
+
+class Debounce(msgspec.Struct, omit_defaults=True):
+    """A later submission of the same key replaces the one that waits, for another `period`."""
+
+    key: str
+    period: Duration
+    #: It runs so long after the first one at the latest.
+    timeout: Duration | None = None
+
+    def __post_init__(self) -> None:
+        self.period = as_duration(self.period) or 0.0
+        self.timeout = as_duration(self.timeout)
+
+
 class SubmitOptions(TypedDict, total=False):
     """The options of `submit`, beside type and payload."""
 
@@ -65,6 +91,10 @@ class SubmitOptions(TypedDict, total=False):
     sla: Duration | None
     delivery: Delivery | None
     labels: dict[str, str] | None
+    concurrency_key: str | None
+    rate_key: str | None
+    unique: Unique | dict[str, object] | None
+    debounce: Debounce | dict[str, object] | None
 
 
 class Submission(msgspec.Struct, omit_defaults=True):
@@ -86,6 +116,10 @@ class Submission(msgspec.Struct, omit_defaults=True):
     sla: Duration | None = None
     delivery: Delivery | None = None
     labels: dict[str, str] | None = None
+    concurrency_key: str | None = None
+    rate_key: str | None = None
+    unique: Unique | dict[str, object] | None = None
+    debounce: Debounce | dict[str, object] | None = None
 
     def __post_init__(self) -> None:
         for instant, name in ((self.run_at, "run_at"), (self.expires_at, "expires_at")):
@@ -179,6 +213,10 @@ class Task(msgspec.Struct, frozen=True):
     delivery: str = "at_least_once"
     requires: list[str] = []
     idempotency_key: str | None = None
+    concurrency_key: str | None = None
+    rate_key: str | None = None
+    #: The waiting task that this one took the place of, in the answer to a debounced submission.
+    replaces: str | None = None
     #: Why and since when it is a dead letter, where it is one.
     dead_reason: str | None = None
     died_at: datetime | None = None
@@ -212,8 +250,10 @@ class BatchItem(msgspec.Struct, frozen=True):
 
     id: str | None = None
     state: str | None = None
-    #: It was there already, under the same idempotency key.
+    #: It was there already, under the same idempotency or unique key.
     repeated: bool = False
+    #: The waiting task that it took the place of.
+    replaces: str | None = None
     error: Problem | None = None
 
 

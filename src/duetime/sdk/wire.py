@@ -37,6 +37,9 @@ MAX_BATCH = 5_000
 #: One MiB below what the server takes.
 MAX_BATCH_BYTES = 15 * 1024 * 1024
 
+#: The type takes no more of this key now: the caller decides whether to come again.
+RATE_LIMITED = "rate_limited"
+
 Verb = Literal["cancel", "pause", "resume", "reschedule", "retry", "run-now"]
 
 _FIRST_LOOK_SECONDS = 0.02
@@ -163,7 +166,9 @@ class Tries:
         self._count = 0
 
     def wait_after(self, error: ServerUnavailable) -> float:
-        """Seconds until the next try; raises the error when that would be too late."""
+        """Seconds until the next try; raises the error when that would be too late, or is not wanted."""
+        if error.code == RATE_LIMITED:
+            raise error
         bound = min(self.LONGEST_WAIT, self.FIRST_WAIT * 2.0 ** min(self._count, 16))
         self._count += 1
         # Between half and all of it: spread out, and never a tight loop.

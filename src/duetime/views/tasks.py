@@ -94,8 +94,12 @@ class TaskView(msgspec.Struct, frozen=True):
     delivery: str
     requires: list[str]
     idempotency_key: str | None
+    concurrency_key: str | None
+    rate_key: str | None
     dead_reason: str | None
     died_at: datetime | None
+    #: Only in the answer to a submission that replaced a waiting task.
+    replaces: uuid.UUID | msgspec.UnsetType = msgspec.UNSET
 
 
 _NULL = Raw(b"null")
@@ -223,6 +227,8 @@ def view_of(row: asyncpg.Record, key: LaneKey, tenant_name: str) -> TaskView:
         delivery=options.delivery,
         requires=list(key.requires),
         idempotency_key=options.idempotency_key,
+        concurrency_key=options.concurrency_key,
+        rate_key=options.rate_key,
         dead_reason=row["dead_reason"],
         died_at=row["died_at"],
     )

@@ -1,0 +1,97 @@
+-- name: take_rate
+-- Let in as many of `asked` as the rate has room for (GCRA: the row says how far ahead of
+-- an even pace the submissions are; a period ahead is full).
+-- Locks: the row; the clock is read behind the lock, so nobody's wait counts against it.
+-- Gives: how many were let in, and in how many seconds there is room for the next.
+INSERT INTO submit_rate AS kept (tenant, key, even_at, granted)
+SELECT @tenant::int, @key::bytea,
+       clock_timestamp() + least(@asked::int, @limit::int) * @step::float8 * interval '1 second',
+       least(@asked::int, @limit::int)
+    ON CONFLICT (tenant, key) DO UPDATE
+   SET (even_at, granted) = (
+       SELECT room.from_at + room.granted * @step::float8 * interval '1 second', room.granted
+         FROM (SELECT begun.from_at,
+                      least(@asked::int, greatest(0, floor((@period::float8 - begun.ahead) / @step::float8)::int))
+                          AS granted
+                 FROM (SELECT greatest(kept.even_at, clock.at) AS from_at,
+                              greatest(0, extract(epoch FROM kept.even_at - clock.at))::float8 AS ahead
+                         FROM (SELECT clock_timestamp() AS at) AS clock) AS begun) AS room)
+RETURNING granted,
+          extract(epoch FROM even_at - clock_timestamp())::float8 + @step::float8 - @period::float8 AS wait;
+
+-- name: read_known
+-- Which of these idempotency keys stand for a task.
+-- Index: idempotency_key_pkey (tenant, key).
+SELECT key
+  FROM idempotency_key
+ WHERE tenant = @tenant::int
+   AND key = ANY (@keys::text[])
+   AND expires_at > clock_timestamp();
+
+-- name: read_key
+-- Which task the key stands for, as far as is known.
+SELECT task, first_at
+  FROM flow_key
+ WHERE tenant = @tenant::int
+   AND kind = @kind::smallint
+   AND key = @key::bytea;
+
+-- name: advance_key
+-- The key stands for the successor from now on; the idempotency key by which the
+-- successor was found is kept a while for those who are still on their way.
+-- Locks: the row.  One that was moved on by somebody else stays.
+WITH advanced AS (
+    INSERT INTO flow_key AS kept (tenant, kind, key, task, first_at, holds_over, expires_at)
+    VALUES (@tenant::int, @kind::smallint, @key::bytea, @task::uuid, @first_at::timestamptz, @holds_over::boolean,
+            clock_timestamp() + @keep::float8 * interval '1 second')
+        ON CONFLICT (tenant, kind, key) DO UPDATE
+       SET task = excluded.task, first_at = excluded.first_at, holds_over = excluded.holds_over,
+           expires_at = excluded.expires_at
+     WHERE kept.task = @before::uuid
+ RETURNING task
+)
+UPDATE idempotency_key
+   SET expires_at = clock_timestamp() + interval '1 day'
+  FROM advanced
+ WHERE idempotency_key.tenant = @tenant::int
+   AND idempotency_key.key = @name::text;
+
+-- name: read_expired
+-- Index: flow_key_expires.
+SELECT tenant, kind, key, task, holds_over
+  FROM flow_key
+ WHERE expires_at <= @now::timestamptz
+ ORDER BY expires_at
+ LIMIT @batch::int;
+
+-- name: drop_keys
+-- Locks: the rows, in the order given (sorted by the caller).  One that was moved on stays.
+DELETE FROM flow_key
+ USING unnest(@tenants::int[], @kinds::smallint[], @keys::bytea[], @tasks::uuid[]) AS old (tenant, kind, key, task)
+ WHERE flow_key.tenant = old.tenant
+   AND flow_key.kind = old.kind
+   AND flow_key.key = old.key
+   AND flow_key.task = old.task;
+
+-- name: keep_keys
+-- Look again in a day at those that are still needed.
+UPDATE flow_key
+   SET expires_at = @now::timestamptz + interval '1 day'
+  FROM unnest(@tenants::int[], @kinds::smallint[], @keys::bytea[], @tasks::uuid[]) AS old (tenant, kind, key, task)
+ WHERE flow_key.tenant = old.tenant
+   AND flow_key.kind = old.kind
+   AND flow_key.key = old.key
+   AND flow_key.task = old.task;
+
+-- name: drop_rates
+-- A rate that is not ahead of its pace is as good as none.
+-- Index: submit_rate_even.
+DELETE FROM submit_rate
+ WHERE (tenant, key) IN (
+       SELECT tenant, key
+         FROM submit_rate
+        WHERE even_at <= @now::timestamptz
+        ORDER BY even_at
+        LIMIT @batch::int)
+   AND even_at <= @now::timestamptz
+RETURNING tenant;
