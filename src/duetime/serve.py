@@ -58,6 +58,7 @@ from duetime.scheduler.clockwork import Clockwork
 from duetime.scheduler.feed import Feeder
 from duetime.scheduler.firing import Firing
 from duetime.scheduler.liveness import Liveness
+from duetime.scheduler.rulebook import put_together
 from duetime.scheduler.sharing import SharedFeeder
 from duetime.scheduler.survey import Survey
 from duetime.scheduler.upkeep import Upkeep
@@ -163,6 +164,8 @@ class Node:
             node=self.name,
         )
         self._secrets: dict[int, bytes] = {}
+        #: What the limits in force were made of.
+        self._limited: tuple[int, int, int] = (0, -1, -1)
         self._is_stopping = False
         self._server = _Server(
             uvicorn.Config(
@@ -307,8 +310,13 @@ class Node:
         rules = await self.rules.refresh()
         self.feeder.rule(rules.weights, rules.suspended)
         self.admission.rule(rules.quotas)
+        self.submitter.spread = rules.spread
         await self.types.refresh()
         await self.limits.refresh()
+        limited = (id(rules), self.types.change, self.limits.change)
+        if limited != self._limited:
+            await self.feeder.limit(put_together(rules.limits, self.limits, self.types))
+            self._limited = limited
         return _RULES_EVERY
 
     def _wake(self, wakes: Iterable[uuid.UUID]) -> None:

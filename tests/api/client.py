@@ -38,6 +38,7 @@ from duetime.lifecycle.submit import Submitter
 from duetime.lifecycle.waiting import WaitingRoom, count_waiting
 from duetime.scheduler.feed import Feeder
 from duetime.scheduler.firing import Firing
+from duetime.scheduler.rulebook import put_together
 
 
 @dataclass
@@ -70,6 +71,7 @@ class Serving:
     #: By how many seconds the clock of the quotas is ahead.
     passed: list[float]
     types: Types
+    limits: LimitRules
     #: Why the node is not ready, if there is a reason.
     reasons: list[str] = field(default_factory=list)
 
@@ -82,6 +84,9 @@ class Serving:
         rules = await read_rules(self.database)
         self.feeder.rule(rules.weights, rules.suspended)
         self.admission.rule(rules.quotas)
+        await self.types.refresh()
+        await self.limits.refresh()
+        await self.feeder.limit(put_together(rules.limits, self.limits, self.types))
 
     async def tenant(self, name: str, role: Role = "admin") -> "Api":
         tenant = await create_tenant(self.database, name)
@@ -254,7 +259,7 @@ async def serve(database: Database) -> AsyncIterator[Serving]:
         await asyncio.sleep(0.005)
     port = server.servers[0].sockets[0].getsockname()[1]
     async with aiohttp.ClientSession() as session:
-        yield Serving(app, database, feeder, firing, session, port, admission, passed, types, reasons)
+        yield Serving(app, database, feeder, firing, session, port, admission, passed, types, limits, reasons)
         app.end_polls()
     server.should_exit = True
     await running

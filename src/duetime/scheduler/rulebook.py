@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from duetime.admin.limits import LimitRules
+from duetime.admin.types import Types
 from duetime.model.gates import MeterName
 from duetime.model.limits import Limits, TypeLimits
 
@@ -71,6 +73,24 @@ class Book:
             case "type" | "type_key" | "type_rate":
                 return _of_type(scope, self.of_type(tenant, what))
         return None
+
+
+def put_together(tenants: Mapping[int, Limits], limits: LimitRules, types: Types) -> Book:
+    """What holds by the tables, as they were a moment ago."""
+
+    def of_key(tenant: int, key: str) -> Limits | None:
+        found = limits.of_key(tenant, key)
+        return None if found is None else found[1]
+
+    return Book(
+        tenants=tenants,
+        queues=limits.queue_limits(),
+        paused=limits.paused_queues(),
+        type_limits=types.limits,
+        typed=types.limited_tenants(),
+        key_limits=of_key,
+        keyed=limits.keyed_tenants(),
+    )
 
 
 def _cap(limits: Limits | None) -> Limits | None:
