@@ -303,16 +303,28 @@ async def test_a_type_debounces_by_a_key_of_the_payload_and_a_batch_keeps_its_la
     assert (await submit(api, {"user": "a"}, delay="1h")).paths == ["delay"]
 
 
-async def test_a_debounce_goes_on_when_a_node_died_before_it_noted_its_task(api: Api) -> None:
+#: Ends a submission between its task and all that follows, as the death of its node would.
+DIE = """
+CREATE FUNCTION die() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'dead'; END $$;
+CREATE TRIGGER die BEFORE UPDATE ON flow_key FOR EACH ROW EXECUTE FUNCTION die();
+"""
+
+
+async def test_a_debounce_catches_up_when_a_node_died_behind_its_task(api: Api) -> None:
     rule = {"key": "k", "period": "1h"}
     first = (await submit(api, 1, debounce=rule)).json
-    second = (await submit(api, 2, debounce=rule)).json
-    await api.serving.database.execute("UPDATE flow_key SET task = $2 WHERE tenant = $1", api.tenant, first["id"])
+    await api.serving.database.execute(DIE)
+    died = await submit(api, 2, debounce=rule)
+    await api.serving.database.execute("DROP TRIGGER die ON flow_key; DROP FUNCTION die()")
+    [second] = set(await waiting(api)) - {first["id"]}
 
     third = (await submit(api, 3, debounce=rule)).json
 
-    assert third["replaces"] == second["id"]
+    assert died.status == 500
+    assert third["replaces"] == second
     assert await waiting(api) == [third["id"]]
+    attempts = (await api.get(f"/v1/tasks/{first['id']}")).json["attempts"]
+    assert attempts[0]["reason"] == f"replaced by task {second}"
 
 
 # Rate limits
