@@ -26,7 +26,9 @@ from duetime.admin.keys import Keys
 from duetime.admin.tenants import read_rules, read_signing_secret
 from duetime.admin.types import Types
 from duetime.api.app import App
+from duetime.api.outbox import reading
 from duetime.api.protocol import DuetimeProtocol
+from duetime.api.validation import TaskReader
 from duetime.cluster.contract import NodeView
 from duetime.cluster.postgres import PostgresCoordinator
 from duetime.config import Config
@@ -42,6 +44,7 @@ from duetime.lifecycle.backfill import Backfills
 from duetime.lifecycle.holders import Holders
 from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.onward import Onward
+from duetime.lifecycle.outbox import Outbox
 from duetime.lifecycle.recurrences import Recurrences
 from duetime.lifecycle.schedules import Schedules
 from duetime.lifecycle.settle import Settler
@@ -51,6 +54,7 @@ from duetime.scheduler.clockwork import Clockwork
 from duetime.scheduler.feed import Feeder
 from duetime.scheduler.firing import Firing
 from duetime.scheduler.liveness import Liveness
+from duetime.scheduler.relay import Relay
 from duetime.scheduler.sharing import SharedFeeder
 from duetime.scheduler.upkeep import Upkeep
 from duetime.service import Loop, calm_collector
@@ -93,6 +97,8 @@ class Node:
         self.feeder = Feeder(database, self.lanes, self.onward)
         self.submitter = Submitter(database, self.lanes, self.partitions, self._wake, desk=self.feeder)
         self.steering = Steering(database, self.partitions, self._wake)
+        self.outbox = Outbox(database, self.lanes, self.submitter, reading(TaskReader(self.types)))
+        self.relay = Relay(self.outbox, has_duty=self._has_duty)
         self.shared: SharedFeeder | None = None
         if sharing is not None:
             coordinator = PostgresCoordinator(database, sharing.cluster)
@@ -140,6 +146,7 @@ class Node:
             recurrences=self.recurrences,
             backfills=self.backfills,
             types=self.types,
+            outbox=self.outbox,
             keys=self.keys,
             is_ready=self.why_not_ready,
             nodes=self.nodes,
@@ -194,6 +201,7 @@ class Node:
         await self.feeder.start()
         await self.firing.start()
         self.liveness.loop.start()
+        self.relay.loop.start()
         for loop in self.upkeep.loops:
             loop.start()
         self._executing = asyncio.create_task(self._execute(), name="executor")
@@ -226,7 +234,7 @@ class Node:
         self._server.should_exit = True
         if self._serving is not None:
             await asyncio.wait([self._serving], timeout=10.0)
-        for loop in (self.liveness.loop, *self.upkeep.loops, self._rules_loop, self.clockwork.loop):
+        for loop in (self.relay.loop, self.liveness.loop, *self.upkeep.loops, self._rules_loop, self.clockwork.loop):
             await loop.stop()
         await self.submitter.close()
         await self.settler.close()

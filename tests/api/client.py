@@ -16,7 +16,9 @@ from duetime.admin.keys import Keys, Role, create_key
 from duetime.admin.tenants import create_tenant
 from duetime.admin.types import Types
 from duetime.api.app import App
+from duetime.api.outbox import reading
 from duetime.api.protocol import DuetimeProtocol
+from duetime.api.validation import TaskReader
 from duetime.cluster.contract import NodeView
 from duetime.database.partitions import Partitions
 from duetime.database.pool import Database
@@ -24,6 +26,7 @@ from duetime.lifecycle.backfill import Backfills
 from duetime.lifecycle.holders import Holders
 from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.onward import Onward
+from duetime.lifecycle.outbox import Outbox
 from duetime.lifecycle.recurrences import Recurrences
 from duetime.lifecycle.schedules import Schedules
 from duetime.lifecycle.settle import Settler
@@ -31,6 +34,7 @@ from duetime.lifecycle.steer import Steering
 from duetime.lifecycle.submit import Submitter
 from duetime.scheduler.feed import Feeder
 from duetime.scheduler.firing import Firing
+from duetime.scheduler.relay import Relay
 
 
 @dataclass
@@ -57,6 +61,7 @@ class Serving:
     database: Database
     feeder: Feeder
     firing: Firing
+    relay: Relay
     session: aiohttp.ClientSession
     port: int
     #: Why the node is not ready, if there is a reason.
@@ -191,10 +196,12 @@ async def serve(database: Database) -> AsyncIterator[Serving]:
     await firing.start()
     types = Types(database)
     await types.refresh()
+    submitter = Submitter(database, lanes, partitions, wake)
+    outbox = Outbox(database, lanes, submitter, reading(TaskReader(types)))
     app = App(
         database=database,
         lanes=lanes,
-        submitter=Submitter(database, lanes, partitions, wake),
+        submitter=submitter,
         feeder=feeder,
         holders=holders,
         settler=Settler(database, holders, onward),
@@ -203,6 +210,7 @@ async def serve(database: Database) -> AsyncIterator[Serving]:
         recurrences=recurrences,
         backfills=backfills,
         types=types,
+        outbox=outbox,
         keys=Keys(database),
         is_ready=lambda: reasons[0] if reasons else None,
         nodes=lambda: [NodeView("here", 256, True)],
@@ -225,7 +233,7 @@ async def serve(database: Database) -> AsyncIterator[Serving]:
         await asyncio.sleep(0.005)
     port = server.servers[0].sockets[0].getsockname()[1]
     async with aiohttp.ClientSession() as session:
-        yield Serving(app, database, feeder, firing, session, port, reasons)
+        yield Serving(app, database, feeder, firing, Relay(outbox), session, port, reasons)
         app.end_polls()
     server.should_exit = True
     await running

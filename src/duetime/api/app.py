@@ -24,6 +24,7 @@ from duetime.api.dead import DeadLetters
 from duetime.api.express import Express
 from duetime.api.health import Health
 from duetime.api.http import PROBLEM_JSON, Answer, ClientGoneError, Receive, Request, Router, Scope, Send, encode
+from duetime.api.outbox import OutboxCalls
 from duetime.api.problems import problem_of
 from duetime.api.reference import Reference
 from duetime.api.schedules import ScheduleCalls
@@ -38,6 +39,7 @@ from duetime.database.pool import Database
 from duetime.errors import DuetimeError, MethodNotAllowed, NotFound, Unauthorized
 from duetime.lifecycle.backfill import Backfills
 from duetime.lifecycle.lanes import Lanes
+from duetime.lifecycle.outbox import Outbox
 from duetime.lifecycle.recurrences import Recurrences
 from duetime.lifecycle.schedules import Schedules
 from duetime.lifecycle.settle import Settler
@@ -71,6 +73,7 @@ class App:
         recurrences: Recurrences,
         backfills: Backfills,
         types: Types,
+        outbox: Outbox,
         keys: Keys,
         is_ready: Callable[[], str | None],
         nodes: Callable[[], list[NodeView]],
@@ -94,6 +97,7 @@ class App:
                 *Administration(database, keys).routes(),
                 *Tenancy(database).routes(),
                 *TypeCalls(types, lanes).routes(),
+                *OutboxCalls(database, outbox).routes(),
                 *Cluster(nodes).routes(),
                 *Health(is_ready).routes(),
                 *Reference().routes(),

@@ -18,6 +18,7 @@ from duetime.api import (
     cluster,
     dead_operations,
     health,
+    outbox,
     reference_operations,
     schedule_operations,
     task_operations,
@@ -34,6 +35,7 @@ from duetime.api.seconds import schema_hook
 OPERATIONS: list[Operation] = [
     *task_operations.OPERATIONS,
     *dead_operations.OPERATIONS,
+    *outbox.OPERATIONS,
     *schedule_operations.OPERATIONS,
     *worker_operations.OPERATIONS,
     *admin.OPERATIONS,
@@ -47,6 +49,7 @@ TAGS = {
     "Tasks": "One thing to do at one time.",
     "Schedules": "What makes tasks again and again, and the calendars that it leaves out.",
     "Dead letters": "Tasks whose attempts are used up or whose failure is permanent.",
+    "Outbox": "Tasks that producers write in transactions of their own, by `duetime.enqueue`.",
     "Workers": "The protocol of those that run tasks in their own process.",
     "Administration": "Keys and secrets of a tenant, and the nodes.",
     "Server": "The node itself.",
@@ -83,6 +86,9 @@ _NAMES = {
     "SkipView": "Skip",
     "DeletedView": "DeletedSchedule",
     "TriggeredView": "Triggered",
+    "OutboxView": "OutboxNumber",
+    "RefusedView": "Refused",
+    "RefusalView": "Refusal",
 }
 _RESPONSE_NAMES = {status.value: status.phrase.title().replace(" ", "") for status in HTTPStatus}
 _BOTH_TIMES = {
@@ -261,6 +267,8 @@ def _path_parameter(operation: Operation, name: str) -> dict[str, Any]:
         description, schema = f"The {noun}'s name.", {"type": "string", "pattern": NAME_PATTERN}
     elif operation.path.startswith("/v1/keys"):
         description, schema = "The key's number.", {"type": "integer", "minimum": 1}
+    elif operation.path.startswith("/v1/outbox"):
+        description, schema = "The number that `enqueue` gave.", {"type": "integer", "minimum": 1}
     elif operation.path.startswith("/v1/schedules"):
         description, schema = "The backfill's number.", {"type": "integer", "minimum": 1}
     else:
