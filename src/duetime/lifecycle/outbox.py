@@ -28,7 +28,7 @@ from duetime.lifecycle.winners import Call
 from duetime.model.task import NewTask
 
 log = structlog.get_logger()
-_SQL = load(__package__, "outbox.sql")
+SQL = load(__package__, "outbox.sql")
 _TRIES = 5
 
 #: Makes a task of a body as POST /v1/tasks would have at that time; raises what it would be refused with.
@@ -92,14 +92,7 @@ class Outbox:
 
     async def look(self, base: Snapshot, after: tuple[int, int], limit: int) -> tuple[Snapshot, list[Letter]]:
         """Rows that `base` did not show, in order, and what this look could see."""
-        rows = await self._database.run(
-            _SQL["read_visible"],
-            running=base.running,
-            following=base.following,
-            after_transaction=after[0],
-            after_id=after[1],
-            limit=limit,
-        )
+        rows = await self._database.run_with(SQL["read_visible"], span_of(base, after) | {"limit": limit})
         letters = [Letter(*each) for _, *each in rows if each[0] is not None]
         return Snapshot.parse(rows[0]["snapshot"]), letters
 
@@ -109,11 +102,11 @@ class Outbox:
 
     async def retry(self, tenant: int, number: int) -> bool:
         """Let a refused one be judged again; False: there is none."""
-        return bool(await self._database.run(_SQL["retry"], tenant=tenant, id=number))
+        return bool(await self._database.run(SQL["retry"], tenant=tenant, id=number))
 
     async def delete(self, tenant: int, number: int) -> bool:
         """Throw a refused one away; False: there is none."""
-        return bool(await self._database.run(_SQL["delete_refused"], tenant=tenant, id=number))
+        return bool(await self._database.run(SQL["delete_refused"], tenant=tenant, id=number))
 
     async def _judge(self, letter: Letter) -> _Judged:
         try:
@@ -180,8 +173,20 @@ class Outbox:
         return answers
 
 
+def span_of(base: Snapshot, after: tuple[int, int]) -> dict[str, object]:
+    """What lies behind the place and was not shown by the snapshot: transactions, and where the rest begins."""
+    begin = max(after, (base.following, 0))
+    return {
+        "running": [each for each in base.running if each >= after[0]],
+        "after_transaction": after[0],
+        "after_id": after[1],
+        "from_transaction": begin[0],
+        "from_id": begin[1],
+    }
+
+
 async def retire_refused(database: Database, before: datetime) -> None:
-    await database.run(_SQL["retire_refused"], before=before)
+    await database.run(SQL["retire_refused"], before=before)
 
 
 def _call(judged: list[_Judged]) -> Call:
@@ -210,7 +215,7 @@ async def _run(connection: asyncpg.Connection, statement: Statement, **parameter
 async def _take(connection: asyncpg.Connection, judged: list[_Judged]) -> set[int]:
     rows = await _run(
         connection,
-        _SQL["take"],
+        SQL["take"],
         transactions=[each.letter.transaction for each in judged],
         ids=[each.letter.id for each in judged],
     )
@@ -234,7 +239,7 @@ async def _note(
     if noted:
         await _run(
             connection,
-            _SQL["note_tasks"],
+            SQL["note_tasks"],
             tenants=[letter.tenant for letter, _ in noted],
             keys=[key_of(letter.id) for letter, _ in noted],
             tasks=[submission.id for _, submission in noted],
@@ -242,7 +247,7 @@ async def _note(
     if refused:
         await _run(
             connection,
-            _SQL["refuse"],
+            SQL["refuse"],
             tenants=[letter.tenant for letter, _ in refused],
             ids=[letter.id for letter, _ in refused],
             bodies=[letter.body for letter, _ in refused],

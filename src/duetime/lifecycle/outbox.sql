@@ -1,22 +1,22 @@
 -- name: read_visible
--- What is visible now and was not when `running` and all from `following` on had not
--- ended, behind the place (after_transaction, after_id); one row of NULL if there is nothing.
--- Index: outbox_pkey (transaction, id), which skips what was relayed long ago and
---        cannot be vacuumed while somebody's transaction stays open.
+-- What transactions in `running` wrote, and what lies behind the place `from` (transaction and id):
+-- all of it behind the place `after`.  One row of NULL if there is nothing.
+-- Index: outbox_pkey (transaction, id).  Each part has one condition to begin at, because a scan
+--        that begins at the lesser of two would read what was relayed long ago and cannot be
+--        vacuumed while somebody's transaction stays open.
 SELECT seen.snapshot::text AS snapshot, written.*
   FROM (SELECT pg_current_snapshot() AS snapshot) AS seen
   LEFT JOIN LATERAL (
        (SELECT transaction, id, tenant, body, written_at
           FROM outbox
          WHERE transaction = ANY(@running::bigint[])
-           AND (transaction, id) > (@after_transaction::bigint, @after_id::bigint)
+           AND (transaction <> @after_transaction::bigint OR id > @after_id::bigint)
          ORDER BY transaction, id
          LIMIT @limit::int)
         UNION ALL
        (SELECT transaction, id, tenant, body, written_at
           FROM outbox
-         WHERE transaction >= @following::bigint
-           AND (transaction, id) > (@after_transaction::bigint, @after_id::bigint)
+         WHERE (transaction, id) > (@from_transaction::bigint, @from_id::bigint)
          ORDER BY transaction, id
          LIMIT @limit::int)) AS written ON true
  ORDER BY written.transaction, written.id

@@ -3,12 +3,16 @@
 One node has the duty; two at once are harmless.  A look reads what the look
 before could not see: rows of transactions that were open then, or that began
 since.  So it costs next to nothing when nothing was written, however many rows
-went through, and misses none, however late it was committed.  Now and then a
-look begins from nothing, because numbers of transactions mean nothing any more
-after the database was restored or failed over.
+went through, and misses none, however late it was committed.  A look that finds
+much goes on in turns with new looks, so that nobody waits for somebody's million.
+
+Whenever anything went wrong, and now and then anyway, a look begins from
+nothing: numbers of transactions mean nothing any more after the database was
+restored or failed over.
 """
 
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -18,22 +22,21 @@ from duetime.service import Loop
 
 BATCH = 1_000
 _PAUSE = timedelta(seconds=0.25)
+_AT_ONCE = timedelta(0)
+#: How many looks go on in turns; no new one begins beyond.
+_MAX_LOOKS = 8
 _WHOLE_EVERY_SECONDS = 10.0
 #: A look at everything takes at most this share of the time.
 _WHOLE_SHARE = 0.02
+_BEGINNING = (0, 0)
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Look:
-    """One pass over what is visible, in batches."""
+    """One pass over what `base` did not show, from a place on."""
 
     base: Snapshot
-    began_at: float
-    #: What its first batch could see; later batches only see more.
-    seen: Snapshot | None = None
-    after: tuple[int, int] = (0, 0)
-    #: Every row that it met is relayed.
-    is_complete: bool = True
+    after: tuple[int, int] = _BEGINNING
 
 
 class Relay:
@@ -49,36 +52,48 @@ class Relay:
         self._has_duty = has_duty
         self._batch = batch
         self._monotonic = monotonic
-        #: All that this shows is relayed.
+        #: What this shows is relayed, or left to looks that go on.
         self._seen = NOTHING_SEEN
-        self._look: _Look | None = None
+        self._looks: deque[_Look] = deque()
+        self._is_turn_of_old = False
         self._whole_at = 0.0
         self.loop = Loop("outbox", self.step)
 
     async def step(self) -> timedelta:
-        """Relay one batch; come back at once if it was full."""
+        """Relay one batch; come back at once if there is more."""
         if not self._has_duty("outbox"):
-            self._seen, self._look = NOTHING_SEEN, None
+            self._forget()
             return _PAUSE
-        look, self._look = self._look or self._begin(), None
-        seen, letters = await self._outbox.look(look.base, look.after, self._batch)
-        look.seen = look.seen or seen
-        if letters and await self._outbox.relay(letters) < len(letters):
-            look.is_complete = False
+        look = self._next()
+        try:
+            began_at = self._monotonic()
+            seen, letters = await self._outbox.look(look.base, look.after, self._batch)
+            if look == _Look(NOTHING_SEEN):
+                now = self._monotonic()
+                self._whole_at = now + max(_WHOLE_EVERY_SECONDS, (now - began_at) / _WHOLE_SHARE)
+            is_complete = not letters or await self._outbox.relay(letters) == len(letters)
+        except BaseException:
+            self._forget()
+            raise
+        if not is_complete:
+            # Another relay has them; if it gives up, they must be found again.
+            self._forget()
+            return _PAUSE
+        if look.after == _BEGINNING:
+            self._seen = seen
         if len(letters) == self._batch:
-            look.after = (letters[-1].transaction, letters[-1].id)
-            self._look = look
-            return timedelta(0)
-        self._end(look)
-        return _PAUSE
+            self._looks.append(_Look(look.base, (letters[-1].transaction, letters[-1].id)))
+        return _AT_ONCE if self._looks else _PAUSE
 
-    def _begin(self) -> _Look:
-        now = self._monotonic()
-        return _Look(NOTHING_SEEN if now >= self._whole_at else self._seen, now)
+    def _next(self) -> _Look:
+        """The old and a new one in turns."""
+        if self._looks and (self._is_turn_of_old or len(self._looks) >= _MAX_LOOKS):
+            self._is_turn_of_old = False
+            return self._looks.popleft()
+        self._is_turn_of_old = True
+        is_whole = not self._looks and self._monotonic() >= self._whole_at
+        return _Look(NOTHING_SEEN if is_whole else self._seen)
 
-    def _end(self, look: _Look) -> None:
-        if look.base is NOTHING_SEEN:
-            now = self._monotonic()
-            self._whole_at = now + max(_WHOLE_EVERY_SECONDS, (now - look.began_at) / _WHOLE_SHARE)
-        if look.is_complete and look.seen is not None:
-            self._seen = look.seen
+    def _forget(self) -> None:
+        self._seen = NOTHING_SEEN
+        self._looks.clear()
