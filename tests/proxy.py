@@ -16,6 +16,8 @@ class CuttingProxy:
         self.is_away = False
         #: Swallow this many answers: the statement runs, and its caller never hears.
         self.swallow = 0
+        #: After letting so many through.
+        self.spare = 0
 
     async def start(self) -> int:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
@@ -70,11 +72,16 @@ class CuttingProxy:
         while data := await back_reader.read(65536):
             # 'C' is CommandComplete: the statement has been committed, only its answer is missing.
             if self.swallow and _has_completed(data):
-                self.swallow -= 1
-                raise ConnectionResetError
+                if not self.spare:
+                    self.swallow -= 1
+                    raise ConnectionResetError
+                self.spare -= 1
             writer.write(data)
             await writer.drain()
         raise ConnectionResetError
+
+
+_CHANGES = (b"INSERT", b"SELECT", b"DELETE", b"UPDATE", b"COMMIT")
 
 
 def _has_completed(data: bytes) -> bool:
@@ -83,7 +90,7 @@ def _has_completed(data: bytes) -> bool:
     while place + 5 <= len(data):
         length = int.from_bytes(data[place + 1 : place + 5], "big")
         word = data[place + 5 : place + 1 + length]
-        if data[place : place + 1] == b"C" and word.startswith((b"INSERT", b"SELECT", b"DELETE", b"UPDATE")):
+        if data[place : place + 1] == b"C" and word.startswith(_CHANGES):
             return True
         place += 1 + length
     return False

@@ -29,7 +29,9 @@ from duetime.admin.rules import TenantRules
 from duetime.admin.tenants import read_signing_secret
 from duetime.admin.types import Types
 from duetime.api.app import App
+from duetime.api.outbox import reading
 from duetime.api.protocol import DuetimeProtocol
+from duetime.api.validation import TaskReader
 from duetime.budgets.adapters import open_budgets
 from duetime.budgets.allowance import Allowance
 from duetime.cluster.contract import NodeView
@@ -48,6 +50,7 @@ from duetime.lifecycle.backfill import Backfills
 from duetime.lifecycle.holders import Holders
 from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.onward import Onward
+from duetime.lifecycle.outbox import Outbox
 from duetime.lifecycle.recurrences import Recurrences
 from duetime.lifecycle.schedules import Schedules
 from duetime.lifecycle.settle import Settler
@@ -58,6 +61,7 @@ from duetime.scheduler.clockwork import Clockwork
 from duetime.scheduler.feed import Feeder
 from duetime.scheduler.firing import Firing
 from duetime.scheduler.liveness import Liveness
+from duetime.scheduler.relay import Relay
 from duetime.scheduler.rulebook import put_together
 from duetime.scheduler.sharing import SharedFeeder
 from duetime.scheduler.survey import Survey
@@ -108,6 +112,8 @@ class Node:
         self.admission = Admission(self.allowance, WaitingRoom(partial(count_waiting, database)))
         self.steering = Steering(database, self.partitions, self._wake)
         self.onward.on_ended = self.steering.on_ended = self._ended
+        self.outbox = Outbox(database, self.lanes, self.submitter, reading(TaskReader(self.types)))
+        self.relay = Relay(self.outbox, has_duty=self._has_duty)
         self.shared: SharedFeeder | None = None
         if sharing is not None:
             coordinator = PostgresCoordinator(database, sharing.cluster)
@@ -158,6 +164,7 @@ class Node:
             backfills=self.backfills,
             types=self.types,
             limits=self.limits,
+            outbox=self.outbox,
             keys=self.keys,
             is_ready=self.why_not_ready,
             nodes=self.nodes,
@@ -216,6 +223,7 @@ class Node:
         await self.firing.start()
         self.survey.loop.start()
         self.liveness.loop.start()
+        self.relay.loop.start()
         for loop in self.upkeep.loops:
             loop.start()
         self._executing = asyncio.create_task(self._execute(), name="executor")
@@ -248,7 +256,14 @@ class Node:
         self._server.should_exit = True
         if self._serving is not None:
             await asyncio.wait([self._serving], timeout=10.0)
-        loops = (self.survey.loop, self.liveness.loop, *self.upkeep.loops, self._rules_loop, self.clockwork.loop)
+        loops = (
+            self.relay.loop,
+            self.survey.loop,
+            self.liveness.loop,
+            *self.upkeep.loops,
+            self._rules_loop,
+            self.clockwork.loop,
+        )
         for loop in loops:
             await loop.stop()
         await self.admission.close()

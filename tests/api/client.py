@@ -20,7 +20,9 @@ from duetime.admin.rules import read_rules
 from duetime.admin.tenants import create_tenant
 from duetime.admin.types import Types
 from duetime.api.app import App
+from duetime.api.outbox import reading
 from duetime.api.protocol import DuetimeProtocol
+from duetime.api.validation import TaskReader
 from duetime.budgets.allowance import Allowance
 from duetime.cluster.contract import NodeView
 from duetime.database.partitions import Partitions
@@ -30,6 +32,7 @@ from duetime.lifecycle.backfill import Backfills
 from duetime.lifecycle.holders import Holders
 from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.onward import Onward
+from duetime.lifecycle.outbox import Outbox
 from duetime.lifecycle.recurrences import Recurrences
 from duetime.lifecycle.schedules import Schedules
 from duetime.lifecycle.settle import Settler
@@ -38,6 +41,7 @@ from duetime.lifecycle.submit import Submitter
 from duetime.lifecycle.waiting import WaitingRoom, count_waiting
 from duetime.scheduler.feed import Feeder
 from duetime.scheduler.firing import Firing
+from duetime.scheduler.relay import Relay
 from duetime.scheduler.rulebook import put_together
 
 
@@ -65,6 +69,7 @@ class Serving:
     database: Database
     feeder: Feeder
     firing: Firing
+    relay: Relay
     session: aiohttp.ClientSession
     port: int
     admission: Admission
@@ -222,10 +227,12 @@ async def serve(database: Database) -> AsyncIterator[Serving]:
 
     room = WaitingRoom(partial(count_waiting, database), monotonic=monotonic)
     admission = Admission(Allowance(None, monotonic=monotonic), room)
+    submitter = Submitter(database, lanes, partitions, wake)
+    outbox = Outbox(database, lanes, submitter, reading(TaskReader(types)))
     app = App(
         database=database,
         lanes=lanes,
-        submitter=Submitter(database, lanes, partitions, wake),
+        submitter=submitter,
         admission=admission,
         feeder=feeder,
         holders=holders,
@@ -236,6 +243,7 @@ async def serve(database: Database) -> AsyncIterator[Serving]:
         backfills=backfills,
         types=types,
         limits=limits,
+        outbox=outbox,
         keys=Keys(database),
         is_ready=lambda: reasons[0] if reasons else None,
         nodes=lambda: [NodeView("here", 256, True)],
@@ -259,7 +267,9 @@ async def serve(database: Database) -> AsyncIterator[Serving]:
         await asyncio.sleep(0.005)
     port = server.servers[0].sockets[0].getsockname()[1]
     async with aiohttp.ClientSession() as session:
-        yield Serving(app, database, feeder, firing, session, port, admission, passed, types, limits, reasons)
+        yield Serving(
+            app, database, feeder, firing, Relay(outbox), session, port, admission, passed, types, limits, reasons
+        )
         app.end_polls()
     server.should_exit = True
     await running

@@ -14,6 +14,7 @@ DESCRIBED = [
     "submit",
     "tasks",
     "dead",
+    "outbox",
     "schedules",
     "calendars",
     "keys",

@@ -313,7 +313,7 @@ async def test_what_is_too_old_to_be_repeated_is_looked_for(engine: Engine) -> N
     task = engine.new_task()
     lanes = [await engine.lanes.ensure(task.lane)]
     call = Call([task], lanes, engine.tenant, None, b"")
-    await engine.submitter._prepare([call])
+    await engine.submitter.prepare([call])
     await engine.submitter._store([call], call.minted_ms, None)
     old_ms = call.minted_ms - 6_000
 

@@ -2,15 +2,19 @@
 
 import asyncio
 import contextvars
+import json
 import threading
 import time
 from typing import Any
 
 import aiohttp
+import psycopg
 import pytest
 
-from duetime import AsyncClient, Context, Permanent, Retry, Snooze, Task, Worker
+from duetime import AsyncClient, Context, Permanent, Retry, Snooze, Task, Worker, outbox
 from duetime.sdk.errors import ConfigurationError, InvalidRequest, Unauthorized
+from duetime.sdk.wire import Call
+from faults.processes import embedded_url
 from nodes import NodeProcess
 from sdk.conftest import running
 from sdk.proxies import proxy_to
@@ -529,3 +533,30 @@ async def test_handlers_that_wait_have_a_task_of_the_loop_to_themselves(
 
     assert results == ["in time", "late"] * 15
     assert len(set(tasks)) == 30
+
+
+async def test_a_node_relays_what_is_committed_to_a_worker(node: NodeProcess, client: AsyncClient, queue: str) -> None:
+    worker = make_worker(node, queue)
+
+    @worker.task("order.confirm")
+    def confirm(payload: Any) -> Any:
+        return payload
+
+    async with running(worker):
+        with psycopg.connect(embedded_url(node)) as connection:
+            outbox.submit(connection, "order.confirm", {"order": 16}, queue=queue)
+            connection.rollback()
+            number = outbox.submit(connection, "order.confirm", {"order": 17}, queue=queue)
+        while (task_id := await task_of(client, number)) is None:
+            await asyncio.sleep(0.01)
+        task = await client.wait(task_id)
+
+    assert task.result == {"order": 17}
+    assert [each.id async for each in client.list(queue=queue)] == [task_id]
+
+
+async def task_of(client: AsyncClient, number: int) -> str | None:
+    answer = json.loads(await client.send(Call("GET", f"/v1/outbox/{number}", bytes)))
+    assert answer["state"] in ("waiting", "accepted")
+    found: str | None = answer["task"]
+    return found

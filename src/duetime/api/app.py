@@ -27,6 +27,7 @@ from duetime.api.health import Health
 from duetime.api.http import PROBLEM_JSON, Answer, ClientGoneError, Receive, Request, Router, Scope, Send, encode
 from duetime.api.limits import LimitCalls
 from duetime.api.metrics import MetricsCalls
+from duetime.api.outbox import OutboxCalls
 from duetime.api.problems import problem_of
 from duetime.api.queues import QueueCalls
 from duetime.api.reference import Reference
@@ -45,6 +46,7 @@ from duetime.lifecycle.admission import Admission
 from duetime.lifecycle.backfill import Backfills
 from duetime.lifecycle.flow import FlowControl
 from duetime.lifecycle.lanes import Lanes
+from duetime.lifecycle.outbox import Outbox
 from duetime.lifecycle.recurrences import Recurrences
 from duetime.lifecycle.schedules import Schedules
 from duetime.lifecycle.settle import Settler
@@ -80,6 +82,7 @@ class App:
         backfills: Backfills,
         types: Types,
         limits: LimitRules,
+        outbox: Outbox,
         keys: Keys,
         is_ready: Callable[[], str | None],
         nodes: Callable[[], list[NodeView]],
@@ -108,6 +111,7 @@ class App:
                 *TypeCalls(types, lanes).routes(),
                 *QueueCalls(limits, lanes).routes(),
                 *LimitCalls(limits).routes(),
+                *OutboxCalls(database, outbox).routes(),
                 *Cluster(nodes).routes(),
                 *Health(is_ready).routes(),
                 *MetricsCalls(keys, node).routes(),

@@ -20,6 +20,7 @@ from duetime.api import (
     health,
     limits,
     metrics,
+    outbox,
     queues,
     reference_operations,
     schedule_operations,
@@ -39,6 +40,7 @@ from duetime.api.tenant_schemas import SHORT_NAME_PATTERN
 OPERATIONS: list[Operation] = [
     *task_operations.OPERATIONS,
     *dead_operations.OPERATIONS,
+    *outbox.OPERATIONS,
     *schedule_operations.OPERATIONS,
     *worker_operations.OPERATIONS,
     *admin.OPERATIONS,
@@ -56,6 +58,7 @@ TAGS = {
     "Tasks": "One thing to do at one time.",
     "Schedules": "What makes tasks again and again, and the calendars that it leaves out.",
     "Dead letters": "Tasks whose attempts are used up or whose failure is permanent.",
+    "Outbox": "Tasks that producers write in transactions of their own, by `duetime.enqueue`.",
     "Workers": "The protocol of those that run tasks in their own process.",
     "Administration": "Keys and secrets of a tenant, and the nodes.",
     "Server": "The node itself.",
@@ -94,6 +97,9 @@ _NAMES = {
     "SkipView": "Skip",
     "DeletedView": "DeletedSchedule",
     "TriggeredView": "Triggered",
+    "OutboxView": "OutboxNumber",
+    "RefusedView": "Refused",
+    "RefusalView": "Refusal",
 }
 _RESPONSE_NAMES = {status.value: status.phrase.title().replace(" ", "") for status in HTTPStatus}
 _BOTH_TIMES = {
@@ -282,6 +288,8 @@ def _path_parameter(operation: Operation, name: str) -> dict[str, Any]:
         description, schema = f"The {noun}'s name.", {"type": "string", "pattern": NAME_PATTERN}
     elif operation.path.startswith("/v1/keys"):
         description, schema = "The key's number.", {"type": "integer", "minimum": 1}
+    elif operation.path.startswith("/v1/outbox"):
+        description, schema = "The number that `enqueue` gave.", {"type": "integer", "minimum": 1}
     elif operation.path.startswith("/v1/schedules"):
         description, schema = "The backfill's number.", {"type": "integer", "minimum": 1}
     else:
@@ -331,8 +339,9 @@ _MEANING = {
     413: "Too large: the body, the payload, or the number of items.",
     415: "The body is of another media type than this call takes.",
     422: "Understood and wrong; `errors` names each field and what would be right.",
-    429: "Not now: a quota of the tenant is used up (`quota_exceeded`, `too_many_waiting`), its type takes no more of this "
-    "key (`rate_limited`), or the service is behind (`overloaded`); nothing was done, `Retry-After` says when to ask again.",
+    429: "Not now: a quota of the tenant is used up (`quota_exceeded`, `too_many_waiting`), its type takes no more "
+    "of this key (`rate_limited`), or the service is behind (`overloaded`). Nothing was done; `Retry-After` says when "
+    "to ask again.",
     500: "A fault of the server; `detail` has the reference under which it stands in its log.",
     503: "Not available right now; try again. With the code `unknown` it is not known whether it was done.",
 }

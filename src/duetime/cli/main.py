@@ -21,6 +21,7 @@ COMMANDS = {
     "submit": ("submit", "submit a task, or a file of tasks"),
     "tasks": ("tasks", "look at tasks and steer them"),
     "dead": ("dead", "dead letters: list, redrive, drop"),
+    "outbox": ("outbox", "tasks written in producers' own transactions: what was refused"),
     "schedules": ("schedules", "what fires when: look at it, set it, steer it, apply files of it"),
     "calendars": ("calendars", "named sets of dates that schedules leave out"),
     "keys": ("keys", "API keys and the signing secret"),

@@ -6,6 +6,32 @@ CREATE FUNCTION duetime.due_ms(wake uuid) RETURNS bigint
     SELECT ('x' || left(replace(wake::text, '-', ''), 12))::bit(48)::bigint
 $$;
 
+CREATE FUNCTION duetime.enqueue(tenant text, body json) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'duetime', 'pg_temp'
+    AS $$
+DECLARE
+    owner   int;
+    written bigint;
+BEGIN
+    IF json_typeof(body) IS DISTINCT FROM 'object' THEN
+        RAISE EXCEPTION 'a task is a JSON object such as {"type": "email.send"}, not %', coalesce(json_typeof(body), 'NULL')
+              USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF octet_length(body::text) > 262144 THEN
+        RAISE EXCEPTION 'a task has at most 262144 bytes, not %', octet_length(body::text)
+              USING ERRCODE = 'invalid_parameter_value', HINT = 'Keep bigger things elsewhere and send a link.';
+    END IF;
+    SELECT known.id INTO owner FROM tenant AS known WHERE known.name = enqueue.tenant;
+    IF owner IS NULL THEN
+        RAISE EXCEPTION 'there is no tenant %', coalesce(quote_literal(enqueue.tenant), 'NULL')
+              USING ERRCODE = 'invalid_parameter_value', HINT = 'An admin makes one: duetime tenants put NAME.';
+    END IF;
+    INSERT INTO outbox (tenant, body) VALUES (owner, convert_to(enqueue.body::text, 'UTF8')) RETURNING id INTO written;
+    RETURN written;
+END
+$$;
+
 CREATE FUNCTION duetime.mint_wake(due_ms bigint, lane integer, salt bigint) RETURNS uuid
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$
@@ -293,6 +319,35 @@ CREATE TABLE duetime.node (
 )
 WITH (fillfactor='50');
 
+CREATE TABLE duetime.outbox (
+    transaction bigint DEFAULT ((pg_current_xact_id())::text)::bigint NOT NULL,
+    id bigint NOT NULL,
+    tenant integer NOT NULL,
+    body bytea NOT NULL,
+    written_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
+)
+WITH (autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='20000', autovacuum_vacuum_cost_delay='0');
+
+ALTER TABLE duetime.outbox ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME duetime.outbox_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+CREATE TABLE duetime.outbox_refused (
+    tenant integer NOT NULL,
+    id bigint NOT NULL,
+    body bytea NOT NULL,
+    written_at timestamp with time zone NOT NULL,
+    refused_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    code text NOT NULL,
+    detail text NOT NULL,
+    errors bytea NOT NULL
+);
+
 CREATE TABLE duetime.request_key (
     id uuid NOT NULL,
     tenant integer NOT NULL,
@@ -492,6 +547,12 @@ ALTER TABLE ONLY duetime.migration
 ALTER TABLE ONLY duetime.node
     ADD CONSTRAINT node_pkey PRIMARY KEY (cluster, name);
 
+ALTER TABLE ONLY duetime.outbox
+    ADD CONSTRAINT outbox_pkey PRIMARY KEY (transaction, id);
+
+ALTER TABLE ONLY duetime.outbox_refused
+    ADD CONSTRAINT outbox_refused_pkey PRIMARY KEY (tenant, id);
+
 ALTER TABLE ONLY duetime.request_key
     ADD CONSTRAINT request_key_pkey PRIMARY KEY (id, tenant);
 
@@ -541,6 +602,8 @@ CREATE INDEX holder_ended ON duetime.holder USING btree (ended_at) WHERE (ended_
 CREATE UNIQUE INDEX holder_name ON duetime.holder USING btree (tenant, name) WHERE (ended_at IS NULL);
 
 CREATE INDEX idempotency_key_expires ON duetime.idempotency_key USING btree (expires_at);
+
+CREATE INDEX outbox_refused_at ON duetime.outbox_refused USING btree (refused_at);
 
 CREATE INDEX submit_rate_even ON duetime.submit_rate USING btree (even_at);
 

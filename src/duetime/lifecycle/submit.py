@@ -153,7 +153,7 @@ class Submitter:
 
     async def _fly(self, calls: list[Call]) -> list[list[Submission]]:
         for _ in range(_TRIES):
-            minted_ms = await self._prepare(calls)
+            minted_ms = await self.prepare(calls)
             answers = await self._store_and_wake(calls, minted_ms)
             if answers is not None:
                 return await self._answered(calls, answers)
@@ -225,7 +225,7 @@ class Submitter:
                 complete[-1].append(each)
         return complete
 
-    async def _prepare(self, calls: list[Call]) -> int:
+    async def prepare(self, calls: list[Call]) -> int:
         """Mint ids, and make sure that there are partitions for them."""
         now_ms = self._database.clock.now_ms()
         slots = [
@@ -311,15 +311,12 @@ class Submitter:
         """All or nothing: in a transaction of its own, rolled back if a key stands for something else."""
         answer: list[Submission | None] | None = None
         for _ in range(_TRIES):
-            minted_ms = await self._prepare([call])
-            firsts, parameters = keyed_columns([call], None)
+            minted_ms = await self.prepare([call])
             try:
                 async with self._database.connection() as connection, connection.transaction():
-                    run = _runner(connection)
-                    parameters |= self._time(minted_ms)
-                    stored = _stored(await run(SQL["submit_keyed"], parameters), False)
-                    if stored.at is not None:
-                        [answer] = await sort_out(run, [call], firsts, stored.ids_of(firsts), False)
+                    stored = await self.store_in(connection, [call], minted_ms)
+                    if stored is not None:
+                        [answer] = stored
                     if answer is None or None in answer or any(isinstance(each, DuetimeError) for each in answer):
                         raise _RefusedError
             except _RefusedError:
@@ -333,10 +330,25 @@ class Submitter:
                 # Every task has the request or a key of its own, or the caller cannot ask again safely anyway.
                 [complete] = await self._fly([call])
                 return complete
-            self._spread([call], [answer], None, {})
+            self.announce([call], [answer])
             [complete] = await self._answered([call], [answer])
             return complete
         raise Unavailable("the tasks could not be stored: the database is too slow or its clock jumps; try again")
+
+    async def store_in(
+        self, connection: asyncpg.Connection, calls: list[Call], minted_ms: int
+    ) -> list[list[Submission | None]] | None:
+        """Store in the caller's transaction what was prepared; None: mint anew.  After its commit, `announce` it."""
+        firsts, parameters = keyed_columns(calls, None)
+        run = _runner(connection)
+        stored = _stored(await run(SQL["submit_keyed"], parameters | self._time(minted_ms)), False)
+        if stored.at is None:
+            return None
+        return await sort_out(run, calls, firsts, stored.ids_of(firsts), False)
+
+    def announce(self, calls: list[Call], answers: list[list[Submission | None]]) -> None:
+        """Wake the lanes of what was stored."""
+        self._spread(calls, answers, None, {})
 
     def _time(self, minted_ms: int) -> dict[str, object]:
         return {"now": self._now, "minted_ms": minted_ms, "tolerance_ms": MINT_TOLERANCE_MS}

@@ -17,6 +17,7 @@ from duetime.database.pool import Database
 from duetime.ids import EARLIEST
 from duetime.lifecycle.flow import retire_flow
 from duetime.lifecycle.lanes import Lanes
+from duetime.lifecycle.outbox import retire_refused
 from duetime.lifecycle.retire import (
     freeze_partitions,
     read_old_dead,
@@ -95,6 +96,7 @@ class Upkeep:
                 while old := await read_old_dead(self._database, now - self._dead_retention, _BATCH):
                     await self._steering.drop(old)
                     log.info("dead letters past their retention dropped", count=len(old))
+                await retire_refused(self._database, now - self._dead_retention)
                 await retire_requests(self._database, self._database.clock.now_ms() - 2 * _HOUR_MS)
         return timedelta(minutes=1)
 

@@ -7,8 +7,9 @@ from collections.abc import Awaitable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, overload
 
+from duetime.sdk.drivers import AsyncpgConnection, AwaitedConnection, PlainConnection
 from duetime.sdk.errors import TaskCancelled
-from duetime.sdk.once import AsyncpgConnection, AwaitedConnection, PlainConnection, once
+from duetime.sdk.once import once
 from duetime.sdk.protocol import LeasedTask, Settlement
 
 if TYPE_CHECKING:

@@ -10,14 +10,22 @@ The table is made on first use; a role that may not create tables needs this:
     CREATE TABLE duetime_once (
         key text NOT NULL, name text NOT NULL, made_at timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (key, name));
 
-Drivers are recognised by the modules that are already loaded: nothing is imported.
+No driver is imported (`drivers`).
 """
 
-import sys
-from collections.abc import Awaitable, Coroutine
-from typing import Any, Protocol, overload
+from collections.abc import Awaitable
+from typing import Any, assert_never, overload
 
-from duetime.sdk.errors import NotInTransaction
+from duetime.sdk.drivers import (
+    AsyncpgConnection,
+    AwaitedConnection,
+    Driver,
+    PlainConnection,
+    driver_of,
+    need_asyncpg_transaction,
+    need_psycopg_transaction,
+    need_sqlalchemy_transaction,
+)
 
 _EXISTS = "SELECT 1 WHERE to_regclass('duetime_once') IS NOT NULL"
 # Two handlers that both find no table: the second waits here until the first one's is committed.
@@ -31,25 +39,7 @@ _INSERT_ASYNCPG = _INSERT.format("$1", "$2")
 _INSERT_PSYCOPG = _INSERT.format("%s", "%s")
 _INSERT_SQLALCHEMY = _INSERT.format(":key", ":name")
 
-_AUTOCOMMIT = "once() needs a transaction, and this {} commits every statement by itself: {}"
-
-
-class PlainConnection(Protocol):
-    """psycopg.Connection; SQLAlchemy's Connection, Session and scoped_session."""
-
-    def commit(self) -> None: ...
-
-
-class AwaitedConnection(Protocol):
-    """psycopg.AsyncConnection; SQLAlchemy's AsyncConnection and AsyncSession."""
-
-    def commit(self) -> Coroutine[Any, Any, None]: ...
-
-
-class AsyncpgConnection(Protocol):
-    """asyncpg's Connection, also as a pool gives it."""
-
-    def is_in_transaction(self) -> bool: ...
+_CALLER = "once()"
 
 
 @overload
@@ -64,38 +54,28 @@ def once(
     `key` is the task's id (for HTTP targets: the header `webhook-id`); `name`
     tells several effects of one task apart.
     """
-    if _is_a(connection, "psycopg", "Connection"):
-        return _once_psycopg(connection, key, name)
-    if _is_a(connection, "psycopg", "AsyncConnection"):
-        return _once_psycopg_async(connection, key, name)
-    if _is_a(connection, "asyncpg", "Connection") or _is_a(connection, "asyncpg.pool", "PoolConnectionProxy"):
-        return _once_asyncpg(connection, key, name)
-    if _is_a(connection, "sqlalchemy.engine", "Connection"):
-        return _once_sqlalchemy(connection, key, name)
-    if _is_a(connection, "sqlalchemy.orm", "Session") or _is_a(connection, "sqlalchemy.orm", "scoped_session"):
-        return _once_session(connection, key, name)
-    if _is_a(connection, "sqlalchemy.ext.asyncio", "AsyncConnection"):
-        return _once_sqlalchemy_async(connection, _once_sqlalchemy, key, name)
-    if _is_a(connection, "sqlalchemy.ext.asyncio", "AsyncSession"):
-        return _once_sqlalchemy_async(connection, _once_session, key, name)
-    kind = f"{type(connection).__module__}.{type(connection).__qualname__}"
-    raise TypeError(f"once() takes a connection of psycopg, asyncpg or SQLAlchemy, not {kind}")
-
-
-def _is_a(value: object, module: str, name: str) -> bool:
-    # A value of a class whose module nobody has loaded cannot exist.
-    kind = getattr(sys.modules.get(module), name, None)
-    return isinstance(kind, type) and isinstance(value, kind)
-
-
-def _refuse_psycopg_autocommit(connection: Any) -> None:
-    # 0 is libpq's PQTRANS_IDLE: no transaction is open, and autocommit will open none.
-    if connection.autocommit and connection.info.transaction_status == 0:
-        raise NotInTransaction(_AUTOCOMMIT.format("connection", "wrap the handler's work in connection.transaction()"))
+    driver = driver_of(connection, _CALLER)
+    match driver:
+        case Driver.PSYCOPG:
+            return _once_psycopg(connection, key, name)
+        case Driver.PSYCOPG_ASYNC:
+            return _once_psycopg_async(connection, key, name)
+        case Driver.ASYNCPG:
+            return _once_asyncpg(connection, key, name)
+        case Driver.SQLALCHEMY:
+            return _once_sqlalchemy(connection, key, name)
+        case Driver.SQLALCHEMY_SESSION:
+            return _once_session(connection, key, name)
+        case Driver.SQLALCHEMY_ASYNC:
+            return _once_sqlalchemy_async(connection, _once_sqlalchemy, key, name)
+        case Driver.SQLALCHEMY_ASYNC_SESSION:
+            return _once_sqlalchemy_async(connection, _once_session, key, name)
+        case _:
+            assert_never(driver)
 
 
 def _once_psycopg(connection: Any, key: str, name: str) -> bool:
-    _refuse_psycopg_autocommit(connection)
+    need_psycopg_transaction(connection, _CALLER)
     with connection.cursor() as cursor:
         if cursor.execute(_EXISTS).rowcount == 0:
             cursor.execute(_LOCK)
@@ -104,7 +84,7 @@ def _once_psycopg(connection: Any, key: str, name: str) -> bool:
 
 
 async def _once_psycopg_async(connection: Any, key: str, name: str) -> bool:
-    _refuse_psycopg_autocommit(connection)
+    need_psycopg_transaction(connection, _CALLER)
     async with connection.cursor() as cursor:
         if (await cursor.execute(_EXISTS)).rowcount == 0:
             await cursor.execute(_LOCK)
@@ -113,8 +93,7 @@ async def _once_psycopg_async(connection: Any, key: str, name: str) -> bool:
 
 
 async def _once_asyncpg(connection: Any, key: str, name: str) -> bool:
-    if not connection.is_in_transaction():
-        raise NotInTransaction(_AUTOCOMMIT.format("connection", "use async with connection.transaction()"))
+    need_asyncpg_transaction(connection, _CALLER)
     if await connection.fetchval(_EXISTS) is None:
         await connection.execute(_LOCK)
         await connection.execute(_CREATE)
@@ -124,10 +103,7 @@ async def _once_asyncpg(connection: Any, key: str, name: str) -> bool:
 def _once_sqlalchemy(connection: Any, key: str, name: str) -> bool:
     from sqlalchemy import text
 
-    if connection.dialect.name != "postgresql":
-        raise TypeError(f"once() needs PostgreSQL; this connection is to {connection.dialect.name}")
-    if getattr(connection.connection.dbapi_connection, "autocommit", False):
-        raise NotInTransaction(_AUTOCOMMIT.format("connection", "use an isolation level other than AUTOCOMMIT"))
+    need_sqlalchemy_transaction(connection, _CALLER)
     if connection.execute(text(_EXISTS)).first() is None:
         connection.execute(text(_LOCK))
         connection.execute(text(_CREATE))

@@ -1,0 +1,147 @@
+"""The outbox: what producers wrote in their own transactions and could not become a task."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from msgspec import Struct
+
+from duetime.api.filters import read_page
+from duetime.api.http import Answer, Request, Route, decode_json, json_answer, make_decoder
+from duetime.api.operations import Operation, Reply
+from duetime.api.schemas import TaskRequest
+from duetime.api.task_operations import PAGES
+from duetime.api.validation import TaskReader
+from duetime.database.pool import Database
+from duetime.errors import InvalidInput, NotFound
+from duetime.lifecycle.outbox import Outbox, Read
+from duetime.model.task import NewTask
+from duetime.views.outbox import OutboxView, RefusedView, find_number, list_refused
+
+_TAG = "Outbox"
+_ONE = "/v1/outbox/{id}"
+_decode = make_decoder(TaskRequest)
+
+
+class RefusedPage(Struct):
+    """Some refused rows, by number; `next` is the cursor of the following page, null on the last one."""
+
+    items: list[RefusedView]
+    next: str | None
+
+
+LIST_REFUSED = Operation(
+    method="GET",
+    path="/v1/outbox",
+    name="list_refused",
+    tag=_TAG,
+    summary="List what was refused, by number",
+    description="What producers wrote with `duetime.enqueue` and could not become a task. It is kept as long as dead "
+    "letters are.",
+    parameters=PAGES,
+    replies={200: Reply("A page.", RefusedPage)},
+    problems=(422,),
+)
+GET_NUMBER = Operation(
+    method="GET",
+    path=_ONE,
+    name="get_outbox",
+    tag=_TAG,
+    summary="Find what became of a number",
+    description="The id of its task is known for a day.",
+    replies={200: Reply("Where it is.", OutboxView)},
+    problems=(404, 422),
+)
+RETRY_NUMBER = Operation(
+    method="POST",
+    path=_ONE + "/retry",
+    name="retry_outbox",
+    tag=_TAG,
+    summary="Judge a refused one again",
+    description="Under the same number: it becomes a task, or is refused anew.",
+    replies={202: Reply("It waits, or was accepted before.", OutboxView)},
+    problems=(404, 413, 422),
+)
+DELETE_NUMBER = Operation(
+    method="DELETE",
+    path=_ONE,
+    name="delete_outbox",
+    tag=_TAG,
+    summary="Throw a refused one away",
+    replies={204: Reply("It is gone.")},
+    problems=(404, 413, 422),
+)
+OPERATIONS = [LIST_REFUSED, GET_NUMBER, RETRY_NUMBER, DELETE_NUMBER]
+
+
+def reading(reader: TaskReader) -> Read:
+    """What is written is judged as if it had been submitted when it was written."""
+
+    def read(tenant: int, body: bytes, written_at: datetime) -> NewTask:
+        return reader.read(decode_json(_decode, body), tenant, written_at)
+
+    return read
+
+
+@dataclass(frozen=True)
+class OutboxCalls:
+    database: Database
+    outbox: Outbox
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(LIST_REFUSED, self.page),
+            Route(GET_NUMBER, self.get),
+            Route(RETRY_NUMBER, self.retry),
+            Route(DELETE_NUMBER, self.delete),
+        ]
+
+    async def page(self, request: Request) -> Answer:
+        cursor, limit = read_page(request.query())
+        after = 0 if cursor is None else _read_number(cursor)
+        if after is None:
+            raise InvalidInput.at("cursor", "not a cursor of this list; use `next` of the page before, or none")
+        found = await list_refused(self.database, request.caller.tenant, after, limit + 1)
+        following = str(found[limit - 1].id) if len(found) > limit else None
+        return json_answer(200, RefusedPage(found[:limit], following))
+
+    async def get(self, request: Request) -> Answer:
+        request.query()
+        return json_answer(200, await self._find(request))
+
+    async def retry(self, request: Request) -> Answer:
+        request.query()
+        await request.no_body()
+        number = _number(request)
+        if await self.outbox.retry(request.caller.tenant, number):
+            return json_answer(202, OutboxView(number, "waiting"))
+        # Asked for twice: it waits, or has become a task.
+        return json_answer(202, await self._find(request))
+
+    async def delete(self, request: Request) -> Answer:
+        request.query()
+        await request.no_body()
+        number = _number(request)
+        if not await self.outbox.delete(request.caller.tenant, number):
+            raise NotFound(f"nothing refused has the number {number}")
+        return Answer(204, b"")
+
+    async def _find(self, request: Request) -> OutboxView:
+        number = _number(request)
+        found = await find_number(self.database, request.caller.tenant, number)
+        if found is None:
+            raise NotFound(
+                f"nothing is known of number {number}: its transaction has not committed, "
+                "or it was accepted more than a day ago"
+            )
+        return found
+
+
+def _number(request: Request) -> int:
+    number = _read_number(request.path["id"])
+    if number is None:
+        raise NotFound(f"there is no number {request.path['id'][:80]}")
+    return number
+
+
+def _read_number(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None

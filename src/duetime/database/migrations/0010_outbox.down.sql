@@ -1,0 +1,3 @@
+DROP FUNCTION enqueue(text, json);
+DROP TABLE outbox_refused;
+DROP TABLE outbox;

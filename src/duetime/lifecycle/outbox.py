@@ -1,0 +1,259 @@
+"""Relay the outbox: make tasks of what producers wrote in transactions of their own.
+
+The row is taken out and its task stored in one transaction: whatever breaks,
+there is the row or the task, never both or neither, and two relays at once
+share the rows between them.  Nothing is minted before the row is visible, so a
+producer whose transaction stays open for minutes holds nothing up and leaves
+nothing behind the feeder.  What cannot become a task is kept, with the reason.
+
+Rows are found by what a former look could not see, not by a place in the order
+of numbers: a number that was given early may become visible late.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+import asyncpg
+import msgspec
+import structlog
+
+from duetime.database.pool import Database
+from duetime.database.statements import Statement, load
+from duetime.errors import DuetimeError, InvalidInput, Unavailable
+from duetime.lifecycle.gather import DATA_ERRORS
+from duetime.lifecycle.lanes import Lanes
+from duetime.lifecycle.submit import Submission, Submitted, Submitter
+from duetime.lifecycle.winners import Call
+from duetime.model.task import NewTask
+
+log = structlog.get_logger()
+SQL = load(__package__, "outbox.sql")
+_TRIES = 5
+
+#: Makes a task of a body as POST /v1/tasks would have at that time; raises what it would be refused with.
+Read = Callable[[int, bytes, datetime], NewTask]
+
+
+def key_of(number: int) -> str:
+    """The idempotency key under which the task of a number is found."""
+    return f"outbox:{number}"
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Which transactions had ended at a time: those before `following` that are not in `running`."""
+
+    following: int = 0
+    running: tuple[int, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> "Snapshot":
+        """PostgreSQL writes `xmin:xmax:running,…`."""
+        _, following, running = text.split(":")
+        return cls(int(following), tuple(int(each) for each in running.split(",") if each))
+
+
+#: Before the first look.
+NOTHING_SEEN = Snapshot()
+
+
+@dataclass(frozen=True)
+class Letter:
+    """One row of the outbox."""
+
+    transaction: int
+    id: int
+    tenant: int
+    body: bytes
+    written_at: datetime
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """A letter with its task and lane, or with why it has none."""
+
+    letter: Letter
+    task: NewTask | None = None
+    lane: int = 0
+    refusal: DuetimeError | None = None
+
+
+class _AgainError(Exception):
+    """Roll back and mint anew."""
+
+
+class Outbox:
+    def __init__(self, database: Database, lanes: Lanes, submitter: Submitter, read: Read) -> None:
+        self._database = database
+        self._lanes = lanes
+        self._submitter = submitter
+        self._read = read
+
+    async def look(self, base: Snapshot, after: tuple[int, int], limit: int) -> tuple[Snapshot, list[Letter]]:
+        """Rows that `base` did not show, in order, and what this look could see."""
+        rows = await self._database.run_with(SQL["read_visible"], span_of(base, after) | {"limit": limit})
+        letters = [Letter(*each) for _, *each in rows if each[0] is not None]
+        return Snapshot.parse(rows[0]["snapshot"]), letters
+
+    async def relay(self, letters: Sequence[Letter]) -> int:
+        """Make tasks of these, or refuse them; how many there were, without those that another relay is taking."""
+        return await self._move([await self._judge(letter) for letter in letters])
+
+    async def retry(self, tenant: int, number: int) -> bool:
+        """Let a refused one be judged again; False: there is none."""
+        return bool(await self._database.run(SQL["retry"], tenant=tenant, id=number))
+
+    async def delete(self, tenant: int, number: int) -> bool:
+        """Throw a refused one away; False: there is none."""
+        return bool(await self._database.run(SQL["delete_refused"], tenant=tenant, id=number))
+
+    async def _judge(self, letter: Letter) -> _Judged:
+        try:
+            task = self._read(letter.tenant, letter.body, letter.written_at)
+            lane = self._lanes.find(task.lane) or await self._lanes.ensure(task.lane)
+        except Unavailable:
+            raise
+        except DuetimeError as error:
+            return _Judged(letter, refusal=error)
+        except Exception:
+            # A fault of ours in one letter must not hold up everybody's.
+            log.exception("a row of the outbox cannot be judged", number=letter.id, tenant=letter.tenant)
+            return _Judged(letter, refusal=DuetimeError("a fault of the server; its log has more, by this number"))
+        if task.delay:
+            run_at = letter.written_at + timedelta(seconds=task.delay)
+            task = msgspec.structs.replace(task, run_at=run_at, delay=None)
+        return _Judged(letter, task, lane)
+
+    async def _move(self, judged: list[_Judged]) -> int:
+        """All in one transaction; what the database refuses is split until the bad one is alone."""
+        try:
+            return await self._move_together(judged)
+        except DATA_ERRORS as error:
+            if len(judged) == 1:
+                refusal = InvalidInput(f"the database refuses this task: {error}")
+                return await self._move_together([_Judged(judged[0].letter, refusal=refusal)])
+        middle = len(judged) // 2
+        return await self._move(judged[:middle]) + await self._move(judged[middle:])
+
+    async def _move_together(self, judged: list[_Judged]) -> int:
+        for _ in range(_TRIES):
+            by_tenant: dict[int, list[_Judged]] = {}
+            for each in judged:
+                if each.task is not None:
+                    by_tenant.setdefault(each.letter.tenant, []).append(each)
+            calls = [_call(each) for each in by_tenant.values()]
+            minted_ms = await self._submitter.prepare(calls)
+            try:
+                async with self._database.connection() as connection, connection.transaction():
+                    taken = await _take(connection, judged)
+                    groups = [[each for each in group if each.letter.id in taken] for group in by_tenant.values()]
+                    calls = [_only(call, group, taken) for call, group in zip(calls, by_tenant.values(), strict=True)]
+                    answers = await self._store(connection, calls, minted_ms)
+                    refused = [
+                        (each.letter, each.refusal)
+                        for each in judged
+                        if each.refusal is not None and each.letter.id in taken
+                    ]
+                    await _note(connection, groups, answers, refused)
+            except (_AgainError, asyncpg.UniqueViolationError):
+                continue
+            self._submitter.announce(calls, answers)
+            return len(taken)
+        raise Unavailable("the outbox waits: the database is too slow or its clock jumps")
+
+    async def _store(
+        self, connection: asyncpg.Connection, calls: list[Call], minted_ms: int
+    ) -> list[list[Submission | None]]:
+        if not any(call.tasks for call in calls):
+            return [[] for _ in calls]
+        answers = await self._submitter.store_in(connection, calls, minted_ms)
+        if answers is None or any(None in answer for answer in answers):
+            raise _AgainError
+        return answers
+
+
+def span_of(base: Snapshot, after: tuple[int, int]) -> dict[str, object]:
+    """What lies behind the place and was not shown by the snapshot: transactions, and where the rest begins."""
+    begin = max(after, (base.following, 0))
+    return {
+        "running": [each for each in base.running if each >= after[0]],
+        "after_transaction": after[0],
+        "after_id": after[1],
+        "from_transaction": begin[0],
+        "from_id": begin[1],
+    }
+
+
+async def retire_refused(database: Database, before: datetime) -> None:
+    await database.run(SQL["retire_refused"], before=before)
+
+
+def _call(judged: list[_Judged]) -> Call:
+    tasks = [each.task for each in judged if each.task is not None]
+    return Call(tasks, [each.lane for each in judged], judged[0].letter.tenant, None, b"")
+
+
+def _only(call: Call, judged: list[_Judged], taken: set[int]) -> Call:
+    """The call without what somebody else is taking."""
+    places = [place for place, each in enumerate(judged) if each.letter.id in taken]
+    if len(places) == len(judged):
+        return call
+    return replace(
+        call,
+        tasks=[call.tasks[place] for place in places],
+        lanes=[call.lanes[place] for place in places],
+        ids=[call.ids[place] for place in places],
+    )
+
+
+async def _run(connection: asyncpg.Connection, statement: Statement, **parameters: object) -> list[asyncpg.Record]:
+    rows: list[asyncpg.Record] = await connection.fetch(statement.sql, *statement.arguments(parameters), timeout=10.0)
+    return rows
+
+
+async def _take(connection: asyncpg.Connection, judged: list[_Judged]) -> set[int]:
+    rows = await _run(
+        connection,
+        SQL["take"],
+        transactions=[each.letter.transaction for each in judged],
+        ids=[each.letter.id for each in judged],
+    )
+    return {row["id"] for row in rows}
+
+
+async def _note(
+    connection: asyncpg.Connection,
+    groups: list[list[_Judged]],
+    answers: list[list[Submission | None]],
+    refused: list[tuple[Letter, DuetimeError]],
+) -> None:
+    """Which tasks the letters became, and which were refused, also by an idempotency key of their own."""
+    noted: list[tuple[Letter, Submitted]] = []
+    for group, answer in zip(groups, answers, strict=True):
+        for each, submission in zip(group, answer, strict=True):
+            if isinstance(submission, Submitted):
+                noted.append((each.letter, submission))
+            elif submission is not None:
+                refused.append((each.letter, submission))
+    if noted:
+        await _run(
+            connection,
+            SQL["note_tasks"],
+            tenants=[letter.tenant for letter, _ in noted],
+            keys=[key_of(letter.id) for letter, _ in noted],
+            tasks=[submission.id for _, submission in noted],
+        )
+    if refused:
+        await _run(
+            connection,
+            SQL["refuse"],
+            tenants=[letter.tenant for letter, _ in refused],
+            ids=[letter.id for letter, _ in refused],
+            bodies=[letter.body for letter, _ in refused],
+            written_ats=[letter.written_at for letter, _ in refused],
+            codes=[error.code for _, error in refused],
+            details=[error.detail.replace("\0", "") for _, error in refused],
+            errors=[msgspec.json.encode(error.errors) for _, error in refused],
+        )
+        log.info("rows of the outbox refused", count=len(refused))

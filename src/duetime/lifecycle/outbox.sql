@@ -1,0 +1,81 @@
+-- name: read_visible
+-- What transactions in `running` wrote, and what lies behind the place `from` (transaction and id):
+-- all of it behind the place `after`.  One row of NULL if there is nothing.
+-- Index: outbox_pkey (transaction, id).  Each part has one condition to begin at, because a scan
+--        that begins at the lesser of two would read what was relayed long ago and cannot be
+--        vacuumed while somebody's transaction stays open.
+SELECT seen.snapshot::text AS snapshot, written.*
+  FROM (SELECT pg_current_snapshot() AS snapshot) AS seen
+  LEFT JOIN LATERAL (
+       (SELECT transaction, id, tenant, body, written_at
+          FROM outbox
+         WHERE transaction = ANY(@running::bigint[])
+           AND (transaction <> @after_transaction::bigint OR id > @after_id::bigint)
+         ORDER BY transaction, id
+         LIMIT @limit::int)
+        UNION ALL
+       (SELECT transaction, id, tenant, body, written_at
+          FROM outbox
+         WHERE (transaction, id) > (@from_transaction::bigint, @from_id::bigint)
+         ORDER BY transaction, id
+         LIMIT @limit::int)) AS written ON true
+ ORDER BY written.transaction, written.id
+ LIMIT @limit::int;
+
+-- name: take
+-- Take rows out, for tasks that are stored in the same transaction.
+-- Locks: the rows, without those that another relay is taking.
+-- Index: outbox_pkey (transaction, id).
+WITH picked AS MATERIALIZED (
+    SELECT outbox.transaction, outbox.id
+      FROM unnest(@transactions::bigint[], @ids::bigint[]) AS asked (transaction, id)
+      JOIN outbox
+        ON outbox.transaction = asked.transaction
+       AND outbox.id = asked.id
+     ORDER BY outbox.transaction, outbox.id
+       FOR UPDATE OF outbox SKIP LOCKED
+)
+DELETE FROM outbox
+ USING picked
+ WHERE outbox.transaction = picked.transaction
+   AND outbox.id = picked.id
+RETURNING outbox.id;
+
+-- name: note_tasks
+-- Which task a number in the outbox became, under the key `outbox:<number>`, for a day.
+INSERT INTO idempotency_key (tenant, key, task, fingerprint, expires_at)
+SELECT noted.tenant, noted.key, noted.task, '', clock_timestamp() + interval '1 day'
+  FROM unnest(@tenants::int[], @keys::text[], @tasks::uuid[]) AS noted (tenant, key, task)
+ ORDER BY noted.tenant, noted.key
+    ON CONFLICT (tenant, key) DO NOTHING;
+
+-- name: refuse
+INSERT INTO outbox_refused (tenant, id, body, written_at, code, detail, errors)
+SELECT refused.*
+  FROM unnest(@tenants::int[], @ids::bigint[], @bodies::bytea[], @written_ats::timestamptz[], @codes::text[],
+              @details::text[], @errors::bytea[]) AS refused;
+
+-- name: retry
+-- Let the relay judge it again, under the same number.
+WITH picked AS (
+    DELETE FROM outbox_refused
+     WHERE tenant = @tenant::int
+       AND id = @id::bigint
+ RETURNING id, tenant, body, written_at
+)
+INSERT INTO outbox (id, tenant, body, written_at)
+OVERRIDING SYSTEM VALUE
+SELECT id, tenant, body, written_at
+  FROM picked
+RETURNING id;
+
+-- name: delete_refused
+DELETE FROM outbox_refused
+ WHERE tenant = @tenant::int
+   AND id = @id::bigint
+RETURNING id;
+
+-- name: retire_refused
+-- Index: outbox_refused_at.
+DELETE FROM outbox_refused
+ WHERE refused_at < @before::timestamptz;

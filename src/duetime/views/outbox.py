@@ -1,0 +1,79 @@
+"""What became of what producers wrote into the outbox: refused ones, and where a number went."""
+
+import uuid
+from datetime import datetime
+from typing import Literal
+
+import asyncpg
+import msgspec
+from msgspec import Raw
+
+from duetime.database.pool import Database
+from duetime.database.statements import load
+from duetime.errors import FieldError
+from duetime.lifecycle.outbox import key_of
+
+_SQL = load(__package__, "outbox.sql")
+_decode_raw = msgspec.json.Decoder(Raw).decode
+_decode_errors = msgspec.json.Decoder(list[FieldError]).decode
+
+
+class RefusalView(msgspec.Struct, frozen=True):
+    """Why it could not become a task: what submitting it would have been answered with."""
+
+    code: str
+    detail: str
+    errors: list[FieldError]
+
+
+class RefusedView(msgspec.Struct, frozen=True):
+    """What a producer wrote, and why it is no task."""
+
+    id: int
+    #: As it was written.
+    body: Raw
+    written_at: datetime
+    refused_at: datetime
+    error: RefusalView
+
+
+class OutboxView(msgspec.Struct, frozen=True):
+    """What became of a number in the outbox."""
+
+    id: int
+    state: Literal["waiting", "accepted", "refused"]
+    #: The task's id, once it is accepted.
+    task: uuid.UUID | None = None
+    refused: RefusedView | None = None
+
+
+async def list_refused(database: Database, tenant: int, after: int, limit: int) -> list[RefusedView]:
+    rows = await database.run(_SQL["list_refused"], tenant=tenant, after=after, limit=limit)
+    return [_view(row) for row in rows]
+
+
+async def find_number(database: Database, tenant: int, number: int) -> OutboxView | None:
+    """None: the transaction has not committed, or it was accepted more than a day ago, or is not the tenant's."""
+    rows = await database.run(_SQL["find"], tenant=tenant, id=number, key=key_of(number))
+    if not rows:
+        return None
+    refused = await database.run(_SQL["get_refused"], tenant=tenant, id=number)
+    return OutboxView(number, rows[0]["state"], rows[0]["task"], _view(refused[0]) if refused else None)
+
+
+def _view(row: asyncpg.Record) -> RefusedView:
+    return RefusedView(
+        row["id"],
+        _shown(row["body"]),
+        row["written_at"],
+        row["refused_at"],
+        RefusalView(row["code"], row["detail"], _decode_errors(row["errors"])),
+    )
+
+
+def _shown(body: bytes) -> Raw:
+    """As JSON where it is; whoever may write the table itself can put anything there."""
+    try:
+        return _decode_raw(body)
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
+        return Raw(msgspec.json.encode(body.decode("utf-8", "replace")))
