@@ -1,0 +1,393 @@
+"""When a target that fails is left in peace, and how it gets its calls back: pure rules, no I/O.
+
+One `Breaker` is about one host as one tenant calls it.
+
+    closed ──── failures go on ────▶ open ── cool-down ──▶ half_open ── probes fail ──▶ open
+      │ ▲                                                     │ probes succeed
+      │ └──────── the rate has grown enough ──── closing ◀────┘
+      └── 429, 503 ──▶ slowed ── the rate has grown enough ──▶ closed
+
+Time is milliseconds of any clock; one that goes back stands still here.  An
+attempt is told of by `took`, and once more when it is over.  Ends of attempts
+that nobody told of are fine: what is in flight is never counted below zero.
+"""
+
+import random
+from typing import Literal, assert_never
+
+import msgspec
+
+from duetime.model.adaptive_rate import AdaptiveRate
+from duetime.model.breaker_config import DEFAULT, BreakerConfig
+from duetime.model.call_window import CallWindow
+
+State = Literal["closed", "slowed", "open", "half_open", "closing"]
+Verdict = Literal["ok", "failed", "overloaded"]
+Forced = Literal["open", "closed"]
+#: How a task that was taken is over: with a verdict, without one, or before its call was begun.
+Ending = Verdict | Literal["abandoned", "returned"]
+
+#: What is available where nothing is limited.
+FREE = 1_000_000
+
+
+class BreakerStatus(msgspec.Struct, frozen=True):
+    """What can be seen of a breaker; times are of the clock that it is told."""
+
+    host: str
+    state: State
+    reason: str
+    next_probe_ms: int | None
+    #: Calls that may start in a second; None: not limited; 0: none, or only probes.
+    allowed_rate: float | None
+    calls: int
+    failures: int
+    forced: Forced | None
+
+
+class Breaker:
+    __slots__ = (
+        "_chance",
+        "_config",
+        "_detail",
+        "_failing_since_ms",
+        "_forgiven_ms",
+        "_in_flight",
+        "_now_ms",
+        "_opened_ms",
+        "_openings",
+        "_passed",
+        "_probed_ms",
+        "_probing",
+        "_rate",
+        "_skew_ms",
+        "_state",
+        "_touched_ms",
+        "_until_ms",
+        "_why",
+        "_window",
+        "forced",
+    )
+
+    def __init__(self, now_ms: int, config: BreakerConfig = DEFAULT, chance: random.Random | None = None) -> None:
+        self._config = config
+        self._chance = chance or random.Random()
+        self._window = CallWindow(config.window_seconds, config.window_calls)
+        self.forced: Forced | None = None
+        self._state: State = "closed"
+        self._why = ""
+        self._detail = ""
+        self._now_ms = self._touched_ms = now_ms
+        self._skew_ms = 0
+        self._in_flight = 0
+        self._failing_since_ms: int | None = None
+        # Open: when it is probed.  Slowed: when its pause ends.
+        self._until_ms = now_ms
+        self._opened_ms: int | None = None
+        self._openings = 0
+        self._forgiven_ms = now_ms
+        self._probing = self._passed = 0
+        self._probed_ms = now_ms
+        self._rate: AdaptiveRate | None = None
+
+    # What may start
+
+    def available(self, now_ms: int) -> int:
+        """How many attempts may be started now."""
+        now = self._advance(now_ms)
+        if self.forced is not None:
+            return 0 if self.forced == "open" else FREE
+        match self._state:
+            case "closed":
+                return FREE
+            case "open":
+                return 0
+            case "half_open":
+                return max(0, self._config.probes - self._probing - self._passed)
+            case "slowed" | "closing":
+                return 0 if now < self._until_ms or self._rate is None else self._rate.tokens
+            case _:
+                assert_never(self._state)
+
+    def next_ms(self, now_ms: int) -> int | None:
+        """When `available` may rise by itself; None: only when something ends, or is forced."""
+        now = self._advance(now_ms)
+        if self.forced is not None or self._state == "closed":
+            return None
+        if self._state == "half_open":
+            return self._probed_ms + self._config.lost_ms - self._skew_ms if self._probing else None
+        if self._state == "open" or self._rate is None:
+            return self._until_ms - self._skew_ms
+        if now < self._until_ms and self._rate.tokens:
+            return self._until_ms - self._skew_ms
+        return self._rate.next_ms(now) - self._skew_ms
+
+    def took(self, n: int, now_ms: int) -> None:
+        """Attempts were started."""
+        self._touched_ms = now = self._advance(now_ms)
+        self._in_flight += n
+        if self._state == "half_open":
+            self._probing += n
+            self._probed_ms = now
+        elif self._rate is not None:
+            self._rate.take(n)
+
+    def gave_back(self, n: int, now_ms: int, *, started_ms: int | None = None) -> None:
+        """Attempts that were taken were not started after all."""
+        self._touched_ms = self._advance(now_ms)
+        known = min(n, self._in_flight)
+        self._in_flight -= known
+        if not self._is_stale(started_ms):
+            self._probing = max(0, self._probing - n)
+            if self._rate is not None:
+                self._rate.put_back(known)
+
+    def abandoned(self, now_ms: int, *, started_ms: int | None = None) -> None:
+        """An attempt ended without saying anything of its target."""
+        self._touched_ms = self._advance(now_ms)
+        self._in_flight = max(0, self._in_flight - 1)
+        if not self._is_stale(started_ms):
+            self._probing = max(0, self._probing - 1)
+
+    # What is learned
+
+    def ended(
+        self,
+        outcome: Verdict,
+        now_ms: int,
+        retry_after: float | None = None,
+        *,
+        detail: str = "",
+        started_ms: int | None = None,
+    ) -> None:
+        """An attempt ended, and this is what it says of its target.
+
+        With `started_ms` (by the same clock), what was started before the last
+        opening is told from what was started since: it says nothing new.
+        """
+        self._touched_ms = now = self._advance(now_ms)
+        if self._in_flight:
+            self._in_flight -= 1
+        if outcome == "ok" and self._state == "closed":
+            self._window.add(now, False)
+            if self._failing_since_ms is not None and not self._is_failing(self._config.min_calls):
+                self._failing_since_ms = None
+            return
+        is_stale = self._is_stale(started_ms)
+        if not is_stale:
+            self._probing = max(0, self._probing - 1)
+        if outcome != "ok":
+            self._detail = detail or outcome
+        if self._state == "open":
+            self._until_ms = max(self._until_ms, now + self._pause_ms(retry_after))
+        elif not is_stale:
+            self._learn(outcome, now, retry_after, started_ms)
+
+    def _learn(self, outcome: Verdict, now: int, retry_after: float | None, started_ms: int | None) -> None:
+        if self._state == "half_open":
+            if outcome != "ok":
+                why = f"cool-down {self._openings} ended with a probe that failed: {self._detail}"
+                self._open(now, why, retry_after)
+                return
+            self._passed += 1
+            if self._passed >= self._config.probes:
+                self._begin_closing(now)
+            return
+        self._window.add(now, outcome != "ok")
+        if outcome == "ok":
+            self._grow(now)
+        elif self.forced is None:
+            if outcome == "overloaded":
+                self._slow(now, retry_after, started_ms)
+            self._judge(now)
+
+    def _judge(self, now: int) -> None:
+        """Open it if failures go on."""
+        is_closing = self._state == "closing"
+        if not self._is_failing(self._config.closing_min_calls if is_closing else self._config.min_calls):
+            self._failing_since_ms = None
+        elif self._failing_since_ms is None and not is_closing:
+            self._failing_since_ms = now
+        elif is_closing or now - (self._failing_since_ms or 0) >= self._config.sustained_ms:
+            window = self._window
+            counts = f"{window.failures} of {window.calls} calls failed in the last {window.seconds(now)} s"
+            self._open(now, f"{counts}; the last: {self._detail}", None)
+
+    def _is_failing(self, min_calls: int) -> bool:
+        window = self._window
+        return window.calls >= min_calls and window.failures >= self._config.failure_share * window.calls
+
+    # From state to state
+
+    def _open(self, now: int, why: str, retry_after: float | None) -> None:
+        config = self._config
+        if self._state in ("closed", "slowed") and now >= self._forgiven_ms:
+            self._openings = 0
+        cool_down = min(config.first_cool_down_ms * 2 ** min(self._openings, 20), config.max_cool_down_ms)
+        spread = 1.0 + config.jitter * (2.0 * self._chance.random() - 1.0)
+        self._openings += 1
+        self._state, self._why = "open", why
+        self._rate = None
+        self._opened_ms = now
+        self._until_ms = max(self._until_ms, now + max(1, int(cool_down * spread), self._pause_ms(retry_after)))
+        self._failing_since_ms = None
+        self._probing = self._passed = 0
+
+    def _begin_probing(self, now: int) -> None:
+        self._state = "half_open"
+        self._rate = None
+        self._probing = self._passed = 0
+        self._probed_ms = self._until_ms = now
+
+    def _begin_closing(self, now: int) -> None:
+        self._state = "closing"
+        self._why = f"{self._config.probes} probes succeeded after this: {self._why}"
+        self._window.clear()
+        self._rate = AdaptiveRate(self._config, self._config.closing_rate, now)
+
+    def _slow(self, now: int, retry_after: float | None, started_ms: int | None) -> None:
+        """The target says that it is too much: less at once, and nothing until it wants more."""
+        config = self._config
+        if self._rate is None:
+            self._rate = AdaptiveRate(config, max(config.lowest_rate, self._window.rate(now) * config.decrease), now)
+            is_less = True
+        else:
+            is_less = self._rate.decrease(now, None if started_ms is None else started_ms + self._skew_ms)
+        if is_less:
+            # Being slowed is given its time to help before the target is taken for broken.
+            self._failing_since_ms = None
+        self._state, self._why = "slowed", f"it is overloaded: {self._detail}"
+        pause_ms = self._pause_ms(retry_after)
+        if pause_ms:
+            self._why += f", and asked for a pause of {pause_ms / 1000:g} s"
+            self._until_ms = max(self._until_ms, now + pause_ms)
+            self._rate.rest(self._until_ms)
+
+    def _grow(self, now: int) -> None:
+        """Success raises the rate, except of what was under way when a pause began."""
+        if self._rate is None or now < self._until_ms:
+            return
+        config = self._config
+        doubles_ms = config.closing_doubles_ms if self._state == "closing" else config.slowed_doubles_ms
+        if self._rate.grow(now, doubles_ms):
+            self._close(now)
+
+    def _close(self, now: int) -> None:
+        self._state, self._why = "closed", ""
+        self._until_ms = now
+        self._forgiven_ms = now + self._config.forgive_ms
+        self._failing_since_ms = self._rate = None
+
+    def force(self, state: Forced | None, now_ms: int) -> None:
+        """Hold it open or closed whatever happens; None: it decides by itself again.
+
+        After being held open it begins with probes, after being held closed anew.
+        """
+        now = self._advance(now_ms)
+        if state == self.forced:
+            return
+        before, self.forced = self.forced, state
+        if state == "open":
+            self._opened_ms = now
+        elif state is None and before == "open":
+            self._why = "it was held open by hand"
+            self._begin_probing(now)
+        elif state is None:
+            self._window.clear()
+            self._openings = 0
+            self._close(now)
+
+    # What is seen
+
+    @property
+    def state(self) -> State:
+        """As of the last call that told the time."""
+        return self._state if self.forced is None else self.forced
+
+    @property
+    def reason(self) -> str:
+        """Why it is as it is, a sentence; empty where nothing is limited."""
+        if self.forced is not None:
+            return f"it is held {self.forced} by hand"
+        match self._state:
+            case "closed":
+                return ""
+            case "open":
+                return self._why
+            case "half_open":
+                return f"probes are let through, {self._config.probes} in all, after this: {self._why}"
+            case "closing" | "slowed":
+                return self._why
+            case _:
+                assert_never(self._state)
+
+    @property
+    def next_probe_ms(self) -> int | None:
+        """When calls are let through again, if nothing is let through now."""
+        is_paused = self._state in ("slowed", "closing") and self._now_ms < self._until_ms
+        if self.forced is None and (self._state == "open" or is_paused):
+            return self._until_ms - self._skew_ms
+        return None
+
+    @property
+    def in_flight(self) -> int:
+        return self._in_flight
+
+    def status(self, host: str, now_ms: int) -> BreakerStatus:
+        now = self._advance(now_ms)
+        self._window.trim(now)
+        rate: float | None = None
+        if self.state in ("open", "half_open") or self.next_probe_ms is not None:
+            rate = 0.0
+        elif self._rate is not None and self.forced is None:
+            rate = round(self._rate.value, 2)
+        return BreakerStatus(
+            host,
+            self.state,
+            self.reason,
+            self.next_probe_ms,
+            rate,
+            self._window.calls,
+            self._window.failures,
+            self.forced,
+        )
+
+    def is_idle(self, now_ms: int) -> bool:
+        """Whether it can be forgotten: a new one would do the same."""
+        now = self._advance(now_ms)
+        if self.forced is not None or (self._state == "open" and now < self._until_ms):
+            return False
+        if now - self._touched_ms >= self._config.forget_ms:
+            return True
+        self._window.trim(now)
+        is_fresh = self._state == "closed" and not (self._openings and now < self._forgiven_ms)
+        return is_fresh and not self._in_flight and not self._window.calls
+
+    # Time
+
+    def _advance(self, now_ms: int) -> int:
+        """Time that never goes back; what time alone changes has changed by then."""
+        now = now_ms + self._skew_ms
+        if now < self._now_ms:
+            self._skew_ms += self._now_ms - now
+            now = self._now_ms
+        self._now_ms = now
+        if self._state == "closed":
+            return now
+        if self._state == "open":
+            if now >= self._until_ms and self.forced is None:
+                self._begin_probing(now)
+        elif self._state == "half_open":
+            if self._probing and now - self._probed_ms >= self._config.lost_ms:
+                self._probing = 0
+        elif self._rate is not None:
+            self._rate.fill(now)
+        return now
+
+    def _is_stale(self, started_ms: int | None) -> bool:
+        return started_ms is not None and self._opened_ms is not None and started_ms + self._skew_ms < self._opened_ms
+
+    def _pause_ms(self, retry_after: float | None) -> int:
+        if retry_after is None or not retry_after > 0:
+            return 0
+        return int(min(retry_after * 1000, self._config.max_pause_ms))
