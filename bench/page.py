@@ -11,7 +11,9 @@ _FOLDERS = re.compile(r"(?<![\w.:/-])/(?:[\w.@+-]+/)+")
 class Page:
     """Paragraphs, tables and plots, in the order in which they were added."""
 
-    def __init__(self) -> None:
+    def __init__(self, plots: str = "benchmarks") -> None:
+        #: The folder of the plots, beside the page.
+        self._folder = plots
         self._parts: list[str] = []
         self._plots: dict[str, str] = {}
 
@@ -20,7 +22,7 @@ class Page:
 
     def draw(self, name: str, title: str, plot: str) -> None:
         self._plots[name] = plot
-        self._parts.append(f"![{title}](benchmarks/{name}.svg)")
+        self._parts.append(f"![{title}]({self._folder}/{name}.svg)")
 
     def save(self, folder: Path, name: str) -> None:
         """NAME.md, and the plots in a folder NAME that holds nothing else."""

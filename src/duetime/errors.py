@@ -4,6 +4,8 @@ DuetimeError
 ├── InvalidInput           422  the request is understood and wrong; names the fields
 ├── MalformedBody          400  not JSON, or cut off
 ├── TooLarge               413
+├── HeadTooLarge           431
+├── TooSlow                408  the request did not arrive in time
 ├── Unauthorized           401
 ├── Forbidden              403
 ├── NotFound               404
@@ -60,6 +62,14 @@ class MalformedBody(DuetimeError):
 
 class TooLarge(DuetimeError):
     code, status, title = "too_large", 413, "Too large"
+
+
+class HeadTooLarge(DuetimeError):
+    code, status, title = "head_too_large", 431, "The head of the request is too large"
+
+
+class TooSlow(DuetimeError):
+    code, status, title = "too_slow", 408, "The request took too long to arrive"
 
 
 class Unauthorized(DuetimeError):

@@ -4,6 +4,10 @@ uvicorn writes the head and the body of an answer apart: two system calls, and
 two packets that wake the client twice.  And it makes a scope, an event and a
 task for each request, which costs more than storing a single task; so those
 are read here as a whole and offered to the express (`express.py`) first.
+
+A client has to send what it began: uvicorn knows no bounds on the size of a head
+nor on the time that a request takes to arrive, so one tenant could hold memory
+and connections for ever.
 """
 
 import asyncio
@@ -13,9 +17,15 @@ from typing import Any, Protocol
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from duetime.api import express
-from duetime.api.http import Answer
+from duetime.api.http import PROBLEM_JSON, Answer, encode
+from duetime.api.problems import problem_of
+from duetime.errors import DuetimeError, HeadTooLarge, TooSlow
 
 _INTERIM = b"HTTP/1.1 100 "
+MAX_HEAD_BYTES = 64 * 1024
+#: A request has this long to arrive, and a second more for so many bytes that did.
+ARRIVE_SECONDS = 20.0
+BYTES_PER_SECOND = 16 * 1024
 
 
 class Serving(Protocol):
@@ -36,12 +46,85 @@ class DuetimeProtocol(HttpToolsProtocol):
     _kept: list[bytes] | None = None
     _kept_size = 0
     _plain_transport: asyncio.Transport
+    #: The head of a request has come, and its end has not.
+    _is_in_body = False
+    #: A head or a request was completed by what came last.
+    _has_advanced = False
+    #: Bytes of a head that is not complete, and of all of a request that is not.
+    _head_size = 0
+    _size = 0
+    _since = 0.0
+    _arriving: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._plain_transport = transport
         super().connection_made(_JoiningTransport(transport, self.loop))  # type: ignore[arg-type]
+        self._expect_rest()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._is_here()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._has_advanced = False
+        super().data_received(data)
+        if self._has_advanced and not self._is_in_body:
+            # Most requests come in one piece and never get here with a timer.
+            if self._arriving is not None:
+                self._is_here()
+            return
+        if self._arriving is None:
+            self._expect_rest()
+        elif not self._size:
+            self._since = self.loop.time()
+        self._size += len(data)
+        if self._is_in_body:
+            self._head_size = 0
+        else:
+            self._head_size += len(data)
+            if self._head_size > MAX_HEAD_BYTES:
+                self._refuse(HeadTooLarge(f"the line and headers of a request have at most {MAX_HEAD_BYTES:,} bytes"))
+
+    def _expect_rest(self) -> None:
+        self._since = self.loop.time()
+        self._arriving = self.loop.call_later(ARRIVE_SECONDS, self._look)
+
+    def _is_here(self) -> None:
+        self._size = self._head_size = 0
+        if self._arriving is not None:
+            self._arriving.cancel()
+            self._arriving = None
+
+    def _look(self) -> None:
+        """Whether the rest of the request has had its time."""
+        left = self._since + ARRIVE_SECONDS + self._size / BYTES_PER_SECOND - self.loop.time()
+        # Not while it is us who do not read.
+        if left > 0 or self.flow.read_paused or self._is_behind():
+            self._arriving = self.loop.call_later(max(left, ARRIVE_SECONDS / 4), self._look)
+        else:
+            self._arriving = None
+            self._refuse(TooSlow(f"a request has {ARRIVE_SECONDS:.0f} s to arrive, and more the longer it is"))
+
+    def _is_behind(self) -> bool:
+        """The request before it is being answered."""
+        return bool(self.pipeline) or (
+            not self._is_in_body and self.cycle is not None and not self.cycle.response_complete
+        )
+
+    def _refuse(self, error: DuetimeError) -> None:
+        """Say why, where something of a request came and nothing of its answer went, and close."""
+        is_answered = self.cycle is not None and self._is_in_body and self._kept is None and self.cycle.response_started
+        is_heard = self._size > 0 and not is_answered and not self._is_behind()
+        self._is_here()
+        if self._plain_transport.is_closing():
+            return
+        if is_heard and hasattr(self.app, "render"):
+            answer = Answer(error.status, encode(problem_of(error)), PROBLEM_JSON)
+            self._plain_transport.write(self.app.render(answer, keep_alive=False))
+        self._plain_transport.close()
 
     def on_headers_complete(self) -> None:
+        self._is_in_body = self._has_advanced = True
         if self.url == express.PATH and self.parser.get_method() == express.METHOD and self._is_free():
             self._kept, self._kept_size = [], 0
         else:
@@ -62,6 +145,7 @@ class DuetimeProtocol(HttpToolsProtocol):
             self._go_the_long_way()
 
     def on_message_complete(self) -> None:
+        self._is_in_body, self._has_advanced = False, True
         if self._kept is not None:
             cycle = _ShortCycle(self, self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive())
             if self.app.express.take(self.headers, b"".join(self._kept), cycle.finish):

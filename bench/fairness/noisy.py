@@ -1,0 +1,116 @@
+"""1: a tenant that submits 200,000 tasks at once, beside nine that submit one a second each."""
+
+import asyncio
+import time
+
+from bench.fairness.outcome import Options, Outcome, say
+from bench.fairness.place import Place, open_place
+from bench.fairness.records import Start, percentile
+from bench.plots import Bar, draw_bars
+
+QUIET = 9
+NOISY = 0
+METHOD = """One tenant, A, submits 200,000 tasks at once, from a process of its own; B to J submit one task a second
+each. Their lag is the time from just before the call of `POST /v1/tasks` until their task has begun. Three runs on
+one node: B to J alone (the empty system), A alone (what it gets done with everything for itself, from its first
+start to its last), and all together. *push*: tasks are calls to HTTP targets, a host for each tenant, so all
+tenants compete for the executor. *pull*: each tenant has a worker of its own."""
+
+
+async def run(options: Options) -> Outcome:
+    outcome = Outcome(1, "A tenant with 200,000 tasks beside nine quiet ones", METHOD)
+    for is_push in (True, False):
+        async with open_place(options.processes) as place:
+            await _measure(place, outcome, is_push, options.is_quick)
+    return outcome
+
+
+async def _measure(place: Place, outcome: Outcome, is_push: bool, is_quick: bool) -> None:
+    way = "push" if is_push else "pull"
+    tasks = await _prepare(place, is_push)
+    count, seconds = (10_000, 10) if is_quick else (200_000, 60)
+    say(f"{way}: B to J alone for {seconds} s")
+    empty = await _submit_quietly(place, tasks, seconds)
+    say(f"{way}: A alone, {count:,} tasks")
+    alone = await _flood(place, tasks, count, is_beside=False)
+    say(f"{way}: all of them")
+    before = len(place.call_seconds)
+    together = await _flood(place, tasks, count, is_beside=True)
+    calls = place.call_seconds[before:]
+    lags = [start.lag_ms for start in together if start.who != NOISY]
+    empty_lags = [start.lag_ms for start in empty]
+    p99, empty_p99 = percentile(lags, 0.99), percentile(empty_lags, 0.99)
+    outcome.tell(f"{way}: p99 lag of B to J on an empty system", empty_p99, " ms")
+    outcome.ask(f"{way}: p99 lag of B to J beside A, in terms of that", p99 / empty_p99, " times", most=3.0)
+    outcome.ask(f"{way}: p99 lag of B to J beside A", p99, " ms", most=250.0)
+    outcome.tell(f"{way}: of that, p99 of the call that submits", 1000 * percentile(calls, 0.99), " ms")
+    outcome.tell(f"{way}: tasks a second of A alone", _rate(alone))
+    outcome.ask(f"{way}: tasks a second of all, of that", 100 * _rate(together) / _rate(alone), " %", least=90.0)
+    bars = [
+        Bar("empty, p50 and p99", percentile(empty_lags, 0.5), f"{empty_p99:.1f} ms", behind=empty_p99),
+        Bar("beside A, p50 and p99", percentile(lags, 0.5), f"{p99:.1f} ms", is_ours=True, behind=p99),
+    ]
+    subtitle = f"ms from submission to start, {way}; A has {count:,} tasks waiting"
+    outcome.plots.append(
+        (f"noisy-{way}", "Lag of nine quiet tenants", draw_bars("Lag of nine quiet tenants", subtitle, bars))
+    )
+
+
+async def _prepare(place: Place, is_push: bool) -> list[dict[str, object]]:
+    """A tenant for each, named by its number, and its task."""
+    names = [f"tenant-{who}" for who in range(QUIET + 1)]
+    for name in names:
+        await place.make_tenant(name)
+    if is_push:
+        urls = await place.run_target(len(names))
+        return [{"type": "bench", "payload": {"who": who}, "target": {"url": url}} for who, url in enumerate(urls)]
+    await place.run_hands([await place.make_key(name) for name in names], concurrency=1_000)
+    return [{"type": "bench", "payload": {"who": who}} for who in range(len(names))]
+
+
+async def _submit_quietly(place: Place, tasks: list[dict[str, object]], seconds: float) -> list[Start]:
+    """One a second for each quiet tenant, evenly over the second."""
+    sent = 0
+    async with asyncio.TaskGroup() as group:
+        began = time.monotonic()
+        while (at := sent / QUIET) < seconds:
+            await asyncio.sleep(began + at - time.monotonic())
+            group.create_task(_submit_one(place, tasks, 1 + sent % QUIET))
+            sent += 1
+    return await place.until(lambda starts: len(starts) >= sent, 60.0)
+
+
+async def _submit_one(place: Place, tasks: list[dict[str, object]], who: int) -> None:
+    await place.submit(f"tenant-{who}", {**tasks[who], "payload": {"who": who, "at": time.time()}})
+
+
+async def _flood(place: Place, tasks: list[dict[str, object]], count: int, *, is_beside: bool) -> list[Start]:
+    """A's tasks until all have begun; B to J go on beside them until then."""
+    flood = place.flood("tenant-0", tasks[NOISY], count)
+    sent = 0
+
+    async def submit_beside() -> None:
+        nonlocal sent
+        began = time.monotonic()
+        async with asyncio.TaskGroup() as group:
+            while True:
+                await asyncio.sleep(began + sent / QUIET - time.monotonic())
+                group.create_task(_submit_one(place, tasks, 1 + sent % QUIET))
+                sent += 1
+
+    beside = asyncio.create_task(submit_beside()) if is_beside else None
+    try:
+        starts = await place.until(lambda starts: sum(start.who == NOISY for start in starts) >= count, 600.0)
+        await flood.wait(60.0)
+    finally:
+        if beside is not None:
+            beside.cancel()
+            await asyncio.gather(beside, return_exceptions=True)
+    return starts
+
+
+def _rate(starts: list[Start]) -> float:
+    """From the first start of A to its last."""
+    times = [start.began_at for start in starts if start.who == NOISY]
+    first, last = min(times), max(times)
+    return sum(first <= start.began_at <= last for start in starts) / (last - first)

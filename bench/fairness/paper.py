@@ -1,0 +1,56 @@
+"""The page: what was asked for and seen, with the machine, the versions and the commit."""
+
+import platform
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+from bench.fairness.outcome import Outcome
+from bench.page import Page, cell, table
+from bench.results import Machine, read_commit
+
+NAME = "fairness"
+_ROOT = Path(__file__).parents[2]
+_HEAD = """# Fairness, measured
+
+What [tenancy](tenancy.md) promises, on a real node with an embedded PostgreSQL, real workers and real HTTP targets, all
+on one machine.  Written by `python -m bench.fairness`; every figure is of one run."""
+
+
+def write(outcomes: Sequence[Outcome], folder: Path, *, is_quick: bool) -> None:
+    page = Page(NAME)
+    page.add(_HEAD)
+    page.add(_circumstances(is_quick))
+    for outcome in outcomes:
+        page.add(f"## {outcome.number}. {outcome.title}")
+        page.add(outcome.method)
+        if outcome.error:
+            page.add(f"It could not be measured: {cell(outcome.error)}")
+        if outcome.figures:
+            page.add(
+                table(
+                    ["figure", "asked for", "seen", ""], [_row(outcome, place) for place in range(len(outcome.figures))]
+                )
+            )
+        for name, title, plot in outcome.plots:
+            page.draw(name, title, plot)
+    page.save(folder, NAME)
+
+
+def _row(outcome: Outcome, place: int) -> list[str]:
+    figure = outcome.figures[place]
+    return [figure.name, figure.asked or "–", figure.seen, figure.verdict]
+
+
+def _circumstances(is_quick: bool) -> str:
+    machine = Machine.here()
+    commit, is_dirty = read_commit(_ROOT)
+    lines = [
+        f"- {datetime.now(UTC):%Y-%m-%d}, commit {commit[:12] or 'unknown'}{' with changes' if is_dirty else ''}",
+        f"- {machine.cores} cores ({machine.cpu}), {machine.memory_gb:g} GB, {machine.system}, Linux {machine.kernel}",
+        f"- duetime {version('duetime')}, Python {platform.python_version()}",
+    ]
+    if is_quick:
+        lines.append("- `--quick`: shortened, good for trying it out and not for judging")
+    return "\n".join(lines)

@@ -1,0 +1,168 @@
+"""Where a scenario takes place: a node with its own PostgreSQL, and the programs around it.
+
+The key of the node is an admin's, so one key submits for every tenant.  All of it
+ends with the `async with`.
+"""
+
+import asyncio
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import asyncpg
+import msgspec
+
+from bench.fairness.flood import Order
+from bench.fairness.records import Start, Starts
+from bench.node import NodeProcess
+from bench.processes import BenchError, Child, following
+from duetime.database.embedded import find_free_port
+
+_ROOT = Path(__file__).parents[2]
+_READY_SECONDS = 60.0
+_LOOK_SECONDS = 0.05
+#: A scenario in which nothing is begun for so long has failed.
+STALL_SECONDS = 30.0
+
+
+class Place:
+    def __init__(self, folder: Path, node: NodeProcess, session: aiohttp.ClientSession) -> None:
+        self.folder = folder
+        self.node = node
+        self._session = session
+        self.file = folder / "starts"
+        self.children: list[Child] = []
+        #: How long each submission of one task took.
+        self.call_seconds: list[float] = []
+        self._floods = 0
+        self._starts = Starts(self.file)
+
+    # The API
+
+    async def call(self, method: str, path: str, body: object = None, tenant: str = "default") -> Any:
+        """What it answers; anything but success is a BenchError."""
+        headers = {"Duetime-Tenant": tenant, "Content-Type": "application/json"}
+        data = None if body is None else msgspec.json.encode(body)
+        async with self._session.request(method, self.node.url + path, data=data, headers=headers) as answer:
+            told = await answer.read()
+            if answer.status >= 300:
+                raise BenchError(f"{method} {path} answered {answer.status}: {told.decode(errors='replace')[:300]}")
+        return msgspec.json.decode(told) if told else None
+
+    async def make_tenant(self, name: str, weight: int = 1) -> None:
+        await self.call("PUT", f"/v1/tenants/{name}", {"weight": weight})
+
+    async def make_key(self, tenant: str) -> str:
+        """The key of a worker."""
+        answer = await self.call("POST", "/v1/keys", {"role": "worker"}, tenant)
+        return str(answer["key"])
+
+    async def submit(self, tenant: str, task: dict[str, object]) -> None:
+        began = time.monotonic()
+        await self.call("POST", "/v1/tasks", task, tenant)
+        self.call_seconds.append(time.monotonic() - began)
+
+    # Programs beside it
+
+    async def run_target(self, hosts: int = 1, delay: float = 0.0) -> list[str]:
+        """A target on so many ports; their addresses."""
+        ports = [find_free_port() for _ in range(hosts)]
+        await self.start_program("target", self.file, delay, *ports)
+        return [f"http://127.0.0.1:{port}/" for port in ports]
+
+    async def run_hands(self, keys: list[str], concurrency: int) -> None:
+        await self.start_program("hands", self.file, self.node.url, concurrency, *keys)
+
+    async def start_program(self, program: str, *words: object, name: str | None = None) -> Child:
+        """One of this folder's, once it is ready."""
+        child = self._start(program, name or program, *words)
+        await child.wait_for_line("ready", _READY_SECONDS)
+        return child
+
+    def _start(self, program: str, name: str, *words: object) -> Child:
+        command = [sys.executable, "-m", f"bench.fairness.{program}", *map(str, words)]
+        child = Child(name, command, folder=self.folder, cwd=_ROOT)
+        self.children.append(child)
+        return child
+
+    def flood(self, tenant: str, task: dict[str, object], count: int, rate: float | None = None) -> Child:
+        """Submit so many from a process of its own; wait for it with `Child.wait`."""
+        self._floods += 1
+        order = Order(self.node.url, self.node.key, tenant, task, count, rate)
+        return self._start("flood", f"flood-{self._floods}", msgspec.json.encode(order).decode())
+
+    # What was begun
+
+    def new_starts(self) -> list[Start]:
+        """Starts that were noted since the last look."""
+        return self._starts.read()
+
+    async def until(self, is_over: Callable[[list[Start]], bool], seconds: float) -> list[Start]:
+        """Gather starts until they are enough; too long, or nothing for a while, is a BenchError."""
+        starts: list[Start] = []
+        deadline, moved_at = time.monotonic() + seconds, time.monotonic()
+        while not is_over(starts):
+            await asyncio.sleep(_LOOK_SECONDS)
+            new = self.new_starts()
+            starts += new
+            now = time.monotonic()
+            moved_at = now if new else moved_at
+            if now > deadline or now - moved_at > STALL_SECONDS:
+                raise BenchError(f"{len(starts):,} tasks were begun, and then it took too long")
+        return starts
+
+    async def gather(self, seconds: float) -> list[Start]:
+        """What is begun within the time."""
+        starts: list[Start] = []
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            await asyncio.sleep(min(left, 0.5))
+            starts += self.new_starts()
+        return starts
+
+    # The database
+
+    @asynccontextmanager
+    async def database(self) -> AsyncIterator[asyncpg.Connection]:
+        lines = (self.node.data / "postgres" / "postmaster.pid").read_text().splitlines()
+        password = (self.node.data / "password").read_text().strip()
+        connection = await asyncpg.connect(
+            f"postgres://duetime:{password}@127.0.0.1:{lines[3]}/duetime", timeout=10.0, command_timeout=120.0
+        )
+        try:
+            yield connection
+        finally:
+            await connection.close(timeout=5.0)
+
+
+@asynccontextmanager
+async def open_place(processes: int | None = None, **settings: int) -> AsyncIterator[Place]:
+    """A node with these settings, on nothing that was there before."""
+    with tempfile.TemporaryDirectory(prefix="duetime-fairness-") as name:
+        folder = Path(name)
+        file = folder / "settings.toml"
+        file.write_text("".join(f"{each} = {value}\n" for each, value in settings.items()))
+        node = NodeProcess(
+            folder / "node",
+            arguments=("--config", str(file), "--processes", str(processes or 1)),
+            python=tuple(following(sys.executable)),
+        )
+        place: Place | None = None
+        try:
+            node.start()
+            timeout = aiohttp.ClientTimeout(total=60.0)
+            connector = aiohttp.TCPConnector(limit=100)
+            headers = {"Authorization": f"Bearer {node.key}"}
+            async with aiohttp.ClientSession(headers=headers, timeout=timeout, connector=connector) as session:
+                place = Place(folder, node, session)
+                yield place
+        finally:
+            for child in reversed(place.children if place is not None else []):
+                child.kill()
+            if node.is_running:
+                node.stop()
