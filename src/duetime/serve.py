@@ -108,7 +108,9 @@ class Node:
         self.feeder = Feeder(database, self.lanes, self.onward)
         self.submitter = Submitter(database, self.lanes, self.partitions, self._wake, desk=self.feeder)
         is_sharing = sharing is not None or config.redis_url is not None
-        self.allowance = Allowance(open_budgets(database, config.redis_url) if is_sharing else None)
+        budgets = open_budgets(database, config.redis_url) if is_sharing else None
+        self.feeder.budgets = budgets
+        self.allowance = Allowance(budgets)
         self.admission = Admission(self.allowance, WaitingRoom(partial(count_waiting, database)))
         self.steering = Steering(database, self.partitions, self._wake)
         self.onward.on_ended = self.steering.on_ended = self._ended
@@ -326,6 +328,8 @@ class Node:
         self.feeder.rule(rules.weights, rules.suspended)
         self.admission.rule(rules.quotas)
         self.submitter.spread = rules.spread
+        if self.shared is not None:
+            self.shared.share(rules.spread)
         await self.types.refresh()
         await self.limits.refresh()
         limited = (id(rules), self.types.change, self.limits.change)

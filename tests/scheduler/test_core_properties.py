@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 from asks import NOW, ask_for, key_of, wake_of
 from duetime.ids import SHARDS, due_ms_of
 from duetime.model.task import Kind, LaneKey, PriorityClass
-from duetime.scheduler.core import CLASS_SHARES, MAX_ROWS_PER_CLAIM, Ask, Core, Plan
+from duetime.scheduler.core import MAX_ROWS_PER_CLAIM, Core
+from duetime.scheduler.plan import Ask, Plan
+from duetime.scheduler.shares import CLASS_SHARES
 
 QUICK = settings(max_examples=40, deadline=None)
 LONG = settings(max_examples=25, deadline=None)

@@ -3,10 +3,12 @@
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 
 import pytest
 
 from duetime.admin.invariants import check_invariants
+from duetime.budgets.postgres import PostgresBudgets
 from duetime.database.pool import Database
 from duetime.lifecycle import lanes as lanes_module
 from duetime.model.limits import Limits, TypeLimits
@@ -234,6 +236,36 @@ async def test_a_strict_cap_holds_between_two_feeders_of_one_lane(engine: Engine
                 assert len(got) <= 3
                 await engine.settle(got)
                 done += len(got)
+    finally:
+        await other.stop()
+
+
+async def test_two_feeders_of_a_spread_tenant_share_its_rate_and_its_cap(engine: Engine, feeder: Feeder) -> None:
+    book = Book(tenants={engine.tenant: Limits(rate=40, burst=5)}, queues={(engine.tenant, "q"): Limits(max_running=2)})
+    other = Feeder(engine.database, engine.lanes, engine.onward)
+    for each in (feeder, other):
+        each.budgets = PostgresBudgets(engine.database)
+        each.share({engine.tenant: 2})
+        await each.limit(book)
+    await other.start()
+    try:
+        await engine.submit(100)
+        loop, started = asyncio.get_running_loop(), 0
+        began = loop.time()
+        while loop.time() < began + 1.0:
+            leases = await asyncio.gather(
+                lease(engine, feeder, room=5, wait=0.1), lease(engine, other, room=5, wait=0.1)
+            )
+            started += sum(len(each) for each in leases)
+        # A bucket that is new begins with a second's worth.
+        assert 0 < started <= 40 * (loop.time() - began) + 40 + 5
+
+        await feeder.limit(Book(queues=book.queues))
+        await other.limit(Book(queues=book.queues))
+        await engine.submit(10, queue="q")
+        asks = [replace(await ask_of(engine, 5), queues=frozenset({"q"})) for _ in range(2)]
+        first, second = await asyncio.gather(feeder.lease(asks[0], 0.5), other.lease(asks[1], 0.5))
+        assert 1 <= len(first) + len(second) <= 2
     finally:
         await other.stop()
 

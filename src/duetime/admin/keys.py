@@ -111,19 +111,15 @@ async def rotate_key(
     rows = await database.run(_SQL["read_one"], tenant=tenant, key=key) if 0 < key < 1 << 31 else []
     if not rows or rows[0]["revoked_at"] is not None:
         raise NotFound(f"there is no valid key {key}")
-    old = _info(rows[0])
-    made = await create_key(
-        database,
-        tenant,
-        old.role,
-        name=old.name,
-        types=old.types,
-        queues=old.queues,
-        expires_at=old.expires_at,
-        by=by,
-    )
-    await database.run(_SQL["let_expire"], tenant=tenant, key=key, seconds=overlap_seconds, by=by)
-    return made
+    old, made = _info(rows[0]), mint_key()
+    parameters: dict[str, object] = {"tenant": tenant, "hash": hash_key(made), "hint": made[:8], "role": old.role}
+    parameters |= {"name": old.name, "types": old.types, "queues": old.queues, "expires_at": old.expires_at, "by": by}
+    ending: dict[str, object] = {"tenant": tenant, "key": key, "seconds": overlap_seconds, "by": by}
+    async with database.connection() as connection, connection.transaction():
+        # Both or neither: a key without its end would go on for good.
+        [row] = await connection.fetch(_SQL["make"].sql, *_SQL["make"].arguments(parameters))
+        await connection.fetch(_SQL["let_expire"].sql, *_SQL["let_expire"].arguments(ending))
+    return _info(row), made
 
 
 async def list_keys(database: Database, tenant: int) -> list[KeyInfo]:

@@ -3,6 +3,7 @@
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from duetime.database.pool import Database
 from duetime.database.statements import load
@@ -74,6 +75,10 @@ async def read_ended(database: Database, tasks: Sequence[uuid.UUID]) -> list[uui
     """Which of these run no more."""
     rows = await database.run(SQL["read_ended"], lanes=[lane_of(task) for task in tasks], tasks=list(tasks))
     return [row["task"] for row in rows]
+
+
+async def retire_places(database: Database, before: datetime) -> None:
+    await database.run(SQL["retire_slots"], before=before)
 
 
 async def take_places(database: Database, places: Sequence[Place]) -> set[int]:

@@ -55,6 +55,16 @@ SELECT asked.task
         LIMIT 1) AS running ON true
  WHERE running.task IS NULL;
 
+-- name: retire_slots
+-- Places that nobody has had for a day.
+DELETE FROM limit_slot
+ WHERE taken_at < @before::timestamptz
+   AND NOT EXISTS (SELECT
+                     FROM claim
+                    WHERE claim.lane = limit_slot.lane
+                      AND claim.task = limit_slot.task
+                      AND claim.number = limit_slot.number);
+
 -- name: take_slots
 -- Places under strict caps, for attempts that are about to be handed out.  A place is free if nobody has it, or if the
 -- claim of who had it is gone.  Two that want the same place: the second finds it changed, and gets none.

@@ -17,6 +17,7 @@ from typing import Protocol
 import structlog
 
 from duetime import metrics
+from duetime.budgets.contract import Budgets
 from duetime.database.pool import Database
 from duetime.errors import Unavailable
 from duetime.ids import SCHEDULE_LANES_END, SHARDS, just_after, lane_of
@@ -28,12 +29,15 @@ from duetime.model.attempt import Ended
 from duetime.model.task import LaneKey, LeasedTask, Outcome, Waiting
 from duetime.scheduler.core import Core
 from duetime.scheduler.gating import Gatekeeper, Rules, Verdict
+from duetime.scheduler.limits import DRAW_EVERY_MS
 from duetime.scheduler.looking import Looker
 from duetime.scheduler.plan import Ask, LaneStatus, Plan
 from duetime.service import Loop
 
 log = structlog.get_logger()
 NOTICE_EVERY = timedelta(seconds=1)
+_DRAW_EVERY = timedelta(milliseconds=DRAW_EVERY_MS)
+_LOOK_FOR_SHARED_EVERY = timedelta(seconds=1)
 #: A worker whose hands are full does not ask; it is still there.
 REMEMBER_ASKS_SECONDS = 90.0
 
@@ -66,6 +70,8 @@ class Feeder:
         self._is_stopping = False
         self._feeding: asyncio.Task[None] | None = None
         self._notice_loop = Loop("limits", self._notice_ended, jitter=0.0)
+        self._draw_loop = Loop("budgets", self._draw, jitter=0.0)
+        self.budgets: Budgets | None = None
         #: None: all of them, because no other node shares them.
         self._shards: frozenset[int] | None = None
         self.has_looked = False
@@ -232,6 +238,7 @@ class Feeder:
         self._feeding = asyncio.create_task(self._feed(), name="feed")
         self._looker.loop.start()
         self._notice_loop.start()
+        self._draw_loop.start()
 
     async def stop(self) -> None:
         """Stop claiming; polls that wait are answered with nothing."""
@@ -239,6 +246,7 @@ class Feeder:
         self._changed.set()
         await self._looker.loop.stop()
         await self._notice_loop.stop()
+        await self._draw_loop.stop()
         if self._feeding is not None:
             await asyncio.wait([self._feeding], timeout=15.0)
             await self._looker.keep_hints_or_not()
@@ -401,6 +409,21 @@ class Feeder:
         except Unavailable as error:
             # Their holders do not name them, so two beats release them.
             log.warning("claims could not be given back", error=str(error))
+
+    def share(self, nodes: Mapping[int, int]) -> None:
+        """Tenants that other nodes feed as well, and how many nodes do."""
+        self._core.governor.share(nodes)
+
+    async def _draw(self) -> timedelta:
+        """Tokens for the rates of tenants that several nodes feed."""
+        governor = self._core.governor
+        if self.budgets is None or not governor.is_shared:
+            return _LOOK_FOR_SHARED_EVERY
+        if wanted := governor.wants():
+            governor.grant(await self.budgets.take(wanted))
+            self._core.open_lanes()
+            self._changed.set()
+        return _DRAW_EVERY
 
     async def _notice_ended(self) -> timedelta:
         """Ends of attempts of which nobody told this node, and meters that are at rest."""

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, Protocol
 
+from duetime.budgets.contract import Want
 from duetime.clock import from_ms
-from duetime.model.gates import Gate, MeterName, decode_gate
-from duetime.model.limits import Limits
+from duetime.model.gates import Gate, MeterName, decode_gate, encode_gate
+from duetime.model.limits import MAX_STRICT, Limits
 from duetime.model.task import LaneKey
 
 UNLIMITED = 1_000_000_000
@@ -24,6 +25,9 @@ UNLIMITED = 1_000_000_000
 LATENESS_SECONDS = 0.05
 #: A fast rate is waited for until it is worth a claim: so much of a second's tokens.
 WORTH_SECONDS = 0.01
+#: A node that feeds a tenant beside others draws for so long, so often.
+DRAW_SECONDS = 0.5
+DRAW_EVERY_MS = 100
 #: Meters of keys that are kept in memory; who would make more waits until others are at rest.
 MAX_METERS_PER_TENANT = 20_000
 
@@ -68,15 +72,41 @@ class Meter:
     reserved: int = 0
     #: Lanes that wait for an attempt to end.
     waiting: set[int] = field(default_factory=set)
+    #: How many nodes feed its tenant.  More than one draw their tokens from a common budget (`granted`), and take
+    #: places under its cap; a cap that is too large for that is divided.
+    nodes: int = 1
+    #: Something was started or wanted since tokens were last drawn.
+    is_used: bool = False
+
+    @property
+    def cap(self) -> int | None:
+        most = self.limits.max_running
+        return most if most is None or self.nodes == 1 or most <= MAX_STRICT else most // self.nodes
+
+    @property
+    def is_strict(self) -> bool:
+        cap = self.limits.max_running
+        return cap is not None and (self.limits.strict or (self.nodes > 1 and cap <= MAX_STRICT))
 
     def available(self, now_ms: int) -> int:
-        limits, most = self.limits, UNLIMITED
-        if limits.max_running is not None:
-            most = max(0, limits.max_running - self.running - self.reserved)
+        limits, most, cap = self.limits, UNLIMITED, self.cap
+        if cap is not None:
+            most = max(0, cap - self.running - self.reserved)
         if limits.rate is not None:
             self._refill(now_ms)
             most = min(most, max(0, int(self.tokens + 1e-9)))
+            self.is_used = True
         return most
+
+    def granted(self, tokens: float) -> None:
+        self.tokens = min(self._most(), self.tokens + tokens)
+
+    @property
+    def wanted(self) -> float:
+        """What it lacks of half a second's worth; it asks several times a second."""
+        if self.limits.rate is None or not self.is_used:
+            return 0.0
+        return max(0.0, min(self._most(), max(1.0, self.limits.rate * DRAW_SECONDS)) - self.tokens)
 
     def took(self, count: int, now_ms: int) -> None:
         self.reserved += count
@@ -96,18 +126,22 @@ class Meter:
 
     def next_ms(self, now_ms: int) -> int | None:
         """When there is more by itself; None: when something ends."""
-        limits = self.limits
-        if limits.max_running is not None and self.running + self.reserved >= limits.max_running:
+        limits, cap = self.limits, self.cap
+        if cap is not None and self.running + self.reserved >= cap:
             return None
         if limits.rate is None:
             return None
+        if self.nodes > 1:
+            return now_ms + DRAW_EVERY_MS
         worth = max(1.0, min(limits.depth, limits.rate * WORTH_SECONDS))
         return now_ms + max(1, int((worth - self.tokens) / limits.rate * 1000) + 1)
 
     def is_at_rest(self, now_ms: int) -> bool:
         """A new one would be the same."""
         self._refill(now_ms)
-        return not self.running and not self.reserved and self.tokens >= self._most()
+        if self.running or self.reserved:
+            return False
+        return not self.is_used if self.nodes > 1 else self.tokens >= self._most()
 
     def _most(self) -> float:
         if self.limits.rate is None:
@@ -115,7 +149,9 @@ class Meter:
         return self.limits.depth + self.limits.rate * LATENESS_SECONDS
 
     def _refill(self, now_ms: int) -> None:
-        if self.limits.rate is not None:
+        if self.nodes > 1:
+            pass
+        elif self.limits.rate is not None:
             passed = max(0, now_ms - self.at_ms) / 1000
             self.tokens = min(self._most(), self.tokens + passed * self.limits.rate)
         else:
@@ -134,6 +170,8 @@ class Governor:
         self._of_lane: dict[LaneKey, tuple[Meter | Throttle, ...]] = {}
         self._running: dict[uuid.UUID, tuple[Meter, ...]] = {}
         self.throttle_of: ThrottleOf | None = None
+        #: Tenants that other nodes feed as well, with the number of nodes.
+        self._nodes: Mapping[int, int] = {}
         #: Shards that are new here: what runs there has not been counted yet.
         self.uncounted: frozenset[int] = frozenset()
 
@@ -144,6 +182,34 @@ class Governor:
         for tenant, meters in self._meters.items():
             for name, meter in meters.items():
                 meter.limits = book.limits_of(tenant, name) or Limits()
+
+    def share(self, nodes: Mapping[int, int]) -> None:
+        """These tenants are fed by several nodes from now on, and no others."""
+        if nodes == self._nodes:
+            return
+        self._nodes = dict(nodes)
+        for tenant, meters in self._meters.items():
+            for meter in meters.values():
+                meter.nodes = self._nodes.get(tenant, 1)
+
+    def wants(self) -> dict[str, Want]:
+        """What the meters of shared tenants want of the common budgets."""
+        wanted = {}
+        for tenant in self._nodes:
+            for meter in self._meters.get(tenant, {}).values():
+                if meter.limits.rate is not None and (tokens := meter.wanted) >= 1.0:
+                    wanted[_budget_of(tenant, meter)] = Want(meter.limits.rate, meter.limits.depth, tokens)
+                meter.is_used = False
+        return wanted
+
+    def grant(self, granted: Mapping[str, float]) -> None:
+        for tenant in self._nodes:
+            for meter in self._meters.get(tenant, {}).values():
+                meter.granted(granted.get(_budget_of(tenant, meter), 0.0))
+
+    @property
+    def is_shared(self) -> bool:
+        return bool(self._nodes)
 
     # Lanes
 
@@ -260,7 +326,7 @@ class Governor:
         return [
             (meter.name, meter.limits.max_running)
             for meter in self._of_task(key, gate, now_ms)
-            if meter.limits.strict and meter.limits.max_running is not None
+            if meter.is_strict and meter.limits.max_running is not None
         ]
 
     def withdraw(self, key: LaneKey, gate: Gate, now_ms: int) -> None:
@@ -324,7 +390,12 @@ class Governor:
             if len(meters) >= MAX_METERS_PER_TENANT and name[0] not in ("tenant", "queue"):
                 return None
             meter = meters[name] = Meter(name, limits, 0.0, min(self.since_ms, now_ms))
+            meter.nodes = self._nodes.get(tenant, 1)
         return meter
+
+
+def _budget_of(tenant: int, meter: Meter) -> str:
+    return f"run {tenant} {encode_gate((meter.name,))}"
 
 
 def _in_words(meter: Meter) -> tuple[Limitation, str]:
@@ -339,7 +410,7 @@ def _in_words(meter: Meter) -> tuple[Limitation, str]:
         "rate": f"rate_key '{name}'",
     }[scope]
     limits = meter.limits
-    if limits.max_running is not None and meter.running + meter.reserved >= limits.max_running:
+    if meter.cap is not None and meter.running + meter.reserved >= meter.cap:
         return "cap", f"{whose} has {meter.running} running, max_running is {limits.max_running}"
     return "rate_limit", f"{whose} may start {limits.rate:g} a second, and has"
 

@@ -18,6 +18,7 @@ from duetime.ids import EARLIEST
 from duetime.lifecycle.flow import retire_flow
 from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.outbox import retire_refused
+from duetime.lifecycle.park import retire_places
 from duetime.lifecycle.retire import (
     freeze_partitions,
     read_old_dead,
@@ -93,6 +94,7 @@ class Upkeep:
                 now = self._database.clock.now()
                 await retire_rows(self._database, now, self._retention)
                 await retire_flow(self._database, now)
+                await retire_places(self._database, now - timedelta(days=1))
                 while old := await read_old_dead(self._database, now - self._dead_retention, _BATCH):
                     await self._steering.drop(old)
                     log.info("dead letters past their retention dropped", count=len(old))
