@@ -30,6 +30,7 @@ from duetime.model.task import NewTask
 log = structlog.get_logger()
 SQL = load(__package__, "outbox.sql")
 _TRIES = 5
+_LOOK_SECONDS = 60.0
 
 #: Makes a task of a body as POST /v1/tasks would have at that time; raises what it would be refused with.
 Read = Callable[[int, bytes, datetime], NewTask]
@@ -92,7 +93,10 @@ class Outbox:
 
     async def look(self, base: Snapshot, after: tuple[int, int], limit: int) -> tuple[Snapshot, list[Letter]]:
         """Rows that `base` did not show, in order, and what this look could see."""
-        rows = await self._database.run_with(SQL["read_visible"], span_of(base, after) | {"limit": limit})
+        # From nothing, it may have to step over millions of rows that cannot be vacuumed yet.
+        rows = await self._database.run_with(
+            SQL["read_visible"], span_of(base, after) | {"limit": limit}, timeout=_LOOK_SECONDS
+        )
         letters = [Letter(*each) for _, *each in rows if each[0] is not None]
         return Snapshot.parse(rows[0]["snapshot"]), letters
 
