@@ -58,7 +58,8 @@ class TypePut(msgspec.Struct, frozen=True):
 class TypeKind:
     """A type as submissions meet it."""
 
-    version: int
+    #: When it was stored; one that was forgotten and registered again begins with the first version.
+    updated_at: datetime
     schema: PayloadSchema | None
     rules: TypeRules
     #: Of what runs, with the throttle among them.
@@ -101,14 +102,14 @@ class Types:
     async def refresh(self) -> None:
         """Read them all again if any has changed."""
         [row] = await self._database.run(_SQL["read_change"])
-        change = row["change"] if row["is_called"] else 0
+        change = row["change"]
         if change == self._change:
             return
         kinds: dict[tuple[int, str], TypeKind] = {}
         for each in await self._database.run(_SQL["read_all"]):
             place = (each["tenant"], each["name"])
             known = self._kinds.get(place)
-            if known is not None and known.version == each["version"]:
+            if known is not None and known.updated_at == each["updated_at"]:
                 kinds[place] = known
                 continue
             kinds[place] = _kind_of(each)
@@ -176,7 +177,7 @@ def _kind_of(row: asyncpg.Record) -> TypeKind:
     except msgspec.DecodeError as error:
         # A newer node has stored what this one does not know.
         log.error("a type's rules cannot be read", type=row["name"], error=str(error))
-    return TypeKind(row["version"], schema, rules, rules.limits_in_force())
+    return TypeKind(row["updated_at"], schema, rules, rules.limits_in_force())
 
 
 def _rules_of(row: asyncpg.Record) -> TypeRules:

@@ -13,7 +13,12 @@ stored AS (
        SET schema = excluded.schema, rules = excluded.rules, version = kept.version + 1, updated_at = clock_timestamp()
      WHERE kept.schema IS DISTINCT FROM excluded.schema
         OR kept.rules IS DISTINCT FROM excluded.rules
- RETURNING version, nextval('task_type_change') AS change
+ RETURNING version
+),
+risen AS (
+    UPDATE type_change
+       SET change = change + 1
+      FROM stored
 ),
 noted AS (
     INSERT INTO audit (tenant, key, action, subject, before, after)
@@ -34,7 +39,12 @@ WITH gone AS (
     DELETE FROM task_type
      WHERE tenant = @tenant::int
        AND name = @name::text
- RETURNING name, schema, rules, nextval('task_type_change') AS change
+ RETURNING name, schema, rules
+),
+risen AS (
+    UPDATE type_change
+       SET change = change + 1
+      FROM gone
 ),
 noted AS (
     INSERT INTO audit (tenant, key, action, subject, before)
@@ -66,11 +76,11 @@ SELECT name, version, schema, rules, updated_at
    AND name = @name::text;
 
 -- name: read_change
-SELECT last_value AS change, is_called
-  FROM task_type_change;
+SELECT change
+  FROM type_change;
 
 -- name: read_all
-SELECT tenant, name, version, schema, rules
+SELECT tenant, name, updated_at, schema, rules
   FROM task_type;
 
 -- name: sample_waiting

@@ -432,13 +432,6 @@ CREATE TABLE duetime.task_type (
     rules bytea
 );
 
-CREATE SEQUENCE duetime.task_type_change
-    START WITH 1
-    INCREMENT BY 1
-    NO MINVALUE
-    NO MAXVALUE
-    CACHE 1;
-
 CREATE TABLE duetime.tenant (
     id integer NOT NULL,
     name text NOT NULL,
@@ -473,6 +466,12 @@ CREATE TABLE duetime.tier (
     quotas jsonb DEFAULT '{}'::jsonb NOT NULL,
     created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
     updated_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
+);
+
+CREATE TABLE duetime.type_change (
+    is_only boolean DEFAULT true NOT NULL,
+    change bigint NOT NULL,
+    CONSTRAINT type_change_is_only_check CHECK (is_only)
 );
 
 ALTER TABLE ONLY duetime.api_key
@@ -582,6 +581,9 @@ ALTER TABLE ONLY duetime.tenant
 
 ALTER TABLE ONLY duetime.tier
     ADD CONSTRAINT tier_pkey PRIMARY KEY (name);
+
+ALTER TABLE ONLY duetime.type_change
+    ADD CONSTRAINT type_change_pkey PRIMARY KEY (is_only);
 
 CREATE INDEX audit_tenant ON duetime.audit USING btree (tenant, id);
 
