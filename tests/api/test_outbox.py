@@ -66,6 +66,17 @@ async def test_what_a_types_schema_refuses_is_kept_until_it_is_right(api: Api) -
     assert await api.stored() == 1
 
 
+async def test_flow_control_is_not_for_what_commits(api: Api) -> None:
+    await api.call("PUT", "/v1/types/email.send", {"debounce": {"period": "1h"}})
+
+    numbers = [await enqueue(api), await enqueue(api), await enqueue(api, unique={"key": "a"})]
+
+    found = [(await api.get(f"/v1/outbox/{number}")).json for number in numbers]
+    assert [each["state"] for each in found] == ["accepted", "accepted", "refused"]
+    assert [error["path"] for error in found[2]["refused"]["error"]["errors"]] == ["unique"]
+    assert len(await api.lease(max=5)) == 2
+
+
 async def test_a_refused_one_can_be_thrown_away(api: Api) -> None:
     number = await enqueue(api, priority="urgent")
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime
 
+import msgspec
 from msgspec import Struct
 
 from duetime.api.filters import read_page
@@ -77,7 +78,12 @@ def reading(reader: TaskReader) -> Read:
     """What is written is judged as if it had been submitted when it was written."""
 
     def read(tenant: int, body: bytes, written_at: datetime) -> NewTask:
-        return reader.read(decode_json(_decode, body), tenant, written_at)
+        request = decode_json(_decode, body)
+        for name in ("unique", "debounce"):
+            if getattr(request, name) is not None:
+                raise InvalidInput.at(name, "not in the outbox: what commits becomes a task of its own")
+        # For the same reason a type's own flow control is not applied to it.
+        return msgspec.structs.replace(reader.read(request, tenant, written_at), flow=None)
 
     return read
 
