@@ -52,12 +52,12 @@ async def test_a_debounced_task_says_which_one_it_replaces(each_client: Any, typ
 
 
 async def test_a_rate_limit_is_raised_at_once_and_says_when_to_come_again(each_client: Any, type_name: str) -> None:
-    # Room again in a tenth of the time for which the client would try by itself.
-    await put_type(each_client, type_name, rate_limit={"limit": 1, "period": 3})
+    # There is room again within the time for which the client would try by itself.
+    await put_type(each_client, type_name, rate_limit={"limit": 1, "period": 20})
     await each_client.submit(type_name)
 
     with pytest.raises(ServerUnavailable) as refused:
         await each_client.submit(type_name)
 
     assert (refused.value.status, refused.value.code) == (429, "rate_limited")
-    assert 1 <= (refused.value.retry_after or 0) <= 3
+    assert 1 <= (refused.value.retry_after or 0) <= 20

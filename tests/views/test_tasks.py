@@ -105,6 +105,8 @@ async def test_a_task_tells_all_of_itself(world: World) -> None:
         delivery="at_most_once",
         idempotency_key="order-7",
         schedule="nightly",
+        concurrency_key="customer-42",
+        rate_key="shop",
     )
     task = await world.asked(
         0, lane=lane, options=options, labels={"team": "a"}, payload=b'{"big":12345678901234567890}'
@@ -175,6 +177,8 @@ async def test_a_task_tells_all_of_itself(world: World) -> None:
         "delivery": "at_most_once",
         "requires": ["gpu"],
         "idempotency_key": "order-7",
+        "concurrency_key": "customer-42",
+        "rate_key": "shop",
         "dead_reason": None,
         "died_at": None,
     }
