@@ -8,6 +8,7 @@ DuetimeError
 ├── Forbidden              403
 ├── NotFound               404
 ├── MethodNotAllowed       405
+├── TooSlow                408  the body did not arrive in time
 ├── UnsupportedMediaType   415
 ├── Conflict               409  the state of things forbids it
 │   ├── IdempotencyConflict     the key was used for another request
@@ -75,6 +76,10 @@ class NotFound(DuetimeError):
 
 class MethodNotAllowed(DuetimeError):
     code, status, title = "method_not_allowed", 405, "Method not allowed"
+
+
+class TooSlow(DuetimeError):
+    code, status, title = "too_slow", 408, "The body did not arrive in time"
 
 
 class UnsupportedMediaType(DuetimeError):

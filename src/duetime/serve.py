@@ -47,6 +47,7 @@ from duetime.lifecycle.backfill import Backfills
 from duetime.lifecycle.holders import Holders
 from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.onward import Onward
+from duetime.lifecycle.pressure import Pressure
 from duetime.lifecycle.recurrences import Recurrences
 from duetime.lifecycle.schedules import Schedules
 from duetime.lifecycle.settle import Settler
@@ -101,7 +102,8 @@ class Node:
         self.submitter = Submitter(database, self.lanes, self.partitions, self._wake, desk=self.feeder)
         is_sharing = sharing is not None or config.redis_url is not None
         self.allowance = Allowance(open_budgets(database, config.redis_url) if is_sharing else None)
-        self.admission = Admission(self.allowance, WaitingRoom(partial(count_waiting, database)))
+        room = WaitingRoom(partial(count_waiting, database))
+        self.admission = Admission(Pressure(lambda: self.submitter.backlog), self.allowance, room)
         self.steering = Steering(database, self.partitions, self._wake)
         self.shared: SharedFeeder | None = None
         if sharing is not None:

@@ -29,6 +29,7 @@ from duetime.lifecycle.backfill import Backfills
 from duetime.lifecycle.holders import Holders
 from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.onward import Onward
+from duetime.lifecycle.pressure import Pressure
 from duetime.lifecycle.recurrences import Recurrences
 from duetime.lifecycle.schedules import Schedules
 from duetime.lifecycle.settle import Settler
@@ -212,11 +213,12 @@ async def serve(database: Database) -> AsyncIterator[Serving]:
         return time.monotonic() + passed[0]
 
     room = WaitingRoom(partial(count_waiting, database), monotonic=monotonic)
-    admission = Admission(Allowance(None, monotonic=monotonic), room)
+    submitter = Submitter(database, lanes, partitions, wake)
+    admission = Admission(Pressure(lambda: submitter.backlog), Allowance(None, monotonic=monotonic), room)
     app = App(
         database=database,
         lanes=lanes,
-        submitter=Submitter(database, lanes, partitions, wake),
+        submitter=submitter,
         admission=admission,
         feeder=feeder,
         holders=holders,

@@ -13,9 +13,12 @@ from typing import Any, Protocol
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from duetime.api import express
+from duetime.api.bounds import BODY_SECONDS
 from duetime.api.http import Answer
 
 _INTERIM = b"HTTP/1.1 100 "
+#: For a request to arrive, head and body; a little more than a body has, so that a slow one gets its answer.
+REQUEST_SECONDS = BODY_SECONDS + 15.0
 
 
 class Serving(Protocol):
@@ -36,10 +39,33 @@ class DuetimeProtocol(HttpToolsProtocol):
     _kept: list[bytes] | None = None
     _kept_size = 0
     _plain_transport: asyncio.Transport
+    _is_coming = False
+    #: Runs while a request is coming in pieces.
+    _patience: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._plain_transport = transport
         super().connection_made(_JoiningTransport(transport, self.loop))  # type: ignore[arg-type]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_patience()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._is_coming and self._patience is None:
+            # Nobody holds a connection and its buffers by sending next to nothing.
+            self._patience = self.loop.call_later(REQUEST_SECONDS, self._plain_transport.close)
+
+    def on_message_begin(self) -> None:
+        self._is_coming = True
+        super().on_message_begin()
+
+    def _stop_patience(self) -> None:
+        self._is_coming = False
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
 
     def on_headers_complete(self) -> None:
         if self.url == express.PATH and self.parser.get_method() == express.METHOD and self._is_free():
@@ -62,6 +88,7 @@ class DuetimeProtocol(HttpToolsProtocol):
             self._go_the_long_way()
 
     def on_message_complete(self) -> None:
+        self._stop_patience()
         if self._kept is not None:
             cycle = _ShortCycle(self, self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive())
             if self.app.express.take(self.headers, b"".join(self._kept), cycle.finish):

@@ -67,7 +67,7 @@ SUBMIT = Operation(
         202: Reply("The new task.", TaskView, headers={"Location": "The task's path."}),
         200: Reply("The key was used before: the first task.", TaskView, headers={"Location": "The task's path."}),
     },
-    problems=(400, 409, 413, 415, 422, 429),
+    problems=(400, 409, 413, 415, 422),
 )
 SUBMIT_BATCH = Operation(
     method="POST",
@@ -87,7 +87,7 @@ SUBMIT_BATCH = Operation(
         REQUEST_KEY,
     ),
     replies={200: Reply("A result for each task, in order.", BatchAnswer)},
-    problems=(400, 409, 413, 415, 422, 429),
+    problems=(400, 409, 413, 415, 422),
     max_body=MAX_REQUEST_BYTES,
 )
 LIST = Operation(
