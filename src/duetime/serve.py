@@ -51,6 +51,7 @@ from duetime.lifecycle.holders import Holders
 from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.onward import Onward
 from duetime.lifecycle.outbox import Outbox
+from duetime.lifecycle.pressure import Pressure
 from duetime.lifecycle.recurrences import Recurrences
 from duetime.lifecycle.schedules import Schedules
 from duetime.lifecycle.settle import Settler
@@ -111,7 +112,8 @@ class Node:
         budgets = open_budgets(database, config.redis_url) if is_sharing else None
         self.feeder.budgets = budgets
         self.allowance = Allowance(budgets)
-        self.admission = Admission(self.allowance, WaitingRoom(partial(count_waiting, database)))
+        room = WaitingRoom(partial(count_waiting, database))
+        self.admission = Admission(Pressure(lambda: self.submitter.backlog), self.allowance, room)
         self.steering = Steering(database, self.partitions, self._wake)
         self.onward.on_ended = self.steering.on_ended = self._ended
         self.outbox = Outbox(database, self.lanes, self.submitter, reading(TaskReader(self.types)))

@@ -33,6 +33,7 @@ from duetime.lifecycle.holders import Holders
 from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.onward import Onward
 from duetime.lifecycle.outbox import Outbox
+from duetime.lifecycle.pressure import Pressure
 from duetime.lifecycle.recurrences import Recurrences
 from duetime.lifecycle.schedules import Schedules
 from duetime.lifecycle.settle import Settler
@@ -226,8 +227,8 @@ async def serve(database: Database) -> AsyncIterator[Serving]:
         return time.monotonic() + passed[0]
 
     room = WaitingRoom(partial(count_waiting, database), monotonic=monotonic)
-    admission = Admission(Allowance(None, monotonic=monotonic), room)
     submitter = Submitter(database, lanes, partitions, wake)
+    admission = Admission(Pressure(lambda: submitter.backlog), Allowance(None, monotonic=monotonic), room)
     outbox = Outbox(database, lanes, submitter, reading(TaskReader(types)))
     app = App(
         database=database,

@@ -45,9 +45,13 @@ class Line:
     async def post(self, path: str, body: object = None) -> Any:
         return await self.ask("POST", path, body)
 
-    async def ask(self, method: str, path: str, body: object = None) -> Any:
-        async with self._session.request(method, path, json=body) as answer:
-            told = await answer.json()
+    async def ask(self, method: str, path: str, body: object = None, *, tenant: str = "", refused: Any = None) -> Any:
+        """The answer; `refused` stands in for a 429, where one may come."""
+        headers = {"Duetime-Tenant": tenant} if tenant else {}
+        async with self._session.request(method, path, json=body, headers=headers) as answer:
+            told = await answer.json(content_type=None)
+            if answer.status == 429 and refused is not None:
+                return refused
             assert answer.status < 300, told
             return told
 

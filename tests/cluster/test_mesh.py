@@ -5,8 +5,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from duetime.cluster import line as line_module
 from duetime.cluster.contract import Member
-from duetime.cluster.line import MAX_FRAME_BYTES
+from duetime.cluster.line import MAX_FRAME_BYTES, Call, Line
 from duetime.cluster.mesh import Mesh, PeerGone
 
 SECRET = b"s" * 32
@@ -246,3 +247,32 @@ async def test_what_a_stranger_says_closes_the_line(ends: tuple[End, End], bytes
 
     writer.close()
     assert await ends[0].mesh.peer("two").call("turn", b"abc", 10) == b"cba"
+
+
+async def test_a_line_whose_other_end_does_not_read_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line_module, "MAX_UNSENT_BYTES", 100_000)
+    lost = asyncio.Event()
+    accepted: list[asyncio.BaseTransport] = []
+
+    class Deaf(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            accepted.append(transport)
+            transport.pause_reading()  # type: ignore[attr-defined]
+
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(Deaf, "127.0.0.1", 0)
+    _, line = await loop.create_connection(
+        lambda: Line(lambda _line, _frame: None, lambda _line: lost.set()), *server.sockets[0].getsockname()
+    )
+
+    sent = 0
+    while line.send(Call(1, "poll", bytes(100_000))):
+        sent += 1
+        assert sent < 1_000
+
+    async with asyncio.timeout(5):
+        await lost.wait()
+    assert sent > 1
+    assert not line.send(Call(1, "poll", b""))
+    accepted[0].abort()  # type: ignore[attr-defined]
+    server.close()

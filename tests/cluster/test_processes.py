@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
@@ -13,7 +14,7 @@ import psutil
 import pytest
 
 import services
-from cluster.lines import PATIENCE_SECONDS, Line, children_of, lines_to, pid_of
+from cluster.lines import PATIENCE_SECONDS, Line, Lines, children_of, lines_to, pid_of
 from duetime.database.pool import Database
 from faults.processes import embedded_url
 from nodes import NodeProcess
@@ -389,3 +390,34 @@ async def registered(node: NodeProcess, worker: str) -> None:
 
 def all_fresh(node: NodeProcess) -> bool:
     return len(children_of(node.pid)) == 2 and all(psutil.pid_exists(pid) for pid in children_of(node.pid))
+
+
+async def test_processes_together_keep_a_tenants_rate(pair: NodeProcess, both: list[Line]) -> None:
+    rate, burst, seconds = 200, 20, 2.0
+    quotas = {"submit_rate": rate, "submit_burst": burst}
+    await both[0].ask("PUT", "/v1/tenants/limited", {"quotas": quotas})
+    key = await both[0].ask("POST", "/v1/keys", {}, tenant="limited")
+
+    async def submit(line: Line) -> int:
+        """How many of forty are accepted."""
+        tasks = [{"type": "a", "delay": "1h"}] * 40
+        return int((await line.ask("POST", "/v1/tasks/batch", tasks, refused={"accepted": 0}))["accepted"])
+
+    async with Lines(pair.url, key["key"], 2) as lines:
+        for line in lines:
+            while await submit(line) == 40:
+                # The process has not heard of the quota yet.
+                pass
+        began = time.monotonic()
+
+        async def hammer(line: Line) -> int:
+            accepted = 0
+            while time.monotonic() < began + seconds:
+                accepted += await submit(line)
+            return accepted
+
+        accepted = await asyncio.gather(*(hammer(line) for line in lines))
+        took = time.monotonic() - began
+
+    # Each for itself they would have accepted twice the rate.
+    assert 0 < sum(accepted) <= rate * (took + 1) + burst

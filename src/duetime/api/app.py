@@ -19,12 +19,13 @@ from duetime.admin.limits import LimitRules
 from duetime.admin.types import Types
 from duetime.api.admin import Administration
 from duetime.api.auth import authenticate, need_role
+from duetime.api.bounds import Bodies, ClientGoneError
 from duetime.api.calendars import CalendarCalls
 from duetime.api.cluster import Cluster
 from duetime.api.dead import DeadLetters
 from duetime.api.express import Express
 from duetime.api.health import Health
-from duetime.api.http import PROBLEM_JSON, Answer, ClientGoneError, Receive, Request, Router, Scope, Send, encode
+from duetime.api.http import PROBLEM_JSON, Answer, Receive, Request, Router, Scope, Send, encode
 from duetime.api.limits import LimitCalls
 from duetime.api.metrics import MetricsCalls
 from duetime.api.outbox import OutboxCalls
@@ -41,7 +42,7 @@ from duetime.api.validation import TaskReader
 from duetime.api.workers import Beating, Leasing, Workers
 from duetime.cluster.contract import NodeView
 from duetime.database.pool import Database
-from duetime.errors import DuetimeError, MethodNotAllowed, NotFound, Unauthorized
+from duetime.errors import DuetimeError, MethodNotAllowed, NotFound, TooSlow, Unauthorized
 from duetime.lifecycle.admission import Admission
 from duetime.lifecycle.backfill import Backfills
 from duetime.lifecycle.flow import FlowControl
@@ -91,6 +92,7 @@ class App:
         self._keys = keys
         self._clock = database.clock
         self._date = (0, b"")
+        self._bodies = Bodies()
         self._workers = Workers(lanes, feeder, holders, settler)
         reader = TaskReader(types)
         flow = FlowControl(database, submitter, steering)
@@ -189,7 +191,7 @@ class App:
         if route.operation.needs_key:
             caller = await authenticate(self._keys, headers)
             need_role(caller, route.operation.allowed_roles)
-        return await route.handler(Request(route.operation, scope, receive, headers, path, caller))
+        return await route.handler(Request(route.operation, scope, receive, headers, path, caller, self._bodies))
 
 
 async def _send(answer: Answer, date: bytes, is_head: bool, send: Send) -> None:
@@ -212,6 +214,9 @@ async def _send(answer: Answer, date: bytes, is_head: bool, send: Send) -> None:
 
 def _problem(error: DuetimeError) -> Answer:
     headers: tuple[tuple[bytes, bytes], ...] = ()
+    if isinstance(error, TooSlow):
+        # What is still to come is not waited for.
+        headers += ((b"connection", b"close"),)
     if isinstance(error, Unauthorized):
         headers += ((b"www-authenticate", b'Bearer realm="duetime"'),)
     if error.retry_after is not None:

@@ -1,7 +1,7 @@
 """Requests and answers on plain ASGI, and the table that finds a request's handler.
 
 This module knows HTTP and nothing of tasks.  A body is never kept beyond its
-limit, whatever its headers promise; a path is taken apart before it is
+limit, whatever its headers promise (`bounds`); a path is taken apart before it is
 decoded, so that an encoded slash is part of a name.
 """
 
@@ -14,10 +14,11 @@ from urllib.parse import parse_qsl, unquote
 import msgspec
 
 from duetime.admin.keys import Caller
+from duetime.api.bounds import Bodies
 from duetime.api.operations import Operation
 from duetime.api.problems import read_decode_error
 from duetime.api.seconds import decode_hook
-from duetime.errors import InvalidInput, MalformedBody, NotFound, TooLarge, UnsupportedMediaType
+from duetime.errors import InvalidInput, MalformedBody, NotFound, UnsupportedMediaType
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -31,10 +32,6 @@ NDJSON = ("application/x-ndjson", "application/jsonl")
 MAX_QUERY_FIELDS = 100
 
 encode = msgspec.json.Encoder(uuid_format="canonical").encode
-
-
-class ClientGoneError(ConnectionError):
-    """The client closed the connection: there is nobody to answer."""
 
 
 @dataclass(slots=True)
@@ -56,9 +53,10 @@ class Request:
     path: Mapping[str, str]
     #: Who asks; the tenant is already the one that is acted for.
     caller: Caller
+    bodies: Bodies
 
     async def body(self) -> bytes:
-        return await read_body(self.headers, self.receive, self.operation.max_body)
+        return await self.bodies.read(self.headers, self.receive, self.operation.max_body)
 
     def content_type(self) -> str:
         """The media type without its parameters; JSON where none is given."""
@@ -151,35 +149,6 @@ def check_text(body: bytes) -> None:
             body.decode("utf-8")
         except UnicodeDecodeError as error:
             raise MalformedBody(f"the body is not UTF-8 (byte {error.start})") from error
-
-
-async def read_body(headers: Mapping[bytes, bytes], receive: Receive, limit: int) -> bytes:
-    if headers.get(b"content-encoding", b"identity").lower() != b"identity":
-        raise UnsupportedMediaType("send the body without a content encoding")
-    length = headers.get(b"content-length", b"")
-    if length.isdigit() and int(length) > limit:
-        raise _too_large(limit)
-    message = await receive()
-    if message["type"] == "http.disconnect":
-        raise ClientGoneError
-    body: bytes = message.get("body", b"")
-    if not message.get("more_body", False) and len(body) <= limit:
-        return body
-    parts, size = [body], len(body)
-    while message.get("more_body", False) and size <= limit:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGoneError
-        part: bytes = message.get("body", b"")
-        parts.append(part)
-        size += len(part)
-    if size > limit:
-        raise _too_large(limit)
-    return b"".join(parts)
-
-
-def _too_large(limit: int) -> TooLarge:
-    return TooLarge(f"this call takes at most {limit // (1024 * 1024)} MiB; send less at once")
 
 
 def json_answer(status: int, value: object, headers: tuple[tuple[bytes, bytes], ...] = ()) -> Answer:

@@ -76,6 +76,8 @@ _REFERENCE = "#/components/schemas/{name}"
 #: Every call under /v1 can answer with these, whatever it does; 404: `Duetime-Tenant` names nobody.
 _ALWAYS_WITH_KEY = (401, 403, 404, 500, 503)
 _ALWAYS = (500, 503)
+#: A body may come too slowly, or when too many are coming already.
+_WITH_BODY = (408, 429)
 _NAMES = {
     "TaskView": "Task",
     "AttemptView": "Attempt",
@@ -323,7 +325,8 @@ def _response(reply: Reply, schemas: _Schemas) -> dict[str, Any]:
 
 
 def _problems(operation: Operation) -> list[int]:
-    return sorted({*(_ALWAYS_WITH_KEY if operation.needs_key else _ALWAYS), *operation.problems})
+    with_body = _WITH_BODY if operation.body is not None else ()
+    return sorted({*(_ALWAYS_WITH_KEY if operation.needs_key else _ALWAYS), *with_body, *operation.problems})
 
 
 def _used_problems(operations: Iterable[Operation]) -> list[int]:
@@ -335,6 +338,7 @@ _MEANING = {
     401: "There is no API key, or it is not valid.",
     403: "The API key does not allow this.",
     404: "There is no such thing, or it is another tenant's.",
+    408: "The body did not arrive in time; nothing was done.",
     409: "The state of things forbids it; `code` says which rule.",
     413: "Too large: the body, the payload, or the number of items.",
     415: "The body is of another media type than this call takes.",

@@ -71,7 +71,7 @@ SUBMIT = Operation(
             headers={"Location": "The task's path."},
         ),
     },
-    problems=(400, 409, 413, 415, 422, 429),
+    problems=(400, 409, 413, 415, 422),
 )
 SUBMIT_BATCH = Operation(
     method="POST",
@@ -91,7 +91,7 @@ SUBMIT_BATCH = Operation(
         REQUEST_KEY,
     ),
     replies={200: Reply("A result for each task, in order.", BatchAnswer)},
-    problems=(400, 409, 413, 415, 422, 429),
+    problems=(400, 409, 413, 415, 422),
     max_body=MAX_REQUEST_BYTES,
 )
 LIST = Operation(

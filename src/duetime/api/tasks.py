@@ -43,6 +43,7 @@ from duetime.errors import (
     FieldError,
     InvalidInput,
     NotFound,
+    Overloaded,
     TooManyRequests,
     UnsupportedMediaType,
 )
@@ -111,6 +112,9 @@ class Tasks:
         admitted, refusal = await self.admission.admit(tenant, tasks, is_atomic=is_atomic)
         if refusal is None:
             return admitted, None
+        if isinstance(refusal, Overloaded):
+            # Who is behind does not look for what was done before.
+            raise refusal
         done_before = None if key is None else await self.submitter.count_of_request(key, tenant)
         admitted = admitted if done_before is None else min(done_before, len(tasks))
         if not admitted:

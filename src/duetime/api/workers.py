@@ -17,10 +17,11 @@ from msgspec import Raw
 from duetime.api import worker_operations as operations
 from duetime.api.answers import BeatAnswer, LeaseAnswer, LeasedAnswer, SettleAnswer
 from duetime.api.auth import need_reach
-from duetime.api.http import Answer, ClientGoneError, Request, Route, encode, json_answer, make_decoder
+from duetime.api.bounds import ClientGoneError, Polls
+from duetime.api.http import Answer, Request, Route, encode, json_answer, make_decoder
 from duetime.api.schemas import BeatRequest, FailureBody, LeaseRequest, Priority, Settlement, SettleRequest
 from duetime.api.validation import check_names, check_worker_name, read_payload
-from duetime.errors import DuetimeError, FieldError, Forbidden, InvalidInput, Unavailable
+from duetime.errors import DuetimeError, FieldError, Forbidden, InvalidInput, Overloaded, Unavailable
 from duetime.lifecycle.holders import BEAT_EVERY_SECONDS, Named
 from duetime.lifecycle.holders import BeatAnswer as HolderAnswer
 from duetime.lifecycle.lanes import Lanes
@@ -40,6 +41,8 @@ from duetime.scheduler.feed import Ask
 _FIRST, _LAST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)
 #: Even a poll that does not want to wait needs the time of a claim.
 LEAST_WAIT_SECONDS = 0.05
+#: Of reports that wait to be stored; a worker keeps its own until they are.
+MAX_UNSETTLED_BYTES = 256 * 1024 * 1024
 _NO_LABELS = Raw(b"{}")
 _NO_OPTIONS = Options()
 _WORDS: dict[PriorityClass, Priority] = {
@@ -81,6 +84,7 @@ class Workers:
     feeder: Leasing
     holders: Beating
     settler: Settler
+    polls: Polls = field(default_factory=Polls)
     _polls: set[asyncio.Task[list[LeasedTask]]] = field(default_factory=set)
 
     def routes(self) -> list[Route]:
@@ -106,9 +110,10 @@ class Workers:
                 need_reach(request.caller, None, queue)
         tags = check_names("tags", asked.tags)
         tenant = request.caller.tenant
-        holder = await self.holders.register(tenant, asked.worker)
-        ask = Ask(holder, tenant, Kind.PULL, queues, tags, asked.max)
-        leased = await self._poll(request, ask, max(asked.wait, LEAST_WAIT_SECONDS))
+        with self.polls.wait(tenant):
+            holder = await self.holders.register(tenant, asked.worker)
+            ask = Ask(holder, tenant, Kind.PULL, queues, tags, asked.max)
+            leased = await self._poll(request, ask, max(asked.wait, LEAST_WAIT_SECONDS))
         answer = LeaseAnswer([self._answer(task) for task in leased], BEAT_EVERY_SECONDS)
         return Answer(200, encode(answer), on_lost=lambda: self.feeder.give_back(leased))
 
@@ -170,6 +175,8 @@ class Workers:
         request.query()
         asked = await request.json(_decode_settle)
         check_worker_name(asked.worker)
+        if (waiting := self.settler.backlog.size) >= MAX_UNSETTLED_BYTES:
+            raise Overloaded(f"reports of {waiting // 2**20:,} MiB wait to be stored; keep these and report again")
         reports = [_read_report(place, each) for place, each in enumerate(asked.settlements)]
         settled = await self.settler.settle(request.caller.tenant, asked.worker, reports)
         return json_answer(200, SettleAnswer(len(settled.settled), settled.lost, settled.cancelled))

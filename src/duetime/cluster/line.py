@@ -10,6 +10,8 @@ from typing import cast
 import msgspec
 
 MAX_FRAME_BYTES = 64 * 1024 * 1024
+#: Another node that does not read for so long that this much waits to be sent is as good as gone.
+MAX_UNSENT_BYTES = 2 * MAX_FRAME_BYTES
 #: Before anyone has proved anything, nobody may make us keep more than this.
 _MAX_GREETING_BYTES = 1024
 
@@ -79,10 +81,16 @@ class Line(asyncio.Protocol):
         self.is_trusted = True
         self.limit = MAX_FRAME_BYTES
 
-    def send(self, message: msgspec.Struct) -> None:
-        if self._transport is not None and not self._transport.is_closing():
-            frame = _encode(message)
-            self._transport.write(len(frame).to_bytes(4, "big") + frame)
+    def send(self, message: msgspec.Struct) -> bool:
+        """Whether it is on its way; a line that is stuck is closed."""
+        if self._transport is None or self._transport.is_closing():
+            return False
+        if self._transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
+            self.close()
+            return False
+        frame = _encode(message)
+        self._transport.write(len(frame).to_bytes(4, "big") + frame)
+        return True
 
     def close(self) -> None:
         if self._transport is not None:

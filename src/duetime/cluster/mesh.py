@@ -315,9 +315,7 @@ class Mesh:
             log.exception("call of another node failed", verb=verb)
         finally:
             self._working.get(line, {}).pop(number, None)
-        if line.is_open:
-            line.send(Answer(number, answer))
-        elif answer is not None:
+        if not line.send(Answer(number, answer)) and answer is not None:
             self.undelivered(verb, answer)
 
     def _let_go(self, line: Line) -> None:

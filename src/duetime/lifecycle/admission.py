@@ -1,4 +1,4 @@
-"""Whether what is asked for may be submitted now, by the tenant's quotas.
+"""Whether what is asked for may be submitted now, by the load of the service and the tenant's quotas.
 
 A batch is accepted from its beginning as far as the quotas go; the rest is
 refused, and stays refused under the request's key.  What was asked for counts,
@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from duetime.budgets.allowance import Allowance
 from duetime.budgets.contract import Want
 from duetime.errors import QuotaExceeded, TooLarge, TooManyRequests, TooManyWaiting
+from duetime.lifecycle.pressure import Pressure, least_important
 from duetime.lifecycle.waiting import WaitingRoom
 from duetime.model.quotas import Quotas
 from duetime.model.task import NewTask
@@ -20,7 +21,8 @@ WAITING_RETRY_SECONDS = 5.0
 
 
 class Admission:
-    def __init__(self, allowance: Allowance, room: WaitingRoom) -> None:
+    def __init__(self, pressure: Pressure, allowance: Allowance, room: WaitingRoom) -> None:
+        self._pressure = pressure
         self._allowance = allowance
         self._room = room
         self._quotas: Mapping[int, Quotas] = {}
@@ -33,6 +35,8 @@ class Admission:
 
     def admit_now(self, task: NewTask) -> bool:
         """Accept one task, without a question to anybody; False: `admit` knows more."""
+        if self._pressure.refuse(task.lane.priority) is not None:
+            return False
         tenant = task.lane.tenant
         quotas = self._quotas.get(tenant)
         if quotas is None:
@@ -53,8 +57,12 @@ class Admission:
 
         With `is_atomic` all or none; raises TooLarge for what can never be accepted at once.
         """
+        if not tasks:
+            return 0, None
+        if (overloaded := self._pressure.refuse(least_important(tasks))) is not None:
+            return 0, overloaded
         quotas = self._quotas.get(tenant)
-        if quotas is None or not tasks:
+        if quotas is None:
             return len(tasks), None
         wanted = len(tasks)
         refusal: TooManyRequests | None = None

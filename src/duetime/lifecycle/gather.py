@@ -5,12 +5,18 @@ it is enough for a flight of its own beside it.  Each
 caller is answered after the commit that holds its part.  A flight that fails
 on its data is split until the bad part is alone, so that one caller's bad row
 does not fail strangers.
+
+When more waits than a flight can hold, parts of a better rank go first; the
+oldest part always goes, so that none waits for ever.  How much waits is bounded
+by whoever puts parts in, who looks at `backlog`.
 """
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Generic, TypeVar
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar
 
 import asyncpg
 
@@ -30,6 +36,26 @@ DATA_ERRORS = (
 AMPLE = 200
 
 
+class Backlog(NamedTuple):
+    """What waits and what is in the air."""
+
+    #: Of what waits.
+    weight: int
+    #: Of both.
+    size: int
+    #: Since the oldest that waits was put in.
+    seconds: float
+
+
+@dataclass(slots=True)
+class _Waiting(Generic[Part, Answer]):
+    part: Part
+    answer: "asyncio.Future[Answer]"
+    weight: int
+    size: int
+    at: float
+
+
 class Gather(Generic[Part, Answer]):
     def __init__(
         self,
@@ -38,16 +64,35 @@ class Gather(Generic[Part, Answer]):
         weigh: Callable[[Part], int],
         limit: int,
         flights: int = 1,
+        measure: Callable[[Part], int] = lambda _: 0,
+        size_limit: int = 1,
+        rank: Callable[[Part], int] = lambda _: 0,
+        ranks: int = 1,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
+        """A flight holds parts up to a weight and a size (in bytes, say); rank 0 is the best of `ranks`."""
         self._fly = fly
         self._weigh = weigh
         self._limit = limit
         self._flights = flights
+        self._measure = measure
+        self._size_limit = size_limit
+        self._rank = rank
+        self._monotonic = monotonic
         #: How many will still look for what waits.
         self._in_air = 0
         self._waiting_weight = 0
-        self._waiting: deque[tuple[Part, asyncio.Future[Answer]]] = deque()
+        self._size = 0
+        #: By rank.
+        self._waiting: list[deque[_Waiting[Part, Answer]]] = [deque() for _ in range(ranks)]
         self._flying: set[asyncio.Task[None]] = set()
+
+    @property
+    def backlog(self) -> Backlog:
+        if not self._waiting_weight:
+            return Backlog(0, self._size, 0.0)
+        oldest = min(queue[0].at for queue in self._waiting if queue)
+        return Backlog(self._waiting_weight, self._size, self._monotonic() - oldest)
 
     async def add(self, part: Part) -> Answer:
         """Have the part done in the next flight; returns its answer after the commit."""
@@ -59,8 +104,10 @@ class Gather(Generic[Part, Answer]):
         A caller that is cancelled does not take its part back: it may be in the air.
         """
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._waiting.append((part, answer))
-        self._waiting_weight += self._weigh(part)
+        waiting = _Waiting(part, answer, self._weigh(part), self._measure(part), self._monotonic())
+        self._waiting[self._rank(part)].append(waiting)
+        self._waiting_weight += waiting.weight
+        self._size += waiting.size
         if not self._in_air or (self._in_air < self._flights and self._waiting_weight >= AMPLE):
             self._in_air += 1
             flight = asyncio.create_task(self._take_off())
@@ -75,26 +122,34 @@ class Gather(Generic[Part, Answer]):
 
     async def _take_off(self) -> None:
         try:
-            while self._waiting:
-                await self._deliver(self._next_load())
+            while any(self._waiting):
+                load = self._next_load()
+                try:
+                    await self._deliver(load)
+                finally:
+                    self._size -= sum(each.size for each in load)
         finally:
             self._in_air -= 1
 
-    def _next_load(self) -> list[tuple[Part, asyncio.Future[Answer]]]:
-        load = [self._waiting.popleft()]
-        weight = self._weigh(load[0][0])
-        while self._waiting:
-            more = self._weigh(self._waiting[0][0])
-            if weight + more > self._limit:
+    def _next_load(self) -> list[_Waiting[Part, Answer]]:
+        # The oldest of all, whatever its rank; then by rank, each in order.
+        first = min((queue for queue in self._waiting if queue), key=lambda queue: queue[0].at)
+        load = [first.popleft()]
+        weight, size = load[0].weight, load[0].size
+        for queue in self._waiting:
+            while queue and weight + queue[0].weight <= self._limit and size + queue[0].size <= self._size_limit:
+                weight += queue[0].weight
+                size += queue[0].size
+                load.append(queue.popleft())
+            if queue:
+                # What is worse does not overtake it.
                 break
-            weight += more
-            load.append(self._waiting.popleft())
         self._waiting_weight -= weight
         return load
 
-    async def _deliver(self, load: list[tuple[Part, asyncio.Future[Answer]]]) -> None:
+    async def _deliver(self, load: list[_Waiting[Part, Answer]]) -> None:
         try:
-            answers = await self._fly([part for part, _ in load])
+            answers = await self._fly([each.part for each in load])
         except DATA_ERRORS as error:
             if len(load) == 1:
                 _fail(load, error)
@@ -103,19 +158,19 @@ class Gather(Generic[Part, Answer]):
             await self._deliver(load[:middle])
             await self._deliver(load[middle:])
         except asyncio.CancelledError:
-            for _, answer in load:
-                answer.cancel()
+            for each in load:
+                each.answer.cancel()
             raise
         except Exception as error:
             # Whatever it is, it belongs to the callers, each of whom raises it.
             _fail(load, error)
         else:
-            for (_, answer), value in zip(load, answers, strict=True):
-                if not answer.done():
-                    answer.set_result(value)
+            for each, value in zip(load, answers, strict=True):
+                if not each.answer.done():
+                    each.answer.set_result(value)
 
 
-def _fail(load: list[tuple[Part, asyncio.Future[Answer]]], error: Exception) -> None:
-    for _, answer in load:
-        if not answer.done():
-            answer.set_exception(error)
+def _fail(load: list[_Waiting[Part, Answer]], error: Exception) -> None:
+    for each in load:
+        if not each.answer.done():
+            each.answer.set_exception(error)

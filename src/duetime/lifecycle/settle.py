@@ -18,13 +18,16 @@ import msgspec
 from duetime import metrics
 from duetime.database.pool import Database
 from duetime.errors import Unknown
-from duetime.lifecycle.gather import Gather
+from duetime.lifecycle.gather import Backlog, Gather
 from duetime.lifecycle.holders import Holders
 from duetime.lifecycle.onward import SQL, Attempt, Claimed, End, HowItEnded, Onward, may_exist
 from duetime.model.attempt import Ended
 from duetime.model.task import Outcome
 
 MAX_ROWS_PER_COMMIT = 5_000
+MAX_BYTES_PER_COMMIT = 32 * 1024 * 1024
+#: What a report takes beside its result, roughly.
+_REPORT_BYTES = 300
 _REPEATS = 4
 
 
@@ -70,14 +73,33 @@ class _Part:
     reports: Sequence[Report]
 
 
+def _size_of(part: _Part) -> int:
+    return sum(
+        [
+            _REPORT_BYTES + len(each.result or b"") + len(each.error or b"") + len(each.response or b"")
+            for each in part.reports
+        ]
+    )
+
+
 class Settler:
     def __init__(self, database: Database, holders: Holders, onward: Onward, *, flights: int = 2) -> None:
         self._database = database
         self._holders = holders
         self._onward = onward
         self._gather: Gather[_Part, Settled] = Gather(
-            self._fly, weigh=lambda part: len(part.reports), limit=MAX_ROWS_PER_COMMIT, flights=flights
+            self._fly,
+            weigh=lambda part: len(part.reports),
+            limit=MAX_ROWS_PER_COMMIT,
+            flights=flights,
+            measure=_size_of,
+            size_limit=MAX_BYTES_PER_COMMIT,
         )
+
+    @property
+    def backlog(self) -> Backlog:
+        """What waits to be stored."""
+        return self._gather.backlog
 
     async def settle(self, tenant: int, holder_name: str, reports: Sequence[Report]) -> Settled:
         """Settle one holder's reports; answered after the commit."""

@@ -23,16 +23,21 @@ from duetime.database.pool import Database
 from duetime.database.statements import Statement
 from duetime.errors import Conflict, DuetimeError, InvalidInput, Unavailable, Unknown
 from duetime.ids import due_ms_of, make_ids
-from duetime.lifecycle.gather import DATA_ERRORS, Gather
+from duetime.lifecycle.gather import DATA_ERRORS, Backlog, Gather
 from duetime.lifecycle.handover import Desk, Seats, lease
 from duetime.lifecycle.lanes import Lanes
+from duetime.lifecycle.pressure import rank_of, size_of
 from duetime.lifecycle.rows import columns, due_ms_for, keyed_columns
 from duetime.lifecycle.winners import SQL, Call, Run, Submission, Submitted, sort_out
-from duetime.model.task import LaneKey, LeasedTask, NewTask
+from duetime.model.task import LaneKey, LeasedTask, NewTask, PriorityClass
 
 #: How far behind the database's clock an id may be when it is stored.
 MINT_TOLERANCE_MS = 5_000
 MAX_ROWS_PER_COMMIT = 5_000
+#: More than one request can have, so that each fits.
+MAX_BYTES_PER_COMMIT = 32 * 1024 * 1024
+#: Of refused requests that are looked up in one statement: whether they were done before.
+MAX_LOOKUPS = 1_000
 _TRIES = 5
 _LOST = "the connection to the database broke while the task was stored; ask again with the same key"
 # Waits for a transaction that is still storing the same ids; rolled back in any case.
@@ -90,8 +95,24 @@ class Submitter:
         self.spread: Mapping[int, int] = {}
         self._turn = 0
         self._gather: Gather[Call, list[Submission]] = Gather(
-            self._fly, weigh=lambda call: len(call.tasks), limit=MAX_ROWS_PER_COMMIT, flights=flights
+            self._fly,
+            weigh=lambda call: len(call.tasks),
+            limit=MAX_ROWS_PER_COMMIT,
+            flights=flights,
+            measure=size_of,
+            size_limit=MAX_BYTES_PER_COMMIT,
+            rank=rank_of,
+            ranks=len(PriorityClass),
         )
+
+        self._lookups: Gather[tuple[uuid.UUID, int], int | None] = Gather(
+            self._count_of_requests, weigh=lambda _: 1, limit=MAX_LOOKUPS
+        )
+
+    @property
+    def backlog(self) -> Backlog:
+        """What waits to be stored."""
+        return self._gather.backlog
 
     async def submit(
         self,
@@ -144,12 +165,17 @@ class Submitter:
 
     async def count_of_request(self, request: uuid.UUID, tenant: int) -> int | None:
         """How many tasks a request stored when it was first made; None: it is new."""
-        named = request_of_tenant(request, tenant)
-        rows = await self._database.run(SQL["read_requests"], ids=[named], tenants=[tenant])
-        return len(rows[0]["tasks"]) // 16 if rows else None
+        return await self._lookups.add((request_of_tenant(request, tenant), tenant))
+
+    async def _count_of_requests(self, named: list[tuple[uuid.UUID, int]]) -> list[int | None]:
+        ids, tenants = [request for request, _ in named], [tenant for _, tenant in named]
+        rows = await self._database.run(SQL["read_requests"], ids=ids, tenants=tenants)
+        known = {row["id"]: len(row["tasks"]) // 16 for row in rows}
+        return [known.get(request) for request in ids]
 
     async def close(self) -> None:
         await self._gather.close()
+        await self._lookups.close()
 
     async def _fly(self, calls: list[Call]) -> list[list[Submission]]:
         for _ in range(_TRIES):

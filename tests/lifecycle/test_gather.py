@@ -1,0 +1,155 @@
+"""What flies with what, when more waits than a flight can hold."""
+
+import asyncio
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+
+from duetime.errors import Overloaded
+from duetime.lifecycle.gather import Backlog, Gather
+from duetime.lifecycle.pressure import MARKS, Pressure, least_important, rank_of, size_of
+from duetime.lifecycle.winners import Call
+from duetime.model.task import Kind, LaneKey, NewTask, PriorityClass
+
+
+class Part(NamedTuple):
+    name: str
+    rank: int = 0
+    weight: int = 1
+    size: int = 0
+
+
+class Runway:
+    """A gather whose flights land when the test says so."""
+
+    def __init__(self, **options: int) -> None:
+        self.now = 100.0
+        self.flights: list[list[str]] = []
+        self._landings: list[asyncio.Future[None]] = []
+        self.gather: Gather[Part, str] = Gather(
+            self._fly,
+            weigh=lambda part: part.weight,
+            measure=lambda part: part.size,
+            rank=lambda part: part.rank,
+            ranks=4,
+            monotonic=lambda: self.now,
+            **{"limit": 3, "size_limit": 100, **options},
+        )
+
+    async def _fly(self, parts: list[Part]) -> list[str]:
+        self.flights.append([part.name for part in parts])
+        landing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._landings.append(landing)
+        await landing
+        return [part.name for part in parts]
+
+    async def land(self) -> None:
+        await asyncio.sleep(0)
+        self._landings.pop(0).set_result(None)
+        for _ in range(3):
+            await asyncio.sleep(0)
+
+
+async def test_a_better_rank_goes_first_and_the_oldest_goes_always() -> None:
+    runway = Runway()
+    answers = [runway.gather.put(Part("in the air"))]
+    await asyncio.sleep(0)
+    waiting = [
+        Part("low 1", 3),
+        Part("low 2", 3),
+        Part("normal", 2),
+        Part("high", 1),
+        Part("critical", 0),
+        Part("low 3", 3),
+    ]
+    for part in waiting:
+        runway.now += 1
+        answers.append(runway.gather.put(part))
+
+    for _ in range(3):
+        await runway.land()
+
+    assert runway.flights == [["in the air"], ["low 1", "critical", "high"], ["low 2", "normal", "low 3"]]
+    assert [answer.result() for answer in answers] == ["in the air", *(part.name for part in waiting)]
+    await runway.gather.close()
+
+
+async def test_what_is_worse_does_not_overtake_what_does_not_fit() -> None:
+    runway = Runway()
+    runway.gather.put(Part("in the air"))
+    await asyncio.sleep(0)
+    for part in (Part("first", 2), Part("large", 1, weight=3), Part("small", 2)):
+        runway.now += 1
+        runway.gather.put(part)
+
+    for _ in range(4):
+        await runway.land()
+
+    assert runway.flights[1:] == [["first"], ["large"], ["small"]]
+
+
+async def test_a_flight_is_bounded_by_size_too_and_a_part_that_is_larger_flies_alone() -> None:
+    runway = Runway()
+    runway.gather.put(Part("in the air"))
+    await asyncio.sleep(0)
+    for part in (Part("a", size=60), Part("b", size=60), Part("c", size=30), Part("d", size=500)):
+        runway.gather.put(part)
+
+    for _ in range(4):
+        await runway.land()
+
+    assert runway.flights[1:] == [["a"], ["b", "c"], ["d"]]
+
+
+async def test_the_backlog_is_what_waits_and_the_bytes_of_what_flies() -> None:
+    runway = Runway()
+    empty = runway.gather.backlog
+    runway.gather.put(Part("in the air", size=10))
+    await asyncio.sleep(0)
+    runway.now += 5
+    runway.gather.put(Part("a", 3, weight=2, size=7))
+    runway.now += 2
+    runway.gather.put(Part("b", 0))
+    busy = runway.gather.backlog
+
+    for _ in range(2):
+        await runway.land()
+
+    assert empty == runway.gather.backlog == Backlog(0, 0, 0.0)
+    assert busy == Backlog(3, 17, 2.0)
+
+
+def new_task(priority: PriorityClass, payload: bytes = b"{}") -> NewTask:
+    return NewTask(LaneKey(1, "q", priority, Kind.PULL), "a", payload)
+
+
+def test_a_call_ranks_as_the_least_important_of_its_tasks() -> None:
+    tasks = [new_task(PriorityClass.CRITICAL), new_task(PriorityClass.LOW), new_task(PriorityClass.HIGH)]
+
+    assert least_important(tasks) is PriorityClass.LOW
+    assert rank_of(Call(tasks, [1, 2, 3], 1, None, b"")) == 3
+    assert rank_of(Call(tasks[:1], [1], 1, None, b"")) == 0
+    assert size_of(Call([new_task(PriorityClass.LOW, b"x" * 1000)] * 2, [1, 1], 1, None, b"")) >= 2000
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda mark: Backlog(1, 1, mark.seconds),
+        lambda mark: Backlog(mark.tasks, 1, 0.0),
+        lambda mark: Backlog(1, mark.size, 0.0),
+    ],
+    ids=["age", "tasks", "bytes"],
+)
+def test_low_classes_are_refused_first_and_critical_last(make: Callable[..., Backlog]) -> None:
+    worst_first = sorted(PriorityClass, reverse=True)
+    for refused_up_to, priority in enumerate(worst_first):
+        beyond = make(MARKS[priority])
+
+        refusals = [Pressure(lambda: beyond).refuse(each) for each in worst_first]  # noqa: B023
+
+        assert [isinstance(each, Overloaded) for each in refusals] == [
+            place <= refused_up_to for place in range(len(worst_first))
+        ]
+    assert Pressure(lambda: Backlog(0, 0, 0.0)).refuse(PriorityClass.LOW) is None
