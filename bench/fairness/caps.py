@@ -25,7 +25,8 @@ TASK_SECONDS = 0.1
 #: Longer than it takes until a silent holder's attempts lapse.
 STOP_SECONDS = 15.0
 DRAIN_SECONDS = 180.0
-LAPSED = 4
+#: Succeeded, failed, snoozed: what a holder reports itself.  All else is the database's word that it holds no more.
+REPORTED = (1, 2, 3)
 METHOD = f"""The queue `{QUEUE}` has `max_running` {CAP}, strict (`PUT /v1/queues/{QUEUE}`), on `duetime up
 --processes {PROCESSES}`; {WORKERS} worker processes each have room for 20. Every few seconds a node process or a
 worker gets kill -9, or a worker is stopped for {STOP_SECONDS:.0f} s (SIGSTOP), which is longer than a silent holder
@@ -84,11 +85,11 @@ async def _measure(place: Place, outcome: Outcome, seconds: float) -> None:
     outcome.ask("most attempts at once, by the workers' journals", _most_at_once(held), "", most=CAP)
     outcome.ask("most attempts at once, by the database's history", _most_at_once(claims), "", most=CAP)
     outcome.tell("attempts", len(rows))
-    outcome.tell("attempts that lapsed", sum(row["outcome"] == LAPSED for row in rows))
+    outcome.tell("attempts that lapsed or were released", sum(row["outcome"] not in REPORTED for row in rows))
     outcome.tell("node processes killed", crew.node_kills)
     outcome.tell("workers killed", crew.worker_kills)
     outcome.tell("workers stopped", crew.stops)
-    outcome.tell("attempts that went on after they had lapsed (stopped workers)", len(overruns))
+    outcome.tell("attempts that went on after that (stopped workers)", len(overruns))
     in_fact = [Held(each.began_at, each.ended_at or each.over_at, each.ended_at) for each in held]
     outcome.tell("most handlers at once, those counted too", _most_at_once(in_fact))
     outcome.plots.append(("caps", "Attempts at once under kills", _draw(held)))
@@ -179,11 +180,11 @@ def _join(journals: list[Path], rows: list[asyncpg.Record]) -> list[Held]:
     held = []
     for attempt, began_at in began.items():
         row, ended_at = over.get(attempt), ended.get(attempt)
-        is_lapsed = row is not None and row["outcome"] == LAPSED
+        is_taken = row is not None and row["outcome"] not in REPORTED
         if ended_at is None and row is None:
             raise BenchError(f"attempt {attempt[1]} of task {attempt[0]} has no end")
         ends = [ended_at] if ended_at is not None else []
-        if row is not None and (is_lapsed or ended_at is None):
+        if row is not None and (is_taken or ended_at is None):
             ends.append(row["completed_at"])
         held.append(Held(began_at, min(ends), ended_at))
     return held
