@@ -22,6 +22,7 @@ import asyncpg
 import structlog
 import uvicorn
 
+from duetime.admin.breakers import ForcedBreakers
 from duetime.admin.keys import Keys
 from duetime.admin.tenants import read_rules, read_signing_secret
 from duetime.admin.types import Types
@@ -47,6 +48,7 @@ from duetime.lifecycle.schedules import Schedules
 from duetime.lifecycle.settle import Settler
 from duetime.lifecycle.steer import Steering
 from duetime.lifecycle.submit import Submitter
+from duetime.scheduler.breakers import Breakers
 from duetime.scheduler.clockwork import Clockwork
 from duetime.scheduler.feed import Feeder
 from duetime.scheduler.firing import Firing
@@ -87,6 +89,8 @@ class Node:
         self.lanes = Lanes(database)
         self.keys = Keys(database)
         self.types = Types(database)
+        self.breakers = Breakers(self.lanes.key_of, database.clock.now_ms)
+        self.forced_breakers = ForcedBreakers(database, self.breakers.obey)
         self.onward = Onward(database, self.partitions, self._wake)
         self.holders = Holders(database, self.onward)
         self.settler = Settler(database, self.holders, self.onward)
@@ -97,7 +101,14 @@ class Node:
         if sharing is not None:
             coordinator = PostgresCoordinator(database, sharing.cluster)
             self.shared = SharedFeeder(
-                self.name, sharing.secret, coordinator, database, self.feeder, self.lanes, self.holders
+                self.name,
+                sharing.secret,
+                coordinator,
+                database,
+                self.feeder,
+                self.lanes,
+                self.holders,
+                self.breakers,
             )
         self.recurrences = Recurrences(database)
         self.schedules = Schedules(database, self.partitions, self.lanes, self.steering, self.recurrences, self._wake)
@@ -140,6 +151,8 @@ class Node:
             recurrences=self.recurrences,
             backfills=self.backfills,
             types=self.types,
+            breakers=self.forced_breakers,
+            breakers_of=self.breakers.describe if self.shared is None else self.shared.describe_breakers,
             keys=self.keys,
             is_ready=self.why_not_ready,
             nodes=self.nodes,
@@ -268,6 +281,7 @@ class Node:
             node=self.name,
             max_calls=self.config.executor_calls,
             max_calls_per_host=self.config.executor_calls_per_host,
+            report=self.breakers.report,
         )
 
     async def _execute(self) -> None:
@@ -282,10 +296,11 @@ class Node:
                 self.executor = self._make_executor()
 
     async def _read_rules(self) -> timedelta:
-        """Weights, suspensions and types take effect within a second."""
+        """Weights, suspensions, types and forced breakers take effect within a second."""
         rules = await read_rules(self.database)
         self.feeder.rule(rules.weights, rules.suspended)
         await self.types.refresh()
+        await self.forced_breakers.refresh()
         return _RULES_EVERY
 
     def _wake(self, wakes: Iterable[uuid.UUID]) -> None:

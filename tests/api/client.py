@@ -12,6 +12,7 @@ from typing import Any
 import aiohttp
 import uvicorn
 
+from duetime.admin.breakers import ForcedBreakers
 from duetime.admin.keys import Keys, Role, create_key
 from duetime.admin.tenants import create_tenant
 from duetime.admin.types import Types
@@ -29,6 +30,7 @@ from duetime.lifecycle.schedules import Schedules
 from duetime.lifecycle.settle import Settler
 from duetime.lifecycle.steer import Steering
 from duetime.lifecycle.submit import Submitter
+from duetime.scheduler.breakers import Breakers
 from duetime.scheduler.feed import Feeder
 from duetime.scheduler.firing import Firing
 
@@ -57,6 +59,7 @@ class Serving:
     database: Database
     feeder: Feeder
     firing: Firing
+    breakers: Breakers
     session: aiohttp.ClientSession
     port: int
     #: Why the node is not ready, if there is a reason.
@@ -191,6 +194,7 @@ async def serve(database: Database) -> AsyncIterator[Serving]:
     await firing.start()
     types = Types(database)
     await types.refresh()
+    breakers = Breakers(lanes.key_of, database.clock.now_ms)
     app = App(
         database=database,
         lanes=lanes,
@@ -203,6 +207,8 @@ async def serve(database: Database) -> AsyncIterator[Serving]:
         recurrences=recurrences,
         backfills=backfills,
         types=types,
+        breakers=ForcedBreakers(database, breakers.obey),
+        breakers_of=breakers.describe,
         keys=Keys(database),
         is_ready=lambda: reasons[0] if reasons else None,
         nodes=lambda: [NodeView("here", 256, True)],
@@ -225,7 +231,7 @@ async def serve(database: Database) -> AsyncIterator[Serving]:
         await asyncio.sleep(0.005)
     port = server.servers[0].sockets[0].getsockname()[1]
     async with aiohttp.ClientSession() as session:
-        yield Serving(app, database, feeder, firing, session, port, reasons)
+        yield Serving(app, database, feeder, firing, breakers, session, port, reasons)
         app.end_polls()
     server.should_exit = True
     await running

@@ -120,6 +120,8 @@ CALLS: list[tuple[str, str, Any, set[str]]] = [
     ("PUT", "/v1/schedules/s", {"spec": {"every": "1d"}, "task": {"type": "a"}}, {"operator", "admin"}),
     ("POST", "/v1/schedules/preview", {"spec": {"every": "1d"}}, set(ROLES)),
     ("GET", "/v1/schedules", None, set(ROLES)),
+    ("GET", "/v1/breakers", None, set(ROLES)),
+    ("PUT", "/v1/breakers/a.example:443", {"state": "auto"}, {"operator", "admin"}),
     ("GET", "/v1/signing-secret", None, {"operator", "admin"}),
     ("GET", "/v1/keys", None, {"admin"}),
     ("POST", "/v1/keys", {}, {"admin"}),

@@ -14,10 +14,12 @@ from typing import Protocol
 
 import structlog
 
+from duetime.admin.breakers import ForcedBreakers
 from duetime.admin.keys import Caller, Keys
 from duetime.admin.types import Types
 from duetime.api.admin import Administration
 from duetime.api.auth import authenticate, need_role
+from duetime.api.breakers import BreakerCalls, BreakersOf
 from duetime.api.calendars import CalendarCalls
 from duetime.api.cluster import Cluster
 from duetime.api.dead import DeadLetters
@@ -71,6 +73,8 @@ class App:
         recurrences: Recurrences,
         backfills: Backfills,
         types: Types,
+        breakers: ForcedBreakers,
+        breakers_of: BreakersOf,
         keys: Keys,
         is_ready: Callable[[], str | None],
         nodes: Callable[[], list[NodeView]],
@@ -94,6 +98,7 @@ class App:
                 *Administration(database, keys).routes(),
                 *Tenancy(database).routes(),
                 *TypeCalls(types, lanes).routes(),
+                *BreakerCalls(breakers, breakers_of).routes(),
                 *Cluster(nodes).routes(),
                 *Health(is_ready).routes(),
                 *Reference().routes(),
