@@ -10,7 +10,19 @@ import pytest
 from duetime.cli.main import COMMANDS, make_parser
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text("utf-8")
-DESCRIBED = ["submit", "tasks", "dead", "schedules", "calendars", "keys", "cluster", "migrate", "doctor", "bench"]
+DESCRIBED = [
+    "submit",
+    "tasks",
+    "dead",
+    "schedules",
+    "calendars",
+    "keys",
+    "breakers",
+    "cluster",
+    "migrate",
+    "doctor",
+    "bench",
+]
 
 
 def parsers_of(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:

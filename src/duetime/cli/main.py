@@ -26,6 +26,7 @@ COMMANDS = {
     "keys": ("keys", "API keys and the signing secret"),
     "tenants": ("tenants", "the teams on this service: weights, suspend, resume"),
     "types": ("types", "task types and the schemas of their payloads"),
+    "breakers": ("breakers", "target hosts that are called less or not at all; force them"),
     "audit": ("audit", "what was done to tenants and keys, by whom"),
     "cluster": ("cluster", "the nodes and how many shards each feeds"),
     "migrate": ("migrate", "bring the database's schema to this version of duetime"),
