@@ -1,9 +1,10 @@
 """Breakers that are forced open or closed by hand: stored, so that every node obeys, now and after a restart.
 
 One row tells whether any has changed.  It changes before its statement is
-committed, so what is read at a change is read once more.
+committed, so after a change they are read a few times more.
 """
 
+import asyncio
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Literal
@@ -17,6 +18,8 @@ from duetime.model.breaker import Forced
 
 MAX_FORCED_PER_TENANT = 1_000
 MAX_NOTE_CHARACTERS = 500
+#: Twice a second: a commit that takes longer than ten seconds is given up by its client.
+_READ_AGAIN = 20
 
 _SQL = load(__package__, "breakers.sql")
 
@@ -36,18 +39,22 @@ class ForcedBreakers:
         self._obey = obey
         self._forced: dict[tuple[int, str], Forced] = {}
         self._change = -1
-        self._is_sure = False
+        self._reads_left = 0
+        # Of two that read at once, the one with the older rows must not have the last word.
+        self._reading = asyncio.Lock()
 
     async def refresh(self) -> None:
         """Read them all again if any has changed."""
-        [row] = await self._database.run(_SQL["read_change"])
-        change = row["change"] if row["is_called"] else 0
-        if change != self._change or not self._is_sure:
-            rows = await self._database.run(_SQL["read_all"])
-            self._forced = {(each["tenant"], each["host"]): each["forced"] for each in rows}
-            self._is_sure = change == self._change
-            self._change = change
-        self._obey(self._forced)
+        async with self._reading:
+            [row] = await self._database.run(_SQL["read_change"])
+            change = row["change"] if row["is_called"] else 0
+            if change != self._change:
+                self._reads_left = 1 + _READ_AGAIN
+            if self._reads_left:
+                rows = await self._database.run(_SQL["read_all"])
+                self._forced = {(each["tenant"], each["host"]): each["forced"] for each in rows}
+                self._change, self._reads_left = change, self._reads_left - 1
+            self._obey(self._forced)
 
     async def put(
         self, tenant: int, host: str, state: Literal["open", "closed", "auto"], note: str, *, by: int | None = None
