@@ -23,6 +23,7 @@ import asyncpg
 import structlog
 import uvicorn
 
+from duetime.admin.breakers import ForcedBreakers
 from duetime.admin.keys import Keys
 from duetime.admin.limits import LimitRules
 from duetime.admin.rules import TenantRules
@@ -58,6 +59,7 @@ from duetime.lifecycle.settle import Settler
 from duetime.lifecycle.steer import Steering
 from duetime.lifecycle.submit import Submitter
 from duetime.lifecycle.waiting import WaitingRoom, count_waiting
+from duetime.scheduler.breakers import Breakers
 from duetime.scheduler.clockwork import Clockwork
 from duetime.scheduler.feed import Feeder
 from duetime.scheduler.firing import Firing
@@ -103,10 +105,13 @@ class Node:
         self.types = Types(database)
         self.limits = LimitRules(database)
         self.rules = TenantRules(database)
+        self.breakers = Breakers(self.lanes.key_of, database.clock.now_ms)
+        self.forced_breakers = ForcedBreakers(database, self.breakers.obey)
         self.onward = Onward(database, self.partitions, self._wake)
         self.holders = Holders(database, self.onward)
         self.settler = Settler(database, self.holders, self.onward)
         self.feeder = Feeder(database, self.lanes, self.onward)
+        self.feeder.heed(self.breakers)
         self.submitter = Submitter(database, self.lanes, self.partitions, self._wake, desk=self.feeder)
         is_sharing = sharing is not None or config.redis_url is not None
         budgets = open_budgets(database, config.redis_url) if is_sharing else None
@@ -122,7 +127,14 @@ class Node:
         if sharing is not None:
             coordinator = PostgresCoordinator(database, sharing.cluster)
             self.shared = SharedFeeder(
-                self.name, sharing.secret, coordinator, database, self.feeder, self.lanes, self.holders
+                self.name,
+                sharing.secret,
+                coordinator,
+                database,
+                self.feeder,
+                self.lanes,
+                self.holders,
+                self.breakers,
             )
         self.recurrences = Recurrences(database)
         self.schedules = Schedules(database, self.partitions, self.lanes, self.steering, self.recurrences, self._wake)
@@ -169,6 +181,8 @@ class Node:
             types=self.types,
             limits=self.limits,
             outbox=self.outbox,
+            breakers=self.forced_breakers,
+            breakers_of=self.breakers.describe if self.shared is None else self.shared.describe_breakers,
             keys=self.keys,
             is_ready=self.why_not_ready,
             nodes=self.nodes,
@@ -311,6 +325,7 @@ class Node:
             node=self.name,
             max_calls=self.config.executor_calls,
             max_calls_per_host=self.config.executor_calls_per_host,
+            report=self.breakers.report,
         )
 
     async def _execute(self) -> None:
@@ -325,7 +340,7 @@ class Node:
                 self.executor = self._make_executor()
 
     async def _read_rules(self) -> timedelta:
-        """Weights, suspensions, types and limits take effect within a second."""
+        """Weights, suspensions, types, limits and forced breakers take effect within a second."""
         rules = await self.rules.refresh()
         self.feeder.rule(rules.weights, rules.suspended)
         self.admission.rule(rules.quotas)
@@ -336,8 +351,9 @@ class Node:
         await self.limits.refresh()
         limited = (id(rules), self.types.change, self.limits.change)
         if limited != self._limited:
-            await self.feeder.limit(put_together(rules.limits, self.limits, self.types))
+            await self.feeder.limit(put_together(rules.limits, self.limits, self.types, self.breakers))
             self._limited = limited
+        await self.forced_breakers.refresh()
         return _RULES_EVERY
 
     def _wake(self, wakes: Iterable[uuid.UUID]) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import aiohttp
 import uvicorn
 
+from duetime.admin.breakers import ForcedBreakers
 from duetime.admin.keys import Keys, Role, create_key
 from duetime.admin.limits import LimitRules
 from duetime.admin.rules import read_rules
@@ -40,6 +41,7 @@ from duetime.lifecycle.settle import Settler
 from duetime.lifecycle.steer import Steering
 from duetime.lifecycle.submit import Submitter
 from duetime.lifecycle.waiting import WaitingRoom, count_waiting
+from duetime.scheduler.breakers import Breakers
 from duetime.scheduler.feed import Feeder
 from duetime.scheduler.firing import Firing
 from duetime.scheduler.relay import Relay
@@ -71,6 +73,7 @@ class Serving:
     feeder: Feeder
     firing: Firing
     relay: Relay
+    breakers: Breakers
     session: aiohttp.ClientSession
     port: int
     admission: Admission
@@ -92,7 +95,7 @@ class Serving:
         self.admission.rule(rules.quotas)
         await self.types.refresh()
         await self.limits.refresh()
-        await self.feeder.limit(put_together(rules.limits, self.limits, self.types))
+        await self.feeder.limit(put_together(rules.limits, self.limits, self.types, self.breakers))
 
     async def tenant(self, name: str, role: Role = "admin") -> "Api":
         tenant = await create_tenant(self.database, name)
@@ -230,6 +233,7 @@ async def serve(database: Database) -> AsyncIterator[Serving]:
     submitter = Submitter(database, lanes, partitions, wake)
     admission = Admission(Pressure(lambda: submitter.backlog), Allowance(None, monotonic=monotonic), room)
     outbox = Outbox(database, lanes, submitter, reading(TaskReader(types)))
+    breakers = Breakers(lanes.key_of, database.clock.now_ms)
     app = App(
         database=database,
         lanes=lanes,
@@ -245,6 +249,8 @@ async def serve(database: Database) -> AsyncIterator[Serving]:
         types=types,
         limits=limits,
         outbox=outbox,
+        breakers=ForcedBreakers(database, breakers.obey),
+        breakers_of=breakers.describe,
         keys=Keys(database),
         is_ready=lambda: reasons[0] if reasons else None,
         nodes=lambda: [NodeView("here", 256, True)],
@@ -269,7 +275,19 @@ async def serve(database: Database) -> AsyncIterator[Serving]:
     port = server.servers[0].sockets[0].getsockname()[1]
     async with aiohttp.ClientSession() as session:
         yield Serving(
-            app, database, feeder, firing, Relay(outbox), session, port, admission, passed, types, limits, reasons
+            app,
+            database,
+            feeder,
+            firing,
+            Relay(outbox),
+            breakers,
+            session,
+            port,
+            admission,
+            passed,
+            types,
+            limits,
+            reasons,
         )
         app.end_polls()
     server.should_exit = True

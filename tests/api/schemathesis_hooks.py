@@ -45,6 +45,7 @@ schemathesis.openapi.format("ndjson", st.lists(st.just('{"type":"a"}'), max_size
 schemathesis.openapi.format(
     "uri", st.from_regex(r"https?://[a-z]{1,10}\.example(:[1-9][0-9]{0,3})?(/[a-z0-9]{0,8}){0,3}", fullmatch=True)
 )
+schemathesis.openapi.format("target-host", st.from_regex(r"[a-z]{1,10}\.example:[1-9][0-9]{0,3}", fullmatch=True))
 schemathesis.openapi.format(
     "header-name",
     st.from_regex(r"[A-Za-z][A-Za-z0-9-]{0,20}", fullmatch=True).filter(

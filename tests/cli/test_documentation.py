@@ -20,6 +20,7 @@ DESCRIBED = [
     "keys",
     "queues",
     "limits",
+    "breakers",
     "cluster",
     "migrate",
     "doctor",

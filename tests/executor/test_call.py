@@ -13,18 +13,18 @@ from standardwebhooks import Webhook
 
 from duetime.executor.call import (
     MAX_RETRY_AFTER_SECONDS,
-    TargetError,
     build_request,
-    host_of,
+    host_of_task,
     read_retry_after,
     report_answer,
     split_url,
     timeout_of,
 )
 from duetime.executor.connection import Reason
-from duetime.executor.messages import NoResponse, Origin, Response, Timings
+from duetime.executor.messages import NoResponse, Response, Timings
 from duetime.executor.signing import show_secret
 from duetime.lifecycle.settle import Report
+from duetime.model.origin import Origin, TargetError
 from duetime.model.task import LeasedTask, Options, Outcome, Target
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
@@ -185,9 +185,9 @@ def test_no_url_breaks_out_of_the_request_line(path: str, query: str) -> None:
 
 
 def test_the_limit_of_a_host_counts_by_host_and_port() -> None:
-    assert host_of(leased("http://a.example/x")) == host_of(leased("http://A.example:80/y")) == "a.example:80"
-    assert host_of(leased("http://a.example:81/")) == "a.example:81"
-    assert host_of(leased("nonsense")) == ""
+    assert host_of_task(leased("http://a.example/x")) == host_of_task(leased("http://A.example:80/y")) == "a.example:80"
+    assert host_of_task(leased("http://a.example:81/")) == "a.example:81"
+    assert host_of_task(leased("nonsense")) == ""
 
 
 def test_the_time_out_is_the_targets_else_the_tasks_else_five_minutes() -> None:

@@ -13,7 +13,7 @@ from standardwebhooks import Webhook
 from duetime.admin.tenants import create_tenant, read_signing_secret
 from duetime.database.partitions import Partitions
 from duetime.database.pool import Database
-from duetime.executor.consume import Executor
+from duetime.executor.consume import Executor, Reporter
 from duetime.executor.egress import Guard, read_networks
 from duetime.executor.http import HttpClient
 from duetime.executor.signing import show_secret
@@ -65,7 +65,7 @@ class Node:
         assert key is not None
         return await read_signing_secret(self.database, key.tenant)
 
-    def executor(self, max_calls: int = 64, max_calls_per_host: int = 64) -> Executor:
+    def executor(self, max_calls: int = 64, max_calls_per_host: int = 64, report: Reporter | None = None) -> Executor:
         return Executor(
             self.feeder,
             self.holders,
@@ -78,6 +78,7 @@ class Node:
             max_calls=max_calls,
             max_calls_per_host=max_calls_per_host,
             beat_every_seconds=0.1,
+            report=report,
         )
 
     async def submit(

@@ -14,6 +14,7 @@ from duetime.ids import SHARDS
 from duetime.lifecycle.holders import Named
 from duetime.model.task import Kind, LeasedTask, TaskState
 from duetime.scheduler import feed
+from duetime.scheduler.breakers import Breakers
 from duetime.scheduler.feed import Feeder
 from duetime.scheduler.plan import Ask
 from duetime.scheduler.sharing import SharedFeeder
@@ -30,7 +31,10 @@ class Node(Engine):
         self.name = name
         self.feeder = Feeder(database, self.lanes, self.onward)
         coordinator = PostgresCoordinator(database, "test")
-        self.shared = SharedFeeder(name, SECRET, coordinator, database, self.feeder, self.lanes, self.holders)
+        self.breakers = Breakers(self.lanes.key_of, database.clock.now_ms)
+        self.shared = SharedFeeder(
+            name, SECRET, coordinator, database, self.feeder, self.lanes, self.holders, self.breakers
+        )
         self.wake_also(self.shared.wake)
 
     async def ask(self, worker: str = "w", room: int = 10, queue: str = "default") -> Ask:
@@ -206,7 +210,7 @@ async def test_room_is_divided_between_the_nodes_that_feed_a_tenant(team: Team, 
     own = await owner.submit(10)
     spread = await owner.submit(10, queue="spread")
 
-    rooms = other.shared._divide(await other.shared._shards_of(await other.ask()), 7)
+    rooms = other.shared._divide(await other.shared._shards_of(other.tenant), 7)
     got: list[LeasedTask] = []
     while len(got) < 20:
         ask = Ask((await other.ask()).holder, other.tenant, Kind.PULL, None, frozenset(), 7)
@@ -282,3 +286,30 @@ async def gone(owner: Node) -> None:
     async with asyncio.timeout(30):
         while owner.feeder._waiting:
             await asyncio.sleep(0.005)
+
+
+async def test_breakers_are_seen_on_every_node_and_those_of_other_tenants_are_not(team: Team) -> None:
+    owner, [other] = await team.feeding()
+    now = owner.database.clock.now_ms()
+    owner.breakers.of(owner.tenant, "a.example:443").ended("overloaded", now, 30.0, detail="it answered 503")
+    other.breakers.of(owner.tenant, "left.example:443").force("open", now)
+    owner.breakers.of(owner.tenant + 1, "b.example:443").force("open", now)
+
+    for node in (owner, other):
+        [seen] = await node.shared.describe_breakers(node.tenant)
+        assert (seen.host, seen.state) == ("a.example:443", "slowed")
+        assert seen.next_probe_ms is not None
+
+
+async def test_breakers_of_a_node_that_does_not_answer_are_not_said_to_be_none(
+    team: Team, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner, [other] = await team.feeding()
+
+    def be_busy(tenant: int) -> object:
+        raise Unavailable("not now")
+
+    monkeypatch.setattr(owner.breakers, "states", be_busy)
+
+    with pytest.raises(Unavailable):
+        await other.shared.describe_breakers(other.tenant)

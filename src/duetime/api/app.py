@@ -14,12 +14,14 @@ from typing import Protocol
 
 import structlog
 
+from duetime.admin.breakers import ForcedBreakers
 from duetime.admin.keys import Caller, Keys
 from duetime.admin.limits import LimitRules
 from duetime.admin.types import Types
 from duetime.api.admin import Administration
 from duetime.api.auth import authenticate, need_role
 from duetime.api.bounds import Bodies, ClientGoneError
+from duetime.api.breakers import BreakerCalls, BreakersOf
 from duetime.api.calendars import CalendarCalls
 from duetime.api.cluster import Cluster
 from duetime.api.dead import DeadLetters
@@ -84,6 +86,8 @@ class App:
         types: Types,
         limits: LimitRules,
         outbox: Outbox,
+        breakers: ForcedBreakers,
+        breakers_of: BreakersOf,
         keys: Keys,
         is_ready: Callable[[], str | None],
         nodes: Callable[[], list[NodeView]],
@@ -114,6 +118,7 @@ class App:
                 *QueueCalls(limits, lanes).routes(),
                 *LimitCalls(limits).routes(),
                 *OutboxCalls(database, outbox).routes(),
+                *BreakerCalls(breakers, breakers_of).routes(),
                 *Cluster(nodes).routes(),
                 *Health(is_ready).routes(),
                 *MetricsCalls(keys, node).routes(),

@@ -15,6 +15,7 @@ import msgspec
 
 from duetime.api import (
     admin,
+    breakers,
     cluster,
     dead_operations,
     health,
@@ -31,6 +32,7 @@ from duetime.api import (
     worker_operations,
 )
 from duetime.api.answers import Accepted, BatchProblem, Rejected
+from duetime.api.breakers import HOST_PATTERN
 from duetime.api.operations import Operation, Parameter, Reply
 from duetime.api.problems import Problem
 from duetime.api.schemas import NAME_PATTERN, PRINTABLE
@@ -49,6 +51,7 @@ OPERATIONS: list[Operation] = [
     *types.OPERATIONS,
     *queues.OPERATIONS,
     *limits.OPERATIONS,
+    *breakers.OPERATIONS,
     *cluster.OPERATIONS,
     *health.OPERATIONS,
     *metrics.OPERATIONS,
@@ -88,6 +91,7 @@ _NAMES = {
     "KeyInfo": "Key",
     "QueueView": "Queue",
     "KeyLimitView": "KeyLimit",
+    "BreakerView": "Breaker",
     "NodeView": "Node",
     "FailureBody": "Failure",
     "LeasedAnswer": "LeasedTask",
@@ -288,6 +292,9 @@ def _path_parameter(operation: Operation, name: str) -> dict[str, Any]:
             operation.path[: operation.path.index("/{")], "schedule"
         )
         description, schema = f"The {noun}'s name.", {"type": "string", "pattern": NAME_PATTERN}
+    elif name == "host":
+        description = "Host and port, as the list shows them."
+        schema = {"type": "string", "format": "target-host", "pattern": HOST_PATTERN}
     elif operation.path.startswith("/v1/keys"):
         description, schema = "The key's number.", {"type": "integer", "minimum": 1}
     elif operation.path.startswith("/v1/outbox"):

@@ -30,6 +30,7 @@ COMMANDS = {
     "types": ("types", "task types and the schemas of their payloads"),
     "queues": ("queues", "queues: pause, resume, limit"),
     "limits": ("limits", "limits of keys that tasks name"),
+    "breakers": ("breakers", "target hosts that are called less or not at all; force them"),
     "audit": ("audit", "what was done to tenants and keys, by whom"),
     "cluster": ("cluster", "the nodes and how many shards each feeds"),
     "migrate": ("migrate", "bring the database's schema to this version of duetime"),

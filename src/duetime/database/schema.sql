@@ -137,6 +137,22 @@ ALTER TABLE duetime.backfill ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     CACHE 1
 );
 
+CREATE TABLE duetime.breaker (
+    tenant integer NOT NULL,
+    host text NOT NULL,
+    forced text NOT NULL,
+    note text DEFAULT ''::text NOT NULL,
+    updated_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    CONSTRAINT breaker_forced_check CHECK ((forced = ANY (ARRAY['open'::text, 'closed'::text])))
+);
+
+CREATE SEQUENCE duetime.breaker_change
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1;
+
 CREATE UNLOGGED TABLE duetime.budget (
     name text NOT NULL,
     tokens double precision NOT NULL,
@@ -491,6 +507,9 @@ ALTER TABLE ONLY duetime.backfill
 
 ALTER TABLE ONLY duetime.backfill
     ADD CONSTRAINT backfill_schedule_request_key UNIQUE (schedule, request);
+
+ALTER TABLE ONLY duetime.breaker
+    ADD CONSTRAINT breaker_pkey PRIMARY KEY (tenant, host);
 
 ALTER TABLE ONLY duetime.budget
     ADD CONSTRAINT budget_pkey PRIMARY KEY (name);

@@ -20,9 +20,10 @@ import msgspec
 
 from duetime.clock import to_us
 from duetime.executor.connection import Headers, Reason
-from duetime.executor.messages import NoResponse, Origin, Request, Response, Timings
+from duetime.executor.messages import NoResponse, Request, Response, Timings
 from duetime.executor.signing import sign
 from duetime.lifecycle.settle import Report
+from duetime.model.origin import Origin, TargetError, default_port, host_of, split_origin
 from duetime.model.task import DEFAULT_TIMEOUT_SECONDS, LeasedTask, Outcome, Target
 
 MAX_RETRY_AFTER_SECONDS = 24 * 3600.0
@@ -68,7 +69,6 @@ _KEPT_HEADERS = {
 }
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _FIELD_VALUE = re.compile(r"[^\x00-\x08\x0a-\x1f\x7f]*")
-_HOST = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+(%[A-Za-z0-9._-]+)?")
 _TEXTUAL = re.compile(
     r"text/|application/(.*\+)?(json|xml)|application/x-www-form-urlencoded|.*charset=", re.IGNORECASE
 )
@@ -104,46 +104,22 @@ class KeptResponse(msgspec.Struct, frozen=True, omit_defaults=True):
     body_encoding: Literal["base64"] | None = None
 
 
-class TargetError(ValueError):
-    """The task's target cannot be called, now or later; the message is for the tenant."""
-
-
 @functools.lru_cache(maxsize=2048)
 def split_url(url: str) -> tuple[Origin, str, str]:
     """Origin, request target and `Host` of a URL; raises TargetError."""
-    try:
-        parts = urllib.parse.urlsplit(url)
-        host, port = parts.hostname, parts.port
-    except ValueError as error:
-        raise TargetError(f"the URL cannot be read: {error}") from error
-    if parts.scheme not in ("http", "https") or not host:
-        raise TargetError("the URL must begin with http:// or https:// and name a host")
-    if parts.username is not None or parts.password is not None:
-        raise TargetError("the URL must not carry a user name or password; use the header Authorization")
-    if not host.isascii():
-        try:
-            host = host.encode("idna").decode()
-        except UnicodeError as error:
-            raise TargetError(f"the URL's host name is not valid: {error}") from error
-    if not _HOST.fullmatch(host) or port == 0:
-        raise TargetError("the URL's host name or port is not valid")
-    default_port = 443 if parts.scheme == "https" else 80
-    origin = Origin(parts.scheme, host, port or default_port)
+    origin, parts = split_origin(url)
     path = urllib.parse.quote(parts.path or "/", safe="/%:@!$&'()*+,;=~-._")
     if parts.query:
         path += "?" + urllib.parse.quote(parts.query, safe="/?%:@!$&'()*+,;=~-._[]")
-    shown_host = f"[{host}]" if ":" in host else host
-    return origin, path, shown_host if origin.port == default_port else f"{shown_host}:{origin.port}"
+    shown_host = f"[{origin.host}]" if ":" in origin.host else origin.host
+    is_usual = origin.port == default_port(origin.scheme)
+    return origin, path, shown_host if is_usual else f"{shown_host}:{origin.port}"
 
 
-def host_of(task: LeasedTask) -> str:
+def host_of_task(task: LeasedTask) -> str:
     """Whose limit of concurrent calls the task counts against: host and port."""
     target = task.options.target if task.options is not None else None
-    try:
-        origin = split_url(target.url)[0] if target is not None else None
-    except TargetError:
-        origin = None
-    return f"{origin.host}:{origin.port}" if origin is not None else ""
+    return host_of(target.url) if target is not None else ""
 
 
 def timeout_of(task: LeasedTask) -> float:

@@ -13,11 +13,13 @@ import structlog
 
 from duetime.clock import DatabaseClock
 from duetime.errors import Unavailable
-from duetime.executor.call import TargetError, build_request, report_answer, report_failure, timeout_of
+from duetime.executor.call import build_request, report_answer, report_failure, timeout_of
 from duetime.executor.held import GiveBack, Held, Phase
 from duetime.executor.http import HttpClient
 from duetime.executor.messages import NoResponse, Response
+from duetime.executor.verdict import verdict_of
 from duetime.lifecycle.settle import Report
+from duetime.model.origin import TargetError
 from duetime.model.task import LaneKey, Outcome
 
 _AWAY_SECONDS = 0.5
@@ -104,8 +106,10 @@ class Caller:
         self._over(held, end)
 
     def _answered(self, held: Held, started_at: datetime, answer: Response | NoResponse) -> None:
+        now = self._clock.now()
         try:
-            end = report_answer(held.task, answer, started_at, self._clock.now())
+            held.verdict = verdict_of(answer, now)
+            end = report_answer(held.task, answer, started_at, now)
         except Exception as error:
             end = _broken(held, error)
         self._over(held, end)

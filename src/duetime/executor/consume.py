@@ -10,20 +10,22 @@ a former holder lost is begun only after a beat that says so was acknowledged.
 import asyncio
 import secrets
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import structlog
 
 from duetime.clock import DatabaseClock
 from duetime.errors import Unavailable
-from duetime.executor.call import host_of, report_failure
+from duetime.executor.call import host_of_task, report_failure
 from duetime.executor.calling import Caller, KeyOf, SecretOf
 from duetime.executor.held import GiveBack, Held, Phase, backoff_of
 from duetime.executor.hosts import GRACE_SECONDS, HostSlots
 from duetime.executor.http import HttpClient
 from duetime.executor.outbox import Outbox
+from duetime.executor.verdict import ABANDONED, RETURNED
 from duetime.lifecycle.holders import BEAT_EVERY_SECONDS, Holders, Named
 from duetime.lifecycle.settle import Report, Settler
+from duetime.model.breaker import Ending
 from duetime.model.task import Kind, LeasedTask
 from duetime.scheduler.feed import Ask, Feeder
 
@@ -38,6 +40,9 @@ _AWAY_SECONDS = 0.5
 _LEAST_ALLOWANCE = 8
 _FLUSH_SECONDS = 5.0
 _TENANT = 0
+
+#: Hears once of every task that was taken, when it is over: how, `Retry-After`, and what happened.
+Reporter = Callable[[LeasedTask, Ending, float | None, str], None]
 
 log = structlog.get_logger(__name__)
 
@@ -57,6 +62,7 @@ class Executor:
         max_calls: int = 256,
         max_calls_per_host: int = 64,
         beat_every_seconds: float = BEAT_EVERY_SECONDS,
+        report: Reporter | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._feeder = feeder
@@ -67,6 +73,7 @@ class Executor:
         self._max_calls = max_calls
         self._allowance = max_calls
         self._beat_every_seconds = beat_every_seconds
+        self._report = report
         self.name = f"executor-{node}-{secrets.token_hex(8)}"
         self._held: dict[uuid.UUID, Held] = {}
         self._hosts: HostSlots[Held] = HostSlots(max_calls_per_host, max_calls)
@@ -105,6 +112,7 @@ class Executor:
                         task.result()
         finally:
             for held in self._held.values():
+                self._tell(held)
                 if isinstance(held.call, asyncio.Task):
                     everything.append(held.call)
                 elif held.call is not None:
@@ -198,7 +206,7 @@ class Executor:
                 # It was lost and comes back under a new number.
                 self._drop(former)
             age_seconds = max(0.0, (database_now - task.picked_at).total_seconds())
-            held = Held(task, host_of(task), now + BEGIN_WITHIN_SECONDS - age_seconds)
+            held = Held(task, host_of_task(task), now + BEGIN_WITHIN_SECONDS - age_seconds)
             self._held[task.id] = held
             if not is_alive:
                 # Claimed for the holder that we were until we fell silent: nobody would take our word.
@@ -282,10 +290,18 @@ class Executor:
 
     def _end(self, held: Held, end: Report | GiveBack) -> None:
         held.phase = Phase.ENDING
+        self._tell(held)
         if isinstance(end, GiveBack):
             self._returning.add((held, end))
         else:
             self._settling.add((held, end))
+
+    def _tell(self, held: Held) -> None:
+        """Say what its end means for the health of its target."""
+        if self._report is not None and not held.is_told:
+            held.is_told = True
+            verdict = held.verdict or (ABANDONED if held.is_started else RETURNED)
+            self._report(held.task, verdict.ending, verdict.retry_after, verdict.detail)
 
     async def _settle(self, ended: Sequence[tuple[Held, Report]]) -> None:
         # Lost and cancelled ones are over for us as well.
@@ -312,6 +328,7 @@ class Executor:
         self._leave_line(held)
         if held.phase is Phase.CALLING:
             self._break_off(held)
+        self._tell(held)
         self._forget(held)
 
     def _leave_line(self, held: Held) -> None:

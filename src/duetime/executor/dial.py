@@ -8,7 +8,8 @@ import time
 
 from duetime.executor.connection import Connection, ExchangeError, Reason
 from duetime.executor.egress import Address
-from duetime.executor.messages import Origin, Timings, to_ms
+from duetime.executor.messages import Timings, to_ms
+from duetime.model.origin import Origin
 
 CONNECT_TIMEOUT_SECONDS = 10.0
 _MAX_DIALLED_ADDRESSES = 4

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from duetime.executor.http import Call
+from duetime.executor.verdict import Verdict
 from duetime.model.task import LeasedTask
 
 _FIRST_BACKOFF_SECONDS = 0.5
@@ -38,6 +39,9 @@ class Held:
     started_at: datetime | None = None
     #: What to cancel to break it off: its call, or before that the task that gets its secret.
     call: Call | asyncio.Task[None] | None = None
+    #: What its answer says of the target, and whether that was told.
+    verdict: Verdict | None = None
+    is_told: bool = False
 
 
 def backoff_of(task: LeasedTask) -> float:

@@ -9,7 +9,7 @@ from collections import deque
 
 from duetime.executor.connection import Connection
 from duetime.executor.egress import Address
-from duetime.executor.messages import Origin
+from duetime.model.origin import Origin
 
 # Shorter than the 5 s after which Node.js, Apache and uvicorn close an idle connection:
 # a request that crosses with such a close fails, and costs its task an attempt.

@@ -1,18 +1,9 @@
 """What goes out to a target and what comes back, as data."""
 
-from typing import NamedTuple
-
 import msgspec
 
 from duetime.executor.connection import Headers, Reason
-
-
-class Origin(NamedTuple):
-    """Whom to speak to; `host` is in ASCII, without brackets."""
-
-    scheme: str
-    host: str
-    port: int
+from duetime.model.origin import Origin
 
 
 class Request(msgspec.Struct, frozen=True):

@@ -6,11 +6,11 @@ keep them waiting; when they have to wait, they do so in one lane of that gate.
 
 import hashlib
 from typing import Protocol
-from urllib.parse import urlsplit
 
 import msgspec
 
 from duetime.model.limits import TypeLimits
+from duetime.model.origin import host_of
 from duetime.model.task import Options
 
 #: What it is, its name, and the value inside the payload: ("type", "mail", ""), ("type_key", "mail", "c-7"),
@@ -62,14 +62,6 @@ def encode_gate(gate: Gate) -> str:
 
 def decode_gate(text: str) -> Gate:
     return _decode_gate(text) if text else ()
-
-
-def host_of(url: str) -> str:
-    """The host and port that a URL leads to."""
-    parts = urlsplit(url)
-    host = (parts.hostname or "").lower()
-    port = parts.port or (443 if parts.scheme == "https" else 80)
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _of_type(limits: TypeLimits, name: str, payload: bytes) -> list[MeterName]:

@@ -27,6 +27,7 @@ from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.onward import Claimed, End, Onward
 from duetime.model.attempt import Ended
 from duetime.model.task import LaneKey, LeasedTask, Outcome, Waiting
+from duetime.scheduler.breakers import Breakers
 from duetime.scheduler.core import Core
 from duetime.scheduler.gating import Gatekeeper, Rules, Verdict
 from duetime.scheduler.limits import DRAW_EVERY_MS
@@ -201,6 +202,16 @@ class Feeder:
     def ended(self, tasks: Iterable[uuid.UUID]) -> None:
         """Attempts at these tasks have ended; whoever waited for their place may have it."""
         if self._core.governor.running and (lanes := self._core.governor.ended(tasks)):
+            self._core.open_lanes(lanes)
+            self._changed.set()
+
+    def heed(self, breakers: Breakers) -> None:
+        """Targets are called as their breakers let them."""
+        self._core.governor.throttle_of = breakers.find
+        breakers.on_change = self._host_changed
+
+    def _host_changed(self, tenant: int, host: str) -> None:
+        if lanes := self._core.governor.host_changed(tenant, host):
             self._core.open_lanes(lanes)
             self._changed.set()
 

@@ -170,6 +170,7 @@ class Governor:
         self._of_lane: dict[LaneKey, tuple[Meter | Throttle, ...]] = {}
         self._running: dict[uuid.UUID, tuple[Meter, ...]] = {}
         self.throttle_of: ThrottleOf | None = None
+        self._at_hosts: dict[tuple[int, str], set[int]] = {}
         #: Tenants that other nodes feed as well, with the number of nodes.
         self._nodes: Mapping[int, int] = {}
         #: Shards that are new here: what runs there has not been counted yet.
@@ -252,7 +253,14 @@ class Governor:
             until = None
             if isinstance(meter, Meter):
                 meter.waiting.add(lane)
+        for scope, host, _ in decode_gate(key.gate):
+            if scope == "host":
+                self._at_hosts.setdefault((key.tenant, host), set()).add(lane)
         return until
+
+    def host_changed(self, tenant: int, host: str) -> set[int]:
+        """A target may be called more, or less; returns the lanes that waited for it."""
+        return self._at_hosts.pop((tenant, host), set())
 
     def meters(self, key: LaneKey, now_ms: int) -> tuple[Meter | Throttle, ...]:
         known = self._of_lane.get(key)

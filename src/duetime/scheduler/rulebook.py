@@ -7,6 +7,7 @@ from duetime.admin.limits import LimitRules
 from duetime.admin.types import Types
 from duetime.model.gates import MeterName
 from duetime.model.limits import Limits, TypeLimits
+from duetime.scheduler.breakers import Breakers
 
 
 def _none(tenant: int, name: str) -> None:
@@ -75,7 +76,7 @@ class Book:
         return None
 
 
-def put_together(tenants: Mapping[int, Limits], limits: LimitRules, types: Types) -> Book:
+def put_together(tenants: Mapping[int, Limits], limits: LimitRules, types: Types, breakers: Breakers) -> Book:
     """What holds by the tables, as they were a moment ago."""
 
     def of_key(tenant: int, key: str) -> Limits | None:
@@ -90,6 +91,8 @@ def put_together(tenants: Mapping[int, Limits], limits: LimitRules, types: Types
         typed=types.limited_tenants(),
         key_limits=of_key,
         keyed=limits.keyed_tenants(),
+        slowed=breakers.is_slowed,
+        has_slowed=breakers.has_slowed,
     )
 
 

@@ -28,7 +28,9 @@ from duetime.errors import Unavailable
 from duetime.ids import SHARDS, lane_of
 from duetime.lifecycle.holders import BeatAnswer, Holders, Named
 from duetime.lifecycle.lanes import Lanes
+from duetime.model.breaker import BreakerStatus
 from duetime.model.task import LeasedTask
+from duetime.scheduler.breakers import Breakers
 from duetime.scheduler.feed import Feeder
 from duetime.scheduler.plan import Ask, LaneStatus
 
@@ -67,6 +69,7 @@ _decode_poll = msgspec.msgpack.Decoder(_Poll).decode
 _decode_beat = msgspec.msgpack.Decoder(_Beat).decode
 _decode_beaten = msgspec.msgpack.Decoder(BeatAnswer).decode
 _decode_status = msgspec.msgpack.Decoder(LaneStatus).decode
+_decode_breakers = msgspec.msgpack.Decoder(list[BreakerStatus]).decode
 
 
 class SharedFeeder:
@@ -81,6 +84,7 @@ class SharedFeeder:
         feeder: Feeder,
         lanes: Lanes,
         holders: Holders,
+        breakers: Breakers,
     ) -> None:
         self.name = name
         self._coordinator = coordinator
@@ -90,6 +94,7 @@ class SharedFeeder:
         self._feeder = feeder
         self._lanes = lanes
         self._holders = holders
+        self._breakers = breakers
         self._mesh = Mesh(name, secret, self._handle, self._undelivered, on_called=self._news, on_lost=self._lost)
         self._names: frozenset[str] = frozenset()
         self._owners: tuple[str | None, ...] = assign(frozenset())
@@ -277,7 +282,8 @@ class SharedFeeder:
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + wait_seconds
         while True:
-            rooms = self._divide(await self._shards_of(ask), ask.room)
+            assert ask.tenant is not None, "an executor leases from its own node's feeder"
+            rooms = self._divide(await self._shards_of(ask.tenant), ask.room)
             left = max(ends_at - loop.time(), 0.0)
             match list(rooms):
                 case []:
@@ -317,6 +323,23 @@ class SharedFeeder:
         answer = await self._call(owner, "describe", _encode(lane), DESCRIBE_SECONDS)
         return None if answer is None else _decode_status(answer)
 
+    async def describe_breakers(self, tenant: int) -> list[BreakerStatus]:
+        """The tenant's breakers, of the nodes that feed it; if several call a host, the one that lets less through."""
+        found: dict[str, BreakerStatus] = {}
+        for owner in {self._owners[shard] for shard in await self._shards_of(tenant)} - {None}:
+            for each in await self._breakers_at(str(owner), tenant):
+                if each.host not in found or _is_stricter(each, found[each.host]):
+                    found[each.host] = each
+        return sorted(found.values(), key=lambda each: each.host)
+
+    async def _breakers_at(self, owner: str, tenant: int) -> list[BreakerStatus]:
+        if owner == self.name:
+            return self._breakers.states(tenant)
+        answer = await self._call(owner, "breakers", _encode(tenant), DESCRIBE_SECONDS)
+        if answer is None:
+            raise Unavailable("the node that feeds this tenant does not answer at this moment")
+        return _decode_breakers(answer)
+
     def _divide(self, shards: Iterable[int], room: int) -> dict[str, int]:
         """The room of a poll between the nodes that feed these shards: together never more than it."""
         owners = sorted({owner for shard in shards if (owner := self._owners[shard]) is not None})
@@ -325,13 +348,12 @@ class SharedFeeder:
             rooms[owner] = room // len(owners) + (place < room % len(owners))
         return {owner: part for owner, part in rooms.items() if part}
 
-    async def _shards_of(self, ask: Ask) -> frozenset[int]:
-        assert ask.tenant is not None, "an executor leases from its own node's feeder"
-        known = self._shards.get(ask.tenant)
+    async def _shards_of(self, tenant: int) -> frozenset[int]:
+        known = self._shards.get(tenant)
         if known is None or known[1] < time.monotonic():
-            rows = await self._database.fetch(_SHARDS_OF, ask.tenant)
+            rows = await self._database.fetch(_SHARDS_OF, tenant)
             known = frozenset(row["shard"] for row in rows), time.monotonic() + REMEMBER_SHARDS_SECONDS
-            self._shards[ask.tenant] = known
+            self._shards[tenant] = known
         return known[0]
 
     async def _lease_from(self, owner: str, ask: Ask, wait_seconds: float) -> list[LeasedTask]:
@@ -399,6 +421,8 @@ class SharedFeeder:
                 return _encode(await self._holders.beat(beat.tenant, beat.name, beat.attempts))
             case "describe":
                 return _encode(await self._feeder.describe(msgspec.msgpack.decode(body, type=int)))
+            case "breakers":
+                return _encode(self._breakers.states(msgspec.msgpack.decode(body, type=int)))
             case "news":
                 self._news()
                 return b""
@@ -420,3 +444,8 @@ class SharedFeeder:
         task = asyncio.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
+
+
+def _is_stricter(one: BreakerStatus, other: BreakerStatus) -> bool:
+    """None as a rate is no limit at all."""
+    return one.allowed_rate is not None and (other.allowed_rate is None or one.allowed_rate < other.allowed_rate)

@@ -1,0 +1,74 @@
+"""Breakers that are forced open or closed by hand: stored, so that every node obeys, now and after a restart.
+
+One row tells whether any has changed.  It changes before its statement is
+committed, so after a change they are read a few times more.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Literal
+
+import msgspec
+
+from duetime.database.pool import Database
+from duetime.database.statements import load
+from duetime.errors import InvalidInput
+from duetime.model.breaker import Forced
+
+MAX_FORCED_PER_TENANT = 1_000
+MAX_NOTE_CHARACTERS = 500
+#: Twice a second: a commit that takes longer than ten seconds is given up by its client.
+_READ_AGAIN = 20
+
+_SQL = load(__package__, "breakers.sql")
+
+
+class ForcedBreaker(msgspec.Struct, frozen=True):
+    host: str
+    forced: Forced
+    note: str
+    updated_at: datetime
+
+
+class ForcedBreakers:
+    """`obey` hears of all that are forced whenever they are looked at."""
+
+    def __init__(self, database: Database, obey: Callable[[Mapping[tuple[int, str], Forced]], None]) -> None:
+        self._database = database
+        self._obey = obey
+        self._forced: dict[tuple[int, str], Forced] = {}
+        self._change = -1
+        self._reads_left = 0
+        # Of two that read at once, the one with the older rows must not have the last word.
+        self._reading = asyncio.Lock()
+
+    async def refresh(self) -> None:
+        """Read them all again if any has changed."""
+        async with self._reading:
+            [row] = await self._database.run(_SQL["read_change"])
+            change = row["change"] if row["is_called"] else 0
+            if change != self._change:
+                self._reads_left = 1 + _READ_AGAIN
+            if self._reads_left:
+                rows = await self._database.run(_SQL["read_all"])
+                self._forced = {(each["tenant"], each["host"]): each["forced"] for each in rows}
+                self._change, self._reads_left = change, self._reads_left - 1
+            self._obey(self._forced)
+
+    async def put(
+        self, tenant: int, host: str, state: Literal["open", "closed", "auto"], note: str, *, by: int | None = None
+    ) -> None:
+        """Force a breaker, or let it decide by itself again; this node obeys at once."""
+        if state == "auto":
+            await self._database.run(_SQL["set_free"], tenant=tenant, host=host, note=note, by=by)
+        else:
+            [row] = await self._database.run(_SQL["count_of_tenant"], tenant=tenant, host=host)
+            if row["breakers"] >= MAX_FORCED_PER_TENANT:
+                raise InvalidInput.at("host", f"a tenant has at most {MAX_FORCED_PER_TENANT} forced breakers")
+            await self._database.run(_SQL["force"], tenant=tenant, host=host, forced=state, note=note, by=by)
+        await self.refresh()
+
+    async def of_tenant(self, tenant: int) -> dict[str, ForcedBreaker]:
+        rows = await self._database.run(_SQL["read_of_tenant"], tenant=tenant)
+        return {row["host"]: ForcedBreaker(row["host"], row["forced"], row["note"], row["updated_at"]) for row in rows}

@@ -1,0 +1,63 @@
+-- name: force
+WITH old AS MATERIALIZED (
+    SELECT forced, note
+      FROM breaker
+     WHERE tenant = @tenant::int
+       AND host = @host::text
+),
+stored AS (
+    INSERT INTO breaker AS kept (tenant, host, forced, note)
+    VALUES (@tenant::int, @host::text, @forced::text, @note::text)
+        ON CONFLICT (tenant, host) DO UPDATE
+       SET forced = excluded.forced, note = excluded.note, updated_at = clock_timestamp()
+     WHERE (kept.forced, kept.note) IS DISTINCT FROM (excluded.forced, excluded.note)
+ RETURNING host, nextval('breaker_change') AS change
+),
+noted AS (
+    INSERT INTO audit (tenant, key, action, subject, before, after)
+    SELECT @tenant::int, @by::int, 'breaker.force', stored.host,
+           CASE WHEN old.forced IS NOT NULL THEN jsonb_build_object('state', old.forced, 'note', old.note) END,
+           jsonb_build_object('state', @forced::text, 'note', @note::text)
+      FROM stored
+      LEFT JOIN old ON true
+)
+SELECT host
+  FROM stored;
+
+-- name: set_free
+WITH gone AS (
+    DELETE FROM breaker
+     WHERE tenant = @tenant::int
+       AND host = @host::text
+ RETURNING host, forced, note, nextval('breaker_change') AS change
+),
+noted AS (
+    INSERT INTO audit (tenant, key, action, subject, before, after)
+    SELECT @tenant::int, @by::int, 'breaker.auto', host,
+           jsonb_build_object('state', forced, 'note', note),
+           jsonb_strip_nulls(jsonb_build_object('state', 'auto', 'note', NULLIF(@note::text, '')))
+      FROM gone
+)
+SELECT host
+  FROM gone;
+
+-- name: count_of_tenant
+SELECT count(*) AS breakers
+  FROM breaker
+ WHERE tenant = @tenant::int
+   AND host <> @host::text;
+
+-- name: read_of_tenant
+-- Index: breaker_pkey (tenant, host).
+SELECT host, forced, note, updated_at
+  FROM breaker
+ WHERE tenant = @tenant::int
+ ORDER BY host;
+
+-- name: read_change
+SELECT last_value AS change, is_called
+  FROM breaker_change;
+
+-- name: read_all
+SELECT tenant, host, forced
+  FROM breaker;

@@ -1,0 +1,141 @@
+"""Breakers of target hosts: what they let through and why, and forcing them by hand."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from duetime.admin.breakers import MAX_NOTE_CHARACTERS, ForcedBreaker, ForcedBreakers
+from duetime.api.filters import read_page
+from duetime.api.http import Answer, Request, Route, json_answer, make_decoder
+from duetime.api.operations import Operation, Reply
+from duetime.api.task_operations import PAGES
+from duetime.clock import from_ms
+from duetime.errors import InvalidInput
+from duetime.model.breaker import BreakerStatus, Forced, State
+from duetime.model.origin import read_host
+
+_TAG = "Administration"
+_RIGHT_HOST = "must be a host and its port, such as api.example.com:443"
+HOST_PATTERN = r"^([a-z0-9._-]+|\[[0-9a-f:.]+\]):[1-9][0-9]{0,4}$"
+
+#: The tenant's breakers that are forced or not plainly closed, wherever they live.
+BreakersOf = Callable[[int], Awaitable[list[BreakerStatus]]]
+
+
+class BreakerRequest(Struct, forbid_unknown_fields=True):
+    """What a breaker shall do."""
+
+    state: Annotated[
+        Literal["open", "closed", "auto"],
+        Meta(description="`open`: nothing is called; `closed`: nothing is limited; `auto`: it decides itself again."),
+    ]
+    note: Annotated[
+        str,
+        Meta(
+            max_length=MAX_NOTE_CHARACTERS,
+            description="Why, for those who look at it; one line.",
+            extra_json_schema={"format": "printable"},
+        ),
+    ] = ""
+
+
+class BreakerView(Struct):
+    """What is let through to a target host, and why."""
+
+    host: str
+    state: State
+    reason: str
+    next_probe_at: Annotated[datetime | None, Meta(description="When calls begin again, if there are none now.")]
+    allowed_rate: Annotated[
+        float | None, Meta(description="Calls that may start in a second; null: not limited; 0: none, or only probes.")
+    ]
+    calls: Annotated[int, Meta(description="Calls that were judged last, at most those of the last 30 s.")]
+    failures: Annotated[int, Meta(description="How many of them failed.")]
+    forced: Annotated[Forced | None, Meta(description="null: it decides by itself.")]
+    note: str
+
+
+class BreakerPage(Struct):
+    """Some breakers, by host; `next` is the cursor of the following page, null on the last one."""
+
+    items: list[BreakerView]
+    next: str | None
+
+
+_decode = make_decoder(BreakerRequest)
+LIST_BREAKERS = Operation(
+    method="GET",
+    path="/v1/breakers",
+    name="list_breakers",
+    tag=_TAG,
+    summary="List the breakers that are not plainly closed, or are forced, by host",
+    description="A host that is not listed is called as fast as there is work.",
+    parameters=PAGES,
+    replies={200: Reply("A page.", BreakerPage)},
+    problems=(422,),
+)
+PUT_BREAKER = Operation(
+    method="PUT",
+    path="/v1/breakers/{host}",
+    name="put_breaker",
+    tag=_TAG,
+    summary="Force a breaker open or closed, or let it decide by itself again",
+    description="It takes effect on every node within a second. After `open`, `auto` begins with probes; after "
+    "`closed` it begins anew.",
+    body=BreakerRequest,
+    example={"state": "open", "note": "maintenance until noon"},
+    replies={200: Reply("The breaker as it is now.", BreakerView)},
+    problems=(400, 413, 415, 422),
+)
+OPERATIONS = [LIST_BREAKERS, PUT_BREAKER]
+
+
+@dataclass(frozen=True)
+class BreakerCalls:
+    forced: ForcedBreakers
+    breakers_of: BreakersOf
+
+    def routes(self) -> list[Route]:
+        return [Route(LIST_BREAKERS, self.page), Route(PUT_BREAKER, self.put)]
+
+    async def page(self, request: Request) -> Answer:
+        cursor, limit = read_page(request.query())
+        after = cursor or ""
+        if after and read_host(after) != after:
+            raise InvalidInput.at("cursor", "not a cursor of this list; use `next` of the page before, or none")
+        found = await self._read(request.caller.tenant)
+        hosts = sorted(host for host in found if host > after)
+        following = hosts[limit - 1] if len(hosts) > limit else None
+        return json_answer(200, BreakerPage([found[host] for host in hosts[:limit]], following))
+
+    async def put(self, request: Request) -> Answer:
+        request.query()
+        asked = await request.json(_decode)
+        host, tenant = request.path["host"].lower(), request.caller.tenant
+        if read_host(host) != host:
+            raise InvalidInput.at("host", _RIGHT_HOST)
+        if not asked.note.isprintable():
+            raise InvalidInput.at("note", "must be one line of printable text")
+        await self.forced.put(tenant, host, asked.state, asked.note, by=request.caller.key)
+        found = await self._read(tenant)
+        return json_answer(200, found.get(host) or BreakerView(host, "closed", "", None, None, 0, 0, None, ""))
+
+    async def _read(self, tenant: int) -> dict[str, BreakerView]:
+        forced = await self.forced.of_tenant(tenant)
+        live = {each.host: each for each in await self.breakers_of(tenant)}
+        return {host: _view(host, live.get(host), forced.get(host)) for host in {*forced, *live}}
+
+
+def _view(host: str, live: BreakerStatus | None, forced: ForcedBreaker | None) -> BreakerView:
+    """What is stored counts: the node that calls the host obeys within a second."""
+    calls, failures = (live.calls, live.failures) if live is not None else (0, 0)
+    if forced is not None:
+        rate = 0.0 if forced.forced == "open" else None
+        why = f"it is held {forced.forced} by hand"
+        return BreakerView(host, forced.forced, why, None, rate, calls, failures, forced.forced, forced.note)
+    assert live is not None
+    probe_at = None if live.next_probe_ms is None else from_ms(live.next_probe_ms)
+    return BreakerView(host, live.state, live.reason, probe_at, live.allowed_rate, calls, failures, live.forced, "")

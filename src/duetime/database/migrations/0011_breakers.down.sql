@@ -1,0 +1,2 @@
+DROP SEQUENCE breaker_change;
+DROP TABLE breaker;

@@ -1,0 +1,41 @@
+"""What the answer to a call says of its target's health, apart from what it means for the task.
+
+A target that answers is well, whatever it thinks of the request: only its own
+failures (no answer, 5xx) and its cries of overload (429, 503) speak against it.
+An address that may not be called says nothing of the host behind it.
+"""
+
+from datetime import datetime
+from typing import NamedTuple
+
+from duetime.executor.call import read_retry_after
+from duetime.executor.connection import Reason
+from duetime.executor.messages import NoResponse, Response
+from duetime.model.breaker import Ending
+
+_OVERLOAD = frozenset({429, 503})
+_NOT_THE_TARGETS = frozenset({Reason.REFUSED, Reason.INTERNAL})
+
+
+class Verdict(NamedTuple):
+    ending: Ending
+    retry_after: float | None = None
+    #: What happened, for people.
+    detail: str = ""
+
+
+WELL = Verdict("ok")
+ABANDONED = Verdict("abandoned")
+RETURNED = Verdict("returned")
+
+
+def verdict_of(answer: Response | NoResponse, now: datetime) -> Verdict:
+    if isinstance(answer, NoResponse):
+        return ABANDONED if answer.reason in _NOT_THE_TARGETS else Verdict("failed", None, answer.message)
+    if answer.status < 500 and answer.status != 429:
+        return WELL
+    detail = f"it answered {answer.status}"
+    if answer.status not in _OVERLOAD:
+        return Verdict("failed", None, detail)
+    wait = next((value for name, value in answer.headers if name == b"retry-after"), None)
+    return Verdict("overloaded", read_retry_after(None if wait is None else wait.decode("latin-1"), now), detail)

@@ -1,0 +1,152 @@
+"""The breakers of this node: one for each tenant and host that its executor calls.
+
+They live in the process that feeds the tenant, whose executor makes its calls,
+and are lost with it: another one finds out by itself.  What was forced by hand
+is stored, and obeyed by every node.  No I/O.
+"""
+
+import random
+from collections.abc import Callable, Mapping
+
+import structlog
+
+from duetime.model.breaker import FREE, Breaker, BreakerStatus, Ending, Forced
+from duetime.model.breaker_config import DEFAULT, BreakerConfig
+from duetime.model.origin import host_of
+from duetime.model.task import LaneKey, LeasedTask
+
+log = structlog.get_logger()
+MAX_BREAKERS = 10_000
+_SWEEP_EVERY_MS = 60_000
+
+
+class Breakers:
+    """`on_change` hears of a tenant and host whose breaker may let through more or less than before."""
+
+    def __init__(
+        self,
+        key_of: Callable[[int], LaneKey | None],
+        now_ms: Callable[[], int],
+        *,
+        config: BreakerConfig = DEFAULT,
+        chance: random.Random | None = None,
+        most: int = MAX_BREAKERS,
+    ) -> None:
+        self._key_of = key_of
+        self._now_ms = now_ms
+        self._config = config
+        self._chance = chance or random.Random()
+        self._most = most
+        self._breakers: dict[tuple[int, str], Breaker] = {}
+        self._forced: Mapping[tuple[int, str], Forced] = {}
+        self._swept_ms: int | None = None
+        #: Hosts that are not called as they would be, by tenant.
+        self._slowed: dict[int, set[str]] = {}
+        self.on_change: Callable[[int, str], None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._breakers)
+
+    def find(self, tenant: int, host: str) -> Breaker | None:
+        """The breaker of a host that was called or is forced; None: nothing is known against it."""
+        return self._breakers.get((tenant, host))
+
+    def of(self, tenant: int, host: str) -> Breaker:
+        """The breaker of a host, made if there is none."""
+        breaker = self._breakers.get((tenant, host))
+        if breaker is None:
+            if len(self._breakers) >= self._most:
+                self._make_room()
+            breaker = self._breakers[tenant, host] = Breaker(self._now_ms(), self._config, self._chance)
+        return breaker
+
+    def is_slowed(self, tenant: int, host: str) -> bool:
+        """Whether calls to the host have to ask its breaker."""
+        return host in self._slowed.get(tenant, ())
+
+    def has_slowed(self, tenant: int) -> bool:
+        return tenant in self._slowed
+
+    def report(self, task: LeasedTask, ending: Ending, retry_after: float | None = None, detail: str = "") -> None:
+        """A task of the executor is over; said once of each that it has taken."""
+        target = task.options.target if task.options is not None else None
+        host = host_of(target.url) if target is not None else ""
+        key = self._key_of(task.lane)
+        if key is None or not host:
+            return
+        has_verdict = ending not in ("abandoned", "returned")
+        breaker = self.of(key.tenant, host) if has_verdict else self.find(key.tenant, host)
+        if breaker is None:
+            return
+        now, before = self._now_ms(), breaker.state
+        if ending == "ok" and before == "closed":
+            breaker.ended("ok", now)
+            return
+        started_ms = int(task.picked_at.timestamp() * 1000)
+        if ending == "abandoned":
+            breaker.abandoned(now, started_ms=started_ms)
+        elif ending == "returned":
+            breaker.gave_back(1, now, started_ms=started_ms)
+        else:
+            breaker.ended(ending, now, retry_after, detail=detail, started_ms=started_ms)
+        if breaker.state != before:
+            log.info("breaker", tenant=key.tenant, host=host, state=breaker.state, before=before, reason=breaker.reason)
+        self._changed(key.tenant, host)
+
+    def obey(self, forced: Mapping[tuple[int, str], Forced]) -> None:
+        """These are forced, and no others; said twice a second, it also forgets who is idle."""
+        now = self._now_ms()
+        if forced != self._forced:
+            before, self._forced = self._forced, dict(forced)
+            for place in sorted({*before, *forced}):
+                if before.get(place) != forced.get(place):
+                    self.of(*place).force(forced.get(place), now)
+                    self._changed(*place)
+        if self._swept_ms is None or not 0 <= now - self._swept_ms < _SWEEP_EVERY_MS:
+            self._swept_ms = now
+            self._forget_idle(now)
+
+    def states(self, tenant: int) -> list[BreakerStatus]:
+        """Those of a tenant that are forced or not plainly closed, by host."""
+        now = self._now_ms()
+        seen = [breaker.status(host, now) for (owner, host), breaker in list(self._breakers.items()) if owner == tenant]
+        return sorted(
+            (each for each in seen if each.state != "closed" or each.forced is not None), key=lambda each: each.host
+        )
+
+    async def describe(self, tenant: int) -> list[BreakerStatus]:
+        """`states`, as it is asked for where several nodes share the tenants."""
+        return self.states(tenant)
+
+    def _changed(self, tenant: int, host: str) -> None:
+        breaker = self._breakers.get((tenant, host))
+        slowed = self._slowed.get(tenant, set())
+        if breaker is not None and breaker.available(self._now_ms()) < FREE:
+            slowed.add(host)
+            self._slowed[tenant] = slowed
+        else:
+            slowed.discard(host)
+            if not slowed:
+                self._slowed.pop(tenant, None)
+        if self.on_change is not None:
+            self.on_change(tenant, host)
+
+    def _forget_idle(self, now: int) -> None:
+        for place in [place for place, breaker in self._breakers.items() if breaker.is_idle(now)]:
+            self._forget(place)
+
+    def _make_room(self) -> None:
+        """Forget a tenth at least, so that it is not done for each: idle ones, then closed ones, the oldest first."""
+        self._forget_idle(self._now_ms())
+        excess = len(self._breakers) - self._most + max(1, self._most // 10)
+        if excess <= 0:
+            return
+        free = [place for place, breaker in self._breakers.items() if breaker.forced is None]
+        free.sort(key=lambda place: self._breakers[place].state != "closed")
+        for place in free[:excess]:
+            self._forget(place)
+
+    def _forget(self, place: tuple[int, str]) -> None:
+        del self._breakers[place]
+        if self.is_slowed(*place):
+            self._changed(*place)

@@ -1,0 +1,167 @@
+"""Breakers by API: what is let through and why, and forcing them by hand."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from api.client import Api
+from duetime.admin.breakers import ForcedBreakers
+from duetime.model.breaker import Forced
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+HOST = "a.example:443"
+
+
+async def put(api: Api, state: str, host: str = HOST, **fields: Any) -> Any:
+    answer = await api.call("PUT", f"/v1/breakers/{host}", {"state": state, **fields})
+    assert answer.status == 200, answer.body
+    return answer.json
+
+
+async def listed(api: Api) -> list[Any]:
+    items: list[Any] = (await api.get("/v1/breakers")).json["items"]
+    return items
+
+
+def fail(api: Api, host: str = HOST, *, seconds: int = 2) -> None:
+    """A host that fails for so long."""
+    breakers = api.serving.breakers
+    now = api.serving.database.clock.now_ms() - seconds * 1000
+    for step in range(seconds * 20):
+        breakers.of(api.tenant, host).ended("failed", now + step * 50, detail="it answered 500")
+
+
+async def test_a_breaker_that_opened_says_why_and_until_when(api: Api) -> None:
+    assert await listed(api) == []
+    fail(api)
+
+    [seen] = await listed(api)
+
+    assert (seen["host"], seen["state"], seen["allowed_rate"], seen["forced"]) == (HOST, "open", 0.0, None)
+    assert seen["calls"] == seen["failures"] >= 20
+    assert f"{seen['failures']} of {seen['calls']} calls failed" in seen["reason"]
+    assert seen["reason"].endswith("; the last: it answered 500")
+    assert datetime.fromisoformat(seen["next_probe_at"]) > datetime.now(UTC)
+
+
+async def test_a_breaker_is_forced_open_closed_and_back(api: Api) -> None:
+    fail(api)
+    breaker = api.serving.breakers.of(api.tenant, HOST)
+
+    opened = await put(api, "open", note="maintenance until noon")
+    assert (opened["state"], opened["forced"], opened["note"]) == ("open", "open", "maintenance until noon")
+    assert (opened["allowed_rate"], opened["next_probe_at"]) == (0.0, None)
+    assert breaker.state == "open"
+
+    closed = await put(api, "closed")
+    assert (closed["state"], closed["forced"], closed["note"], closed["allowed_rate"]) == ("closed", "closed", "", None)
+    assert breaker.state == "closed"
+    assert await listed(api) == [closed]
+
+    free = await put(api, "auto")
+    assert (free["state"], free["forced"], free["reason"]) == ("closed", None, "")
+    assert await listed(api) == []
+    assert await put(api, "auto") == free
+
+
+async def test_what_is_done_by_hand_is_audited_once_for_each_change(api: Api) -> None:
+    await put(api, "open", note="one")
+    await put(api, "open", note="one")
+    await put(api, "closed", note="two")
+    await put(api, "auto", note="three")
+    await put(api, "auto")
+
+    acts = (await api.get(f"/v1/audit?tenant={api.tenant_name}")).json["items"]
+
+    assert [(act["action"], act["subject"]) for act in acts[:3]] == [
+        ("breaker.auto", HOST),
+        ("breaker.force", HOST),
+        ("breaker.force", HOST),
+    ]
+    assert [act["before"] for act in acts[:3]] == [
+        {"state": "closed", "note": "two"},
+        {"state": "open", "note": "one"},
+        None,
+    ]
+    assert [act["after"] for act in acts[:2]] == [
+        {"state": "auto", "note": "three"},
+        {"state": "closed", "note": "two"},
+    ]
+    assert acts[0]["key_hint"] == api.key[:8]
+
+
+async def test_a_forced_breaker_is_another_tenants_business_and_no_ones_else(api: Api) -> None:
+    other = await api.serving.tenant(f"{api.tenant_name}-other")
+    await put(api, "open")
+    fail(api, "b.example:443")
+
+    assert await listed(other) == []
+    assert api.serving.breakers.find(other.tenant, HOST) is None
+    assert (await put(other, "auto"))["state"] == "closed"
+    assert [each["host"] for each in await listed(api)] == [HOST, "b.example:443"]
+
+
+async def test_every_node_obeys_what_is_stored(api: Api) -> None:
+    await put(api, "open", "B.Example:80")
+    heard: list[dict[tuple[int, str], Forced]] = []
+    node = ForcedBreakers(api.serving.database, lambda forced: heard.append(dict(forced)))
+
+    await node.refresh()
+    await put(api, "closed", "b.example:80")
+    await node.refresh()
+    await put(api, "auto", "b.example:80")
+    await node.refresh()
+
+    assert [each.get((api.tenant, "b.example:80")) for each in heard] == ["open", "closed", None]
+
+
+async def test_a_change_that_is_committed_late_is_not_missed(api: Api) -> None:
+    heard: list[dict[tuple[int, str], Forced]] = []
+    node = ForcedBreakers(api.serving.database, lambda forced: heard.append(dict(forced)))
+    for _ in range(30):
+        await node.refresh()
+    # The number that tells of a change has risen, and the row is not there yet.
+    await api.serving.database.fetch("SELECT nextval('breaker_change')")
+    await node.refresh()
+    await api.serving.database.execute(
+        "INSERT INTO breaker (tenant, host, forced) VALUES ($1, 'late.example:443', 'open')", api.tenant
+    )
+
+    await node.refresh()
+
+    assert (api.tenant, "late.example:443") in heard[-1]
+
+
+async def test_breakers_come_in_pages_by_host(api: Api) -> None:
+    for name in ("c", "a", "b"):
+        await put(api, "open", f"{name}.example:443")
+    seen: list[str] = []
+    path = "/v1/breakers?limit=2"
+    while path:
+        page = (await api.get(path)).json
+        seen += [each["host"] for each in page["items"]]
+        path = f"/v1/breakers?limit=2&cursor={page['next']}" if page["next"] else ""
+    assert seen == ["a.example:443", "b.example:443", "c.example:443"]
+    assert (await api.get("/v1/breakers?cursor=%00")).paths == ["cursor"]
+
+
+@pytest.mark.parametrize(
+    ("host", "fields", "path"),
+    [
+        ("a%20b", {"state": "open"}, "host"),
+        ("a.example:0", {"state": "open"}, "host"),
+        ("a.example", {"state": "open"}, "host"),
+        ("https:%2F%2Fa.example:443", {"state": "open"}, "host"),
+        (HOST, {"state": "ajar"}, "state"),
+        (HOST, {}, "state"),
+        (HOST, {"state": "open", "note": "a\nb"}, "note"),
+        (HOST, {"state": "open", "note": "x" * 501}, "note"),
+        (HOST, {"state": "open", "colour": "red"}, "colour"),
+    ],
+)
+async def test_a_wrong_request_is_a_422(api: Api, host: str, fields: Any, path: str) -> None:
+    answer = await api.call("PUT", f"/v1/breakers/{host}", fields)
+    assert (answer.status, answer.paths) == (422, [path]), answer.body
+    assert await listed(api) == []

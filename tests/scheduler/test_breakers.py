@@ -1,0 +1,126 @@
+"""The breakers of a node: apart for each tenant and host, bounded, forced by hand."""
+
+import random
+import uuid
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from duetime.model.breaker import FREE, Forced
+from duetime.model.task import Kind, LaneKey, LeasedTask, Options, PriorityClass, Target
+from duetime.scheduler.breakers import Breakers
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+HOST = "a.example:443"
+
+
+class Node:
+    """Breakers, and time that is told; a lane's number is its tenant's."""
+
+    def __init__(self, **options: Any) -> None:
+        self.now = 1_000_000_000_000
+        self.breakers = Breakers(key_of, lambda: self.now, chance=random.Random(5), **options)
+
+    def task(self, tenant: int, url: str = "https://a.example/hook") -> LeasedTask:
+        picked_at = EPOCH + timedelta(milliseconds=self.now)
+        options = Options(target=Target(url))
+        return LeasedTask(uuid.uuid4(), tenant, 1, 1, "t", b"", picked_at, picked_at, 0, 0, 0, options)
+
+    def call(self, tenant: int, ending: Any, count: int = 1, url: str = "https://a.example/hook", **more: Any) -> None:
+        for _ in range(count):
+            self.now += 50
+            self.breakers.report(self.task(tenant, url), ending, **more)
+
+    def available(self, tenant: int, host: str = HOST) -> int:
+        breaker = self.breakers.find(tenant, host)
+        return FREE if breaker is None else breaker.available(self.now)
+
+
+def key_of(lane: int) -> LaneKey | None:
+    return LaneKey(lane, "default", PriorityClass.NORMAL, Kind.PUSH) if lane else None
+
+
+def test_failures_open_the_breaker_of_their_tenant_and_host_and_no_other() -> None:
+    node = Node()
+    node.call(2, "ok", 3)
+    node.call(1, "failed", 60, detail="it answered 500")
+    node.call(1, "ok", 3, url="https://a.example:8443/hook")
+
+    assert node.available(1) == 0
+    assert node.available(2) == node.available(1, "a.example:8443") == FREE
+    [seen] = node.breakers.states(1)
+    assert (seen.host, seen.state) == (HOST, "open")
+    assert seen.reason.endswith("it answered 500")
+    assert node.breakers.states(2) == []
+
+
+def test_retry_after_stops_a_host_at_once() -> None:
+    node = Node()
+    node.call(1, "overloaded", retry_after=30.0, detail="it answered 503")
+    assert node.available(1) == 0
+    assert node.breakers.states(1)[0].next_probe_ms == node.now + 30_000
+
+
+def test_what_has_no_verdict_makes_no_breaker_and_frees_what_was_taken() -> None:
+    node = Node()
+    for ending in ("abandoned", "returned"):
+        node.call(1, ending)
+    assert len(node.breakers) == 0
+
+    breaker = node.breakers.of(1, HOST)
+    breaker.took(2, node.now)
+    for ending in ("abandoned", "returned"):
+        node.call(1, ending)
+    assert breaker.in_flight == 0
+
+
+def test_a_task_without_a_host_or_of_an_unknown_lane_is_nobodys() -> None:
+    node = Node()
+    node.call(1, "failed", url="nonsense")
+    node.call(0, "failed")
+    assert len(node.breakers) == 0
+
+
+def test_forced_states_are_obeyed_until_they_are_gone_and_told() -> None:
+    node = Node()
+    heard: list[tuple[int, str]] = []
+    node.breakers.on_change = lambda tenant, host: heard.append((tenant, host))
+    forced: dict[tuple[int, str], Forced] = {(1, HOST): "open", (2, HOST): "closed"}
+    node.breakers.obey(forced)
+    node.breakers.obey(forced)
+    node.call(2, "failed", 60)
+
+    assert (node.available(1), node.available(2)) == (0, FREE)
+    assert [each.forced for each in node.breakers.states(2)] == ["closed"]
+    assert heard[:2] == [(1, HOST), (2, HOST)]
+
+    node.breakers.obey({})
+    assert (node.available(1), node.available(2)) == (3, FREE)
+    assert node.breakers.states(2) == []
+
+
+def test_idle_ones_are_forgotten_and_forced_ones_are_not() -> None:
+    node = Node()
+    node.call(1, "ok")
+    node.call(1, "overloaded", url="https://b.example/")
+    forced: dict[tuple[int, str], Forced] = {(1, "c.example:443"): "closed"}
+    node.breakers.obey(forced)
+    node.now += 61_000
+    node.breakers.obey(forced)
+    assert [each.host for each in node.breakers.states(1)] == ["b.example:443", "c.example:443"]
+    assert len(node.breakers) == 2
+
+    node.now += 900_000
+    node.breakers.obey(forced)
+    assert [each.host for each in node.breakers.states(1)] == ["c.example:443"]
+
+
+def test_there_are_never_too_many_and_those_that_stand_against_a_host_go_last() -> None:
+    node = Node(most=50)
+    node.breakers.obey({(1, "forced.example:443"): "open"})
+    node.call(1, "failed", 60)
+    for number in range(500):
+        node.call(2, "ok", url=f"https://h{number}.example/")
+        assert len(node.breakers) <= 50
+    # Its cool-down is over: probes, and not everything as for a host of which nothing is known.
+    assert node.available(1) == 3
+    assert node.breakers.find(1, "forced.example:443") is not None
