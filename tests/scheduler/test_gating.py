@@ -5,6 +5,7 @@ import uuid
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from duetime.admin.invariants import check_invariants
@@ -12,13 +13,14 @@ from duetime.budgets.postgres import PostgresBudgets
 from duetime.database.pool import Database
 from duetime.lifecycle import lanes as lanes_module
 from duetime.model.limits import Limits, TypeLimits
-from duetime.model.task import Kind, LeasedTask, Options, Outcome, TaskState
+from duetime.model.task import Kind, LeasedTask, Options, Outcome, Target, TaskState
+from duetime.scheduler.breakers import Breakers
 from duetime.scheduler.feed import Ask, Feeder
 from duetime.scheduler.rulebook import Book
 from duetime.views.explain import explain
 from duetime.views.filters import TaskFilter
 from duetime.views.tasks import list_tasks
-from engine import Engine
+from engine import Engine, submitted
 
 _IS_MOVED = "SELECT wake <> task AS moved FROM due WHERE task = $1"
 
@@ -268,6 +270,33 @@ async def test_two_feeders_of_a_spread_tenant_share_its_rate_and_its_cap(engine:
         assert 1 <= len(first) + len(second) <= 2
     finally:
         await other.stop()
+
+
+async def test_what_an_open_breaker_keeps_is_parked_and_other_hosts_go_on(engine: Engine, feeder: Feeder) -> None:
+    breakers = Breakers(engine.lanes.key_of, engine.database.clock.now_ms)
+    feeder.heed(breakers)
+    await feeder.limit(Book(slowed=breakers.is_slowed, has_slowed=breakers.has_slowed))
+    tasks = [
+        msgspec.structs.replace(
+            engine.new_task(options=Options(target=Target(f"http://{host}.example/x"))),
+            lane=engine.lane_key(kind=Kind.PUSH),
+        )
+        for host in ("down", "well", "down", "well")
+    ]
+    ids = [submitted(each) for each in await engine.submitter.submit(tasks)]
+    breakers.obey({(engine.tenant, "down.example:80"): "open"})
+    ask = replace(await ask_of(engine), kind=Kind.PUSH)
+
+    leased = await feeder.lease(ask, 5.0)
+
+    assert [task.id for task in leased] == [ids[1], ids[3]]
+    await until_parked(engine, [ids[0], ids[2]])
+    assert await feeder.lease(ask, 0.05) == []
+    told = await explain(engine.database, engine.lanes, feeder, engine.tenant, ids[0])
+    assert told is not None
+    assert told.waiting_for[0].reason == "breaker"
+    breakers.obey({})
+    assert [task.id for task in await feeder.lease(ask, 5.0)] == [ids[0], ids[2]]
 
 
 async def test_without_a_lane_at_its_gate_a_task_waits_at_home(
