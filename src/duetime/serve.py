@@ -135,6 +135,7 @@ class Node:
                 self.lanes,
                 self.holders,
                 self.breakers,
+                self.forced_breakers,
             )
         self.recurrences = Recurrences(database)
         self.schedules = Schedules(database, self.partitions, self.lanes, self.steering, self.recurrences, self._wake)

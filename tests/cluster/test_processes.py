@@ -16,6 +16,7 @@ import pytest
 import services
 from cluster.lines import PATIENCE_SECONDS, Line, Lines, children_of, lines_to, pid_of
 from duetime.database.pool import Database
+from executor.targets import Visitor, serving
 from faults.processes import embedded_url
 from nodes import NodeProcess
 
@@ -205,6 +206,32 @@ async def test_http_targets_are_called(both: list[Line], pair: NodeProcess) -> N
         for task in tasks:
             while await state_of(both[0], task) != "succeeded":
                 await asyncio.sleep(0.02)
+
+
+async def test_breakers_are_seen_and_held_on_either(both: list[Line]) -> None:
+    async def want_a_pause(visitor: Visitor) -> None:
+        while await visitor.read_request() is not None:
+            await visitor.answer(503, Retry_After="60")
+
+    async def seen(line: Line) -> list[tuple[str, str, str | None]]:
+        items = (await line.get("/v1/breakers"))["items"]
+        return [(each["host"], each["state"], each["forced"]) for each in items]
+
+    async with serving(want_a_pause) as target:
+        host = f"127.0.0.1:{target.port}"
+        task = {"type": "call", "target": {"url": target.url}, "retry": {"max_attempts": 1}}
+        dead = (await both[0].post("/v1/tasks", task))["id"]
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while await state_of(both[0], dead) != "dead":
+                await asyncio.sleep(0.02)
+
+    assert [await seen(line) for line in both] == [[(host, "slowed", None)]] * 2
+    for line, state in zip(both, ("open", "closed"), strict=True):
+        held = await line.ask("PUT", f"/v1/breakers/{host}", {"state": state})
+        assert (held["state"], held["forced"]) == (state, state)
+        assert [await seen(line) for line in both] == [[(host, state, state)]] * 2
+    await both[0].ask("PUT", f"/v1/breakers/{host}", {"state": "auto"})
+    assert [await seen(line) for line in both] == [[], []]
 
 
 async def test_a_poll_goes_on_when_the_process_it_was_passed_to_is_killed(fresh_pair: NodeProcess, queue: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from duetime.model.breaker import FREE, Forced
 from duetime.model.task import Kind, LaneKey, LeasedTask, Options, PriorityClass, Target
-from duetime.scheduler.breakers import Breakers
+from duetime.scheduler.breakers import Breakers, strictest
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 HOST = "a.example:443"
@@ -124,3 +124,16 @@ def test_there_are_never_too_many_and_those_that_stand_against_a_host_go_last() 
     # Its cool-down is over: probes, and not everything as for a host of which nothing is known.
     assert node.available(1) == 3
     assert node.breakers.find(1, "forced.example:443") is not None
+
+
+def test_of_a_host_that_several_nodes_call_the_strictest_breaker_is_shown() -> None:
+    one, other = Node(), Node()
+    one.call(1, "overloaded")
+    other.call(1, "overloaded", retry_after=30.0)
+    one.breakers.obey({(1, "b.example:443"): "closed"})
+
+    for found in (
+        [*one.breakers.states(1), *other.breakers.states(1)],
+        [*other.breakers.states(1), *one.breakers.states(1)],
+    ):
+        assert [(each.host, each.allowed_rate) for each in strictest(found)] == [(HOST, 0.0), ("b.example:443", None)]

@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import pytest
 
+from duetime.admin.breakers import ForcedBreakers
 from duetime.cluster.postgres import PostgresCoordinator
 from duetime.database.pool import Database
 from duetime.errors import Unavailable
@@ -32,8 +33,9 @@ class Node(Engine):
         self.feeder = Feeder(database, self.lanes, self.onward)
         coordinator = PostgresCoordinator(database, "test")
         self.breakers = Breakers(self.lanes.key_of, database.clock.now_ms)
+        self.forced = ForcedBreakers(database, self.breakers.obey)
         self.shared = SharedFeeder(
-            name, SECRET, coordinator, database, self.feeder, self.lanes, self.holders, self.breakers
+            name, SECRET, coordinator, database, self.feeder, self.lanes, self.holders, self.breakers, self.forced
         )
         self.wake_also(self.shared.wake)
 
@@ -299,6 +301,18 @@ async def test_breakers_are_seen_on_every_node_and_those_of_other_tenants_are_no
         [seen] = await node.shared.describe_breakers(node.tenant)
         assert (seen.host, seen.state) == ("a.example:443", "slowed")
         assert seen.next_probe_ms is not None
+
+
+async def test_what_is_forced_is_obeyed_by_the_other_nodes_before_the_caller_hears_that_it_is_done(team: Team) -> None:
+    owner, [other] = await team.feeding()
+    breaker = owner.breakers.of(owner.tenant, "a.example:443")
+    breaker.ended("overloaded", owner.database.clock.now_ms(), 30.0)
+
+    await other.forced.put(owner.tenant, "a.example:443", "closed", "")
+    held = breaker.forced
+    await other.forced.put(owner.tenant, "a.example:443", "auto", "")
+
+    assert (held, breaker.forced, breaker.state) == ("closed", None, "closed")
 
 
 async def test_breakers_of_a_node_that_does_not_answer_are_not_said_to_be_none(

@@ -5,7 +5,7 @@ committed, so after a change they are read a few times more.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from typing import Literal
 
@@ -40,6 +40,8 @@ class ForcedBreakers:
         self._forced: dict[tuple[int, str], Forced] = {}
         self._change = -1
         self._reads_left = 0
+        #: Tells the nodes that share the shards to look now.
+        self.announce: Callable[[], Awaitable[None]] | None = None
         # Of two that read at once, the one with the older rows must not have the last word.
         self._reading = asyncio.Lock()
 
@@ -59,7 +61,7 @@ class ForcedBreakers:
     async def put(
         self, tenant: int, host: str, state: Literal["open", "closed", "auto"], note: str, *, by: int | None = None
     ) -> None:
-        """Force a breaker, or let it decide by itself again; this node obeys at once."""
+        """Force a breaker, or let it decide by itself again; nodes that can be reached obey at once."""
         if state == "auto":
             await self._database.run(_SQL["set_free"], tenant=tenant, host=host, note=note, by=by)
         else:
@@ -68,6 +70,8 @@ class ForcedBreakers:
                 raise InvalidInput.at("host", f"a tenant has at most {MAX_FORCED_PER_TENANT} forced breakers")
             await self._database.run(_SQL["force"], tenant=tenant, host=host, forced=state, note=note, by=by)
         await self.refresh()
+        if self.announce is not None:
+            await self.announce()
 
     async def of_tenant(self, tenant: int) -> dict[str, ForcedBreaker]:
         rows = await self._database.run(_SQL["read_of_tenant"], tenant=tenant)

@@ -5,8 +5,9 @@ and are lost with it: another one finds out by itself.  What was forced by hand
 is stored, and obeyed by every node.  No I/O.
 """
 
+import math
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import structlog
 
@@ -150,3 +151,17 @@ class Breakers:
         del self._breakers[place]
         if self.is_slowed(*place):
             self._changed(*place)
+
+
+def strictest(found: Iterable[BreakerStatus]) -> list[BreakerStatus]:
+    """One for each host, by host: where several nodes call it, the one that lets the least through."""
+    kept: dict[str, BreakerStatus] = {}
+    for each in found:
+        other = kept.get(each.host)
+        if other is None or _rate(each) < _rate(other):
+            kept[each.host] = each
+    return sorted(kept.values(), key=lambda each: each.host)
+
+
+def _rate(status: BreakerStatus) -> float:
+    return math.inf if status.allowed_rate is None else status.allowed_rate

@@ -20,6 +20,7 @@ from dataclasses import replace
 import msgspec
 import structlog
 
+from duetime.admin.breakers import ForcedBreakers
 from duetime.cluster.contract import Coordinator, Member, NodeView
 from duetime.cluster.mesh import Ending, Mesh, PeerGone
 from duetime.cluster.shards import assign, owner_of
@@ -30,7 +31,7 @@ from duetime.lifecycle.holders import BeatAnswer, Holders, Named
 from duetime.lifecycle.lanes import Lanes
 from duetime.model.breaker import BreakerStatus
 from duetime.model.task import LeasedTask
-from duetime.scheduler.breakers import Breakers
+from duetime.scheduler.breakers import Breakers, strictest
 from duetime.scheduler.feed import Feeder
 from duetime.scheduler.plan import Ask, LaneStatus
 
@@ -85,6 +86,7 @@ class SharedFeeder:
         lanes: Lanes,
         holders: Holders,
         breakers: Breakers,
+        forced: ForcedBreakers,
     ) -> None:
         self.name = name
         self._coordinator = coordinator
@@ -95,6 +97,7 @@ class SharedFeeder:
         self._lanes = lanes
         self._holders = holders
         self._breakers = breakers
+        self._forced = forced
         self._mesh = Mesh(name, secret, self._handle, self._undelivered, on_called=self._news, on_lost=self._lost)
         self._names: frozenset[str] = frozenset()
         self._owners: tuple[str | None, ...] = assign(frozenset())
@@ -105,6 +108,7 @@ class SharedFeeder:
         self._background: set[asyncio.Task[None]] = set()
         self._is_leaving = False
         lanes.announce = self._announce
+        forced.announce = self._announce_forced
 
     # Membership
 
@@ -188,8 +192,16 @@ class SharedFeeder:
     async def _announce(self, lane: int) -> None:
         """Whoever lists a tenant's tasks goes by the lanes it knows."""
         self._forget_shards(lane)
-        told = [self._call(peer.member.name, "lane", _encode(lane), ANNOUNCE_SECONDS) for peer in self._mesh.peers()]
-        await asyncio.gather(*told)
+        await self._tell_all("lane", _encode(lane))
+
+    async def _announce_forced(self) -> None:
+        """Who is not reached finds out by itself, unless it was undone by then."""
+        await self._tell_all("forced", b"")
+
+    async def _tell_all(self, verb: str, body: bytes) -> None:
+        await asyncio.gather(
+            *(self._call(peer.member.name, verb, body, ANNOUNCE_SECONDS) for peer in self._mesh.peers())
+        )
 
     def share(self, tenants: Iterable[int]) -> None:
         """Tell the feeder which of these tenants, all of them spread, other nodes feed as well."""
@@ -325,12 +337,8 @@ class SharedFeeder:
 
     async def describe_breakers(self, tenant: int) -> list[BreakerStatus]:
         """The tenant's breakers, of the nodes that feed it; if several call a host, the one that lets less through."""
-        found: dict[str, BreakerStatus] = {}
-        for owner in {self._owners[shard] for shard in await self._shards_of(tenant)} - {None}:
-            for each in await self._breakers_at(str(owner), tenant):
-                if each.host not in found or _is_stricter(each, found[each.host]):
-                    found[each.host] = each
-        return sorted(found.values(), key=lambda each: each.host)
+        owners = {owner for shard in await self._shards_of(tenant) if (owner := self._owners[shard]) is not None}
+        return strictest([each for owner in owners for each in await self._breakers_at(owner, tenant)])
 
     async def _breakers_at(self, owner: str, tenant: int) -> list[BreakerStatus]:
         if owner == self.name:
@@ -423,6 +431,9 @@ class SharedFeeder:
                 return _encode(await self._feeder.describe(msgspec.msgpack.decode(body, type=int)))
             case "breakers":
                 return _encode(self._breakers.states(msgspec.msgpack.decode(body, type=int)))
+            case "forced":
+                await self._forced.refresh()
+                return b""
             case "news":
                 self._news()
                 return b""
@@ -444,8 +455,3 @@ class SharedFeeder:
         task = asyncio.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
-
-
-def _is_stricter(one: BreakerStatus, other: BreakerStatus) -> bool:
-    """None as a rate is no limit at all."""
-    return one.allowed_rate is not None and (other.allowed_rate is None or one.allowed_rate < other.allowed_rate)
