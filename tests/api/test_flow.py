@@ -303,6 +303,22 @@ async def test_a_type_debounces_by_a_key_of_the_payload_and_a_batch_keeps_its_la
     assert (await submit(api, {"user": "a"}, delay="1h")).paths == ["delay"]
 
 
+async def test_a_repeated_request_that_was_second_at_first_gives_its_task(api: Api) -> None:
+    rule = {"key": "k", "period": "1h"}
+    first = (await submit(api, 1, debounce=rule)).json
+    await submit(api, 2, debounce=rule)
+    # By the hint the first one is the last: its place is taken, which the submission learns on its way.
+    await api.serving.database.execute("UPDATE flow_key SET task = $2 WHERE tenant = $1", api.tenant, first["id"])
+    headers = {"Idempotency-Key": str(make_uuid7())}
+    body = {"type": "flow", "payload": 3, "debounce": rule}
+    third = await api.post("/v1/tasks", body, headers=headers)
+
+    again = await api.post("/v1/tasks", body, headers=headers)
+
+    assert (third.status, again.status, again.json["id"]) == (202, 200, third.json["id"])
+    assert await waiting(api) == [third.json["id"]]
+
+
 #: Keeps a submission from all that follows its task, as the death of its node would.
 STOP = """
 CREATE FUNCTION stop() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'stop' USING ERRCODE = '40001'; END $$;
