@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
+from duetime.admin.changes import read_changes
 from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.model.limits import Limits
@@ -58,10 +59,11 @@ class TenantRules:
         self._tiers: dict[str, _Tier] = {}
         self.current = Rules()
 
-    async def refresh(self) -> Rules:
-        """Read what has changed."""
-        [row] = await self._database.run(_SQL["read_change"])
-        if row["change"] == self._seen:
+    async def refresh(self, change: int | None = None) -> Rules:
+        """Read what has changed; `change` is the number of changes, if it was read already."""
+        if change is None:
+            change = (await read_changes(self._database))["tenants"]
+        if change == self._seen:
             return self.current
         # Read after the number, so that nothing up to it is missed.
         tiers = {
@@ -78,7 +80,7 @@ class TenantRules:
             other = {name for name, tier in tiers.items() if tier != self._tiers.get(name)}
             changed = {tenant: each for tenant, each in self._stored.items() if each.tier in other} | changed
         self._stored |= changed
-        self._tiers, self._seen = tiers, row["change"]
+        self._tiers, self._seen = tiers, change
         self.current = self._derive(changed)
         return self.current
 

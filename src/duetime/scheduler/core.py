@@ -256,8 +256,8 @@ class Core:
             work = self._work.get(lane)
             if key.tenant in self._suspended or (work is not None and (work.is_flying or self._is_due(work))):
                 continue
-            if self.governor.is_limited(key.tenant):
-                # What has to be counted goes the way of all others.
+            if self.governor.is_limited(key.tenant) or self.governor.is_closed(key):
+                # What has to be counted, or may not start, goes the way of all others.
                 continue
             dealt = deal(count, [number for number in left if self._asks[number].ask.fits(key)], left)
             if dealt:
