@@ -12,6 +12,8 @@ from duetime.model.call_window import CallWindow
 
 #: Cool-downs without their spread, so that times can be written down.
 PLAIN = BreakerConfig(jitter=0.0)
+#: Every refusal counts, whatever else is accepted.
+TOUCHY = BreakerConfig(jitter=0.0, accepted=0.0, slow_from_rate=0.0)
 
 
 class Told:
@@ -243,7 +245,7 @@ def test_openings_are_forgiven_after_a_minute() -> None:
 
 
 def test_an_overload_answer_halves_the_rate_that_was() -> None:
-    told = Told()
+    told = Told(TOUCHY)
     told.calls("ok", 300, every_ms=10)
     told.calls("overloaded", 1, detail="it answered 429")
     seen = told.breaker.status("h", told.now)
@@ -251,8 +253,31 @@ def test_an_overload_answer_halves_the_rate_that_was() -> None:
     assert seen.reason == "it is overloaded: it answered 429"
 
 
-def test_what_was_under_way_together_slows_it_once() -> None:
+@pytest.mark.parametrize("every", [4, 7, 50])
+def test_a_few_refusals_among_many_successes_slow_nothing(every: int) -> None:
     told = Told()
+    for number in range(2_000):
+        told.now += 5
+        told.call("overloaded" if number % every == 0 else "ok")
+    assert told.state == "closed"
+
+
+def test_a_target_that_takes_a_tenth_is_slowed_to_a_little_more_than_it_takes() -> None:
+    told = Told()
+    taken = 0.0
+    for _ in range(20_000):
+        told.now += 10
+        taken = min(10.0, taken + 0.2)
+        for _ in range(min(told.available, 5)):
+            told.call("ok" if taken >= 1.0 else "overloaded")
+            taken -= taken >= 1.0
+    rate = told.breaker.status("h", told.now).allowed_rate
+    assert rate is not None
+    assert 15.0 < rate < 60.0
+
+
+def test_what_was_under_way_together_slows_it_once() -> None:
+    told = Told(TOUCHY)
     told.calls("ok", 400, every_ms=5)
     started = told.now
     for _ in range(50):
@@ -286,7 +311,7 @@ def test_retry_after_stops_it_at_once_and_the_rate_is_low_after_it(retry_after: 
 
 @pytest.mark.parametrize("retry_after", [None, 0.0, -5.0, float("nan")])
 def test_a_retry_after_that_says_nothing_is_no_pause(retry_after: float | None) -> None:
-    told = Told()
+    told = Told(TOUCHY)
     told.calls("ok", 300, every_ms=10)
     told.calls("overloaded", 1, retry_after=retry_after)
     assert told.breaker.next_probe_ms is None
@@ -302,7 +327,7 @@ def test_a_second_retry_after_never_shortens_a_pause() -> None:
 
 
 def test_the_rate_rises_slowly_with_success_until_it_is_no_limit() -> None:
-    told = Told()
+    told = Told(TOUCHY)
     told.calls("ok", 300, every_ms=10)
     told.calls("overloaded", 1)
     began = told.now
@@ -312,7 +337,7 @@ def test_the_rate_rises_slowly_with_success_until_it_is_no_limit() -> None:
 
 
 def test_idle_time_raises_no_rate() -> None:
-    told = Told()
+    told = Told(TOUCHY)
     told.calls("ok", 300, every_ms=10)
     told.calls("overloaded", 1)
     told.now += 600_000
@@ -416,7 +441,7 @@ def test_openings_are_not_forgotten_before_they_are_forgiven() -> None:
 
 
 def test_without_any_call_every_state_is_forgotten_in_the_end() -> None:
-    slowed, half_open = Told(), Told()
+    slowed, half_open = Told(TOUCHY), Told()
     slowed.calls("overloaded", 1)
     half_open.open()
     for told in (slowed, half_open):

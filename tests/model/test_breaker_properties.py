@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from duetime.model.breaker import FREE, Breaker
-from duetime.model.breaker_config import DEFAULT
+from duetime.model.breaker_config import DEFAULT, BreakerConfig
 
 OUTCOMES = st.sampled_from(["ok", "failed", "overloaded"])
 STEPS = st.one_of(st.integers(0, 50), st.integers(0, 2_000), st.integers(0, 90_000))
@@ -146,7 +146,7 @@ def test_a_healthy_target_is_never_limited(history: list[tuple[int, int]]) -> No
 @given(st.integers(2, 500), st.lists(st.integers(0, 400), min_size=50, max_size=400))
 def test_a_token_is_there_when_it_was_promised(rate: int, steps: list[int]) -> None:
     now = 0
-    breaker = Breaker(now)
+    breaker = Breaker(now, BreakerConfig(accepted=0.0, slow_from_rate=0.0))
     for _ in range(rate):
         breaker.ended("ok", now)
     breaker.ended("overloaded", now)

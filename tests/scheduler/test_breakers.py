@@ -101,7 +101,7 @@ def test_forced_states_are_obeyed_until_they_are_gone_and_told() -> None:
 def test_idle_ones_are_forgotten_and_forced_ones_are_not() -> None:
     node = Node()
     node.call(1, "ok")
-    node.call(1, "overloaded", url="https://b.example/")
+    node.call(1, "overloaded", 20, url="https://b.example/")
     forced: dict[tuple[int, str], Forced] = {(1, "c.example:443"): "closed"}
     node.breakers.obey(forced)
     node.now += 61_000

@@ -104,8 +104,8 @@ taken AS (
 )
 INSERT INTO due (lane, wake, task, number, failures, crashes, releases)
 SELECT lane,
-       -- A wake that is not the id may be of another lane: that of a gate.
-       CASE WHEN wake = task AND due_ms(wake) > to_ms(at) THEN wake
+       -- A wake of another lane is that of a gate: it goes home.
+       CASE WHEN due_ms(wake) > to_ms(at) AND ('x' || right(wake::text, 8))::bit(32)::int = lane THEN wake
             ELSE mint_wake(GREATEST(due_ms(wake), to_ms(at)), lane, salt + place) END,
        task, number, failures, crashes, releases
   FROM taken, started

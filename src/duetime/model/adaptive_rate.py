@@ -46,16 +46,17 @@ class AdaptiveRate:
         self._tokens = min(self._tokens, 0.0)
         self._filled_ms = max(self._filled_ms, until_ms)
 
-    def decrease(self, now_ms: int, started_ms: int | None) -> bool:
+    def decrease(self, now_ms: int, started_ms: int | None, least: float) -> bool:
         """Less, unless it was made less since the call that says so was started; whether it is less now."""
         config = self._config
         self._grown_ms = now_ms
         is_new = now_ms - self._decreased_ms >= config.decrease_every_ms
         if started_ms is not None and started_ms < self._decreased_ms:
             is_new = False
-        if not is_new or self.value <= config.lowest_rate:
+        least = max(least, config.lowest_rate)
+        if not is_new or self.value <= least:
             return False
-        self.value = max(config.lowest_rate, self.value * config.decrease)
+        self.value = max(least, self.value * config.decrease)
         self._tokens = min(self._tokens, self._depth())
         self._decreased_ms = now_ms
         return True

@@ -248,16 +248,22 @@ class Breaker:
     def _slow(self, now: int, retry_after: float | None, started_ms: int | None) -> None:
         """The target says that it is too much: less at once, and nothing until it wants more."""
         config = self._config
+        pause_ms = self._pause_ms(retry_after)
+        # Who asks for a pause is believed, whatever else it takes.
+        least = 0.0 if pause_ms else self._window.accepted(now) * config.accepted
         if self._rate is None:
-            self._rate = AdaptiveRate(config, max(config.lowest_rate, self._window.rate(now) * config.decrease), now)
+            rate = self._window.rate(now)
+            if not pause_ms and (least >= rate or rate < config.slow_from_rate):
+                # It takes most of what it is sent, or is sent next to nothing.
+                return
+            self._rate = AdaptiveRate(config, max(config.lowest_rate, rate * config.decrease, least), now)
             is_less = True
         else:
-            is_less = self._rate.decrease(now, None if started_ms is None else started_ms + self._skew_ms)
+            is_less = self._rate.decrease(now, None if started_ms is None else started_ms + self._skew_ms, least)
         if is_less:
             # Being slowed is given its time to help before the target is taken for broken.
             self._failing_since_ms = None
         self._state, self._why = "slowed", f"it is overloaded: {self._detail}"
-        pause_ms = self._pause_ms(retry_after)
         if pause_ms:
             self._why += f", and asked for a pause of {pause_ms / 1000:g} s"
             self._until_ms = max(self._until_ms, now + pause_ms)

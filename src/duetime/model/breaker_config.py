@@ -28,8 +28,12 @@ class BreakerConfig:
     closing_rate: float = 5.0
     closing_doubles_ms: int = 2_000
     closing_min_calls: int = 5
-    #: An overload answer multiplies the rate by this, at most once in so long, down to the lowest.
+    #: An overload answer multiplies the rate by this, at most once in so long, down to the lowest,
+    #: and not below what the target accepts times the other: a few refusals among many successes slow nothing.
     decrease: float = 0.5
+    accepted: float = 1.5
+    #: Who is called less than so often in a second is slowed by nothing but `Retry-After`.
+    slow_from_rate: float = 10.0
     decrease_every_ms: int = 1_000
     lowest_rate: float = 1.0
     slowed_doubles_ms: int = 10_000

@@ -61,6 +61,11 @@ class CallWindow:
         """How far back it looks now."""
         return now_ms // 1000 - self._seconds[0].number + 1 if self._seconds else 0
 
+    def accepted(self, now_ms: int) -> float:
+        """Calls that did not fail in a second: the most of this one and the two before it."""
+        recent = now_ms // 1000 - 2
+        return float(max((each.calls - each.failures for each in self._seconds if each.number >= recent), default=0))
+
     def rate(self, now_ms: int) -> float:
         """Calls in a second: the most of this one and the two before it."""
         recent = now_ms // 1000 - 2

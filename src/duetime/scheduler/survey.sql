@@ -3,10 +3,7 @@
 -- lane: a busy worker does not ask for more.  A lane without a due row is left out.
 -- Index: due_pkey (lane, wake); claim_pkey (lane, task); lane_pkey; tenant_pkey.
 -- Time:  @until is the wake that stands for the database's now().
-SELECT asked.lane, tenant.name AS tenant, oldest.wake,
-       EXISTS (SELECT
-                 FROM claim
-                WHERE claim.lane = asked.lane) AS is_served
+SELECT asked.lane, tenant.name AS tenant, oldest.wake, running.task IS NOT NULL AS is_served
   FROM unnest(@lanes::int[], @hints::uuid[]) AS asked (lane, hint)
  CROSS JOIN LATERAL (
        SELECT due.wake
@@ -16,6 +13,11 @@ SELECT asked.lane, tenant.name AS tenant, oldest.wake,
           AND due.wake <= @until::uuid
         ORDER BY due.wake
         LIMIT 1) AS oldest
+  LEFT JOIN LATERAL (
+       SELECT claim.task
+         FROM claim
+        WHERE claim.lane = asked.lane
+        LIMIT 1) AS running ON true
   JOIN lane
     ON lane.id = asked.lane
   JOIN tenant
