@@ -1,6 +1,7 @@
 """The page: what was asked for and seen, with the machine, the versions and the commit."""
 
 import platform
+import subprocess
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -9,6 +10,7 @@ from pathlib import Path
 from bench.fairness.outcome import Outcome
 from bench.page import Page, cell, table
 from bench.results import Machine, read_commit
+from duetime.database.binaries import find_account, find_binaries
 
 NAME = "fairness"
 _ROOT = Path(__file__).parents[2]
@@ -49,8 +51,16 @@ def _circumstances(is_quick: bool) -> str:
     lines = [
         f"- {datetime.now(UTC):%Y-%m-%d}, commit {commit[:12] or 'unknown'}{' with changes' if is_dirty else ''}",
         f"- {machine.cores} cores ({machine.cpu}), {machine.memory_gb:g} GB, {machine.system}, Linux {machine.kernel}",
-        f"- duetime {version('duetime')}, Python {platform.python_version()}",
+        f"- duetime {version('duetime')}, Python {platform.python_version()}, {_postgres()}",
     ]
     if is_quick:
         lines.append("- `--quick`: shortened, good for trying it out and not for judging")
     return "\n".join(lines)
+
+
+def _postgres() -> str:
+    """The embedded server and its version."""
+    program = find_binaries(find_account()).postgres
+    told = subprocess.run([program, "--version"], capture_output=True, text=True, check=True, timeout=30).stdout
+    # "postgres (PostgreSQL) 17.2"
+    return f"PostgreSQL {told.split()[2]}"

@@ -68,7 +68,7 @@ def _judge(outcome: Outcome, starts: list[Start], first: float, idle_at: float, 
     after_first, after_last = idle_at + 0.5, idle_at + seconds / 2 - 0.5
     after = rate_between(starts, after_first, after_last)
     outcome.tell("tasks a second while all have work", whole)
-    outcome.ask("tasks a second when the heaviest is idle, of that", 100 * after / whole, " %", least=95.0, most=105.0)
+    outcome.ask("tasks a second when the heaviest is idle, of that", 100 * after / whole, " %", least=95.0)
     lighter = rate_between(of[1], after_first, after_last) / after
     outcome.ask("share of weight 1 beside 2 alone, of a third", 300 * lighter, " %", least=95.0, most=105.0)
     title = "What tenants of weight 1, 2 and 4 get"

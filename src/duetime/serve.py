@@ -24,6 +24,7 @@ import structlog
 import uvicorn
 
 from duetime.admin.breakers import ForcedBreakers
+from duetime.admin.changes import read_changes
 from duetime.admin.keys import Keys
 from duetime.admin.limits import LimitRules
 from duetime.admin.rules import TenantRules
@@ -342,19 +343,20 @@ class Node:
 
     async def _read_rules(self) -> timedelta:
         """Weights, suspensions, types, limits and forced breakers take effect within a second."""
-        rules = await self.rules.refresh()
+        changes = await read_changes(self.database)
+        rules = await self.rules.refresh(changes["tenants"])
         self.feeder.rule(rules.weights, rules.suspended)
         self.admission.rule(rules.quotas)
         self.submitter.spread = rules.spread
         if self.shared is not None:
             self.shared.share(rules.spread)
-        await self.types.refresh()
-        await self.limits.refresh()
+        await self.types.refresh(changes["types"])
+        await self.limits.refresh(changes["limits"])
         limited = (id(rules), self.types.change, self.limits.change)
         if limited != self._limited:
             await self.feeder.limit(put_together(rules.limits, self.limits, self.types, self.breakers))
             self._limited = limited
-        await self.forced_breakers.refresh()
+        await self.forced_breakers.refresh(changes["breakers"])
         return _RULES_EVERY
 
     def _wake(self, wakes: Iterable[uuid.UUID]) -> None:

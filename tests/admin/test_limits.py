@@ -89,7 +89,7 @@ async def test_a_change_that_commits_late_is_not_missed(database: Database) -> N
     async with database.connection() as connection:
         transaction = connection.transaction()
         await transaction.start()
-        await connection.execute("UPDATE limit_change SET change = change")
+        await connection.execute("UPDATE rule_change SET change = change")
         putting = asyncio.create_task(limit(here, "a"))
         waits = "SELECT count(*) AS waiting FROM pg_locks WHERE NOT granted"
         while (await database.fetch(waits))[0]["waiting"] == 0:

@@ -117,23 +117,6 @@ async def test_every_node_obeys_what_is_stored(api: Api) -> None:
     assert [each.get((api.tenant, "b.example:80")) for each in heard] == ["open", "closed", None]
 
 
-async def test_a_change_that_is_committed_late_is_not_missed(api: Api) -> None:
-    heard: list[dict[tuple[int, str], Forced]] = []
-    node = ForcedBreakers(api.serving.database, lambda forced: heard.append(dict(forced)))
-    for _ in range(30):
-        await node.refresh()
-    # The number that tells of a change has risen, and the row is not there yet.
-    await api.serving.database.fetch("SELECT nextval('breaker_change')")
-    await node.refresh()
-    await api.serving.database.execute(
-        "INSERT INTO breaker (tenant, host, forced) VALUES ($1, 'late.example:443', 'open')", api.tenant
-    )
-
-    await node.refresh()
-
-    assert (api.tenant, "late.example:443") in heard[-1]
-
-
 async def test_breakers_come_in_pages_by_host(api: Api) -> None:
     for name in ("c", "a", "b"):
         await put(api, "open", f"{name}.example:443")

@@ -1,7 +1,6 @@
 """The outbox over HTTP: what was refused, another try, and that no tenant sees another's."""
 
 import json
-import uuid
 from typing import Any
 
 import pytest
@@ -111,7 +110,7 @@ async def test_another_tenants_numbers_are_not_there(api: Api) -> None:
     assert [each["id"] for each in (await api.get("/v1/outbox")).json["items"]] == [refused]
 
 
-@pytest.mark.parametrize("number", ["0", "x", "-1", "9" * 30, str(uuid.uuid4()), "%00"])
+@pytest.mark.parametrize("number", ["0", "x", "-1", "9" * 30, "98b8de25-4754-47b1-9513-0072af6174aa", "%00"])
 async def test_what_cannot_be_a_number_is_a_404(api: Api, number: str) -> None:
     assert (await api.get(f"/v1/outbox/{number}")).status == 404
 

@@ -7,9 +7,8 @@ import asyncpg
 import pytest
 
 from api.client import Api, until
-from duetime.api import protocol
 from duetime.api.bounds import Bodies, ClientGoneError, Polls
-from duetime.errors import Overloaded, TooLarge, TooSlow
+from duetime.errors import Overloaded, TooLarge
 from duetime.lifecycle.pressure import MARKS, Mark
 from duetime.model.task import PriorityClass
 
@@ -111,35 +110,3 @@ async def test_bodies_that_are_coming_have_a_bound_together() -> None:
     with pytest.raises(ClientGoneError):
         await read(bodies, [*messages(b"y", end=False), {"type": "http.disconnect"}])
     assert bodies._coming == 0
-
-
-async def test_a_body_that_does_not_come_is_not_waited_for() -> None:
-    with pytest.raises(TooSlow):
-        await read(Bodies(seconds=0.01), messages(b"x", end=False))
-
-
-async def send_slowly(api: Api, path: str) -> bytes:
-    """Half of a request; what comes back before the connection is closed."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", api.serving.port)
-    head = f"POST {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {api.key}\r\ncontent-length: 20\r\n\r\n"
-    writer.write(head.encode() + b'{"type": ')
-    answer = await asyncio.wait_for(reader.read(), 10)
-    writer.close()
-    return answer
-
-
-async def test_a_sender_that_stops_half_way_gets_a_408_and_is_left(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api.serving.app._bodies, "_seconds", 0.05)
-
-    answer = await send_slowly(api, "/v1/tasks/batch")
-
-    assert answer.startswith(b"HTTP/1.1 408 ")
-    assert b"too_slow" in answer
-
-
-async def test_a_connection_that_sends_next_to_nothing_is_closed(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "REQUEST_SECONDS", 0.05)
-
-    assert await send_slowly(api, "/v1/tasks") == b""
-    monkeypatch.setattr(protocol, "REQUEST_SECONDS", 75.0)
-    assert (await api.post("/v1/tasks", LATER)).status == 202

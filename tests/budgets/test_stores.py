@@ -2,12 +2,14 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
+import psutil
 import pytest
 import redis
 from structlog.testing import capture_logs
 
+import services
 from budgets.redis_server import RedisServer
 from duetime.budgets.adapters import BudgetsInTurn, open_budgets
 from duetime.budgets.contract import Budgets, Want
@@ -15,6 +17,7 @@ from duetime.budgets.postgres import PostgresBudgets
 from duetime.budgets.redis import RedisBudgets
 from duetime.database.pool import Database
 from duetime.errors import Unavailable
+from duetime.serve import bring_up_to_date
 
 Stores = tuple[Budgets, Budgets]
 SLOW = 0.001
@@ -99,6 +102,43 @@ async def test_a_redis_that_forgot_everything_grants_a_seconds_worth_and_not_a_b
     redis_server.start()
 
     assert await take(redis_budgets, 1000, rate=5, burst=1000) <= 6
+
+
+@pytest.fixture
+def postgres15() -> Iterator[services.Postgres15]:
+    """A server of the test's own, which it may kill."""
+    with services.private_folder() as folder:
+        postgres = services.Postgres15(folder, is_durable=True)
+        postgres.start()
+        yield postgres
+        postgres.stop()
+
+
+async def test_a_database_that_was_killed_grants_a_seconds_worth_and_not_a_burst(
+    postgres15: services.Postgres15,
+) -> None:
+    url = postgres15.dsn_of("postgres")
+    await bring_up_to_date(url)
+    database = await Database.open(url, size=1)
+    store = PostgresBudgets(database)
+    assert await take(store, 1000, rate=5, burst=1000) == 5
+    backends = psutil.Process(postgres15.pid).children(recursive=True)
+
+    postgres15.kill()
+    with pytest.raises(Unavailable):
+        await take(store, 1)
+    psutil.wait_procs(backends, timeout=20)
+    postgres15.start()
+    again = None
+    async with asyncio.timeout(20):
+        while again is None:
+            try:
+                again = await take(store, 1000, rate=5, burst=1000)
+            except Unavailable:
+                await asyncio.sleep(0.02)
+    await database.close()
+
+    assert again == 5
 
 
 async def test_a_bucket_that_expired_in_redis_is_full(redis_server: RedisServer, redis_budgets: RedisBudgets) -> None:

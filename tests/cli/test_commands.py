@@ -14,8 +14,10 @@ from pathlib import Path
 
 import psycopg
 import pytest
+import urllib3
 
 from cli.conftest import Run
+from duetime.sdk.client import Client
 from faults.processes import embedded_url
 from nodes import NodeProcess
 from services import wait_until
@@ -496,3 +498,24 @@ def test_a_wrong_quota_is_said_before_anything_is_sent(run: Run) -> None:
         "tenants", "put", "acme", "--rate", "1", "--unset", "quotas", "--url", "http://127.0.0.1:1", "--key", "k"
     )
     assert "both set and unset" in both.err
+
+
+def test_what_a_quota_refuses_of_a_file_is_sent_again(duetime: Run, node: NodeProcess, tmp_path: Path) -> None:
+    duetime("tenants", "put", "slow", "--submit-rate", "100", "--submit-burst", "50")
+    asked = urllib3.request(
+        "POST",
+        f"{node.url}/v1/keys",
+        json={},
+        headers={"Authorization": f"Bearer {node.key}", "Duetime-Tenant": "slow"},
+    )
+    key = asked.json()["key"]
+    with Client(node.url, key, retry_for=0) as client:
+        # A batch larger than the burst is accepted until the node has heard of the quota.
+        while not client.submit_many([{"type": "a", "delay": "1h"}] * 60).rejected:
+            pass
+    file = tmp_path / "tasks.ndjson"
+    file.write_text('{"type": "a", "delay": "1h"}\n' * 120)
+
+    said = duetime("submit", "--file", str(file), "--key", key)
+
+    assert (said.code, said.out) == (0, "Accepted 120 of 120 tasks.\n")

@@ -32,6 +32,10 @@ def test_a_definition_counts_as_often_as_it_is_named() -> None:
     assert twice.size > 2**6
 
 
+def test_names_that_are_looked_up_count() -> None:
+    assert weigh({"items": {"dependentRequired": {f"a{n}": ["b"] for n in range(100)}, "required": ["a"]}}).size == 103
+
+
 @pytest.mark.parametrize("steps", [20, 600])
 def test_references_that_multiply_are_refused(steps: int) -> None:
     with pytest.raises(SchemaError, match="references"):
@@ -81,6 +85,21 @@ def test_a_tree_and_a_large_flat_payload_are_judged() -> None:
     assert table.is_valid(rows)
     rows[149]["p19"] = 7
     assert table.errors(rows) == [("[149].p19", '7 is not of type "string"')]
+
+
+def test_many_definitions_that_name_each_other_are_no_more_than_they_are() -> None:
+    names = {
+        f"d{n}": {
+            "properties": {
+                f"p{m}": {"anyOf": [{"type": "null"}, {"$ref": f"#/$defs/d{(n + m) % 60}"}]} for m in range(6)
+            }
+        }
+        for n in range(60)
+    }
+    schema = {"$ref": "#/$defs/d0", "$defs": names}
+
+    assert weigh(schema).size < 100
+    assert compile_schema(schema).is_valid(nested(6, "p1", "p2"))
 
 
 def test_of_many_alternatives_for_many_values_no_error_is_made() -> None:

@@ -452,3 +452,40 @@ def test_a_seat_is_kept_only_where_nobody_waits_before_it_and_within_the_room(
         assert world.core.plan(NOW) is None
         world.core.seated([number], ())
         assert world.carry_out(world.core.plan(NOW)).total() > 0
+
+
+@LONG
+@given(st.sets(CLASSES, min_size=2), SMALL_ROOMS | ROOMS)
+def test_classes_get_their_shares_of_a_tenants_workers(classes: set[PriorityClass], rooms: list[int]) -> None:
+    lanes = {SHARDS * (number + 1): key_of(priority=each) for number, each in enumerate(sorted(classes))}
+    world = World(lanes)
+    world.wake_all()
+
+    for turn in range(300):
+        world.step(ask_for(rooms[turn % len(rooms)]))
+
+    shares = {lane: CLASS_SHARES[key.priority] for lane, key in lanes.items()}
+    assert_shares(world.served, shares, slack=2 * max(rooms))
+
+
+@QUICK
+@given(st.sets(CLASSES, min_size=2), SMALL_ROOMS, st.data())
+def test_a_class_that_comes_back_gets_its_share_from_then_on_and_no_more(
+    classes: set[PriorityClass], rooms: list[int], data: st.DataObject
+) -> None:
+    late = data.draw(st.sampled_from(sorted(classes)))
+    lanes = {SHARDS * (number + 1): key_of(priority=each) for number, each in enumerate(sorted(classes))}
+    world = World(lanes)
+    for lane, key in lanes.items():
+        if key.priority is not late:
+            world.wake(lane)
+    for turn in range(300):
+        world.step(ask_for(rooms[turn % len(rooms)]))
+    world.served.clear()
+
+    world.wake_all()
+    for turn in range(120):
+        world.step(ask_for(rooms[turn % len(rooms)]))
+
+    shares = {lane: CLASS_SHARES[key.priority] for lane, key in lanes.items()}
+    assert_shares(world.served, shares, slack=2 * max(rooms))

@@ -255,3 +255,12 @@ def test_who_waits_long_counts_as_a_higher_class() -> None:
     assert rooms(10) == {256: 10, 512: 80}
     assert rooms(10_500) == {256: 18, 512: 72}
     assert rooms(60_000) == {256: 45, 512: 45}
+
+
+def test_nothing_of_a_paused_queue_is_handed_over() -> None:
+    core = Core()
+    core.governor.rule(Book(paused=frozenset({(TENANT, "default")})))
+    ask(core, 1, 10)
+
+    assert core.reserve({256: (HOME, 1)}, START_MS) == {}
+    assert core.reserve({512: (OTHER, 1)}, START_MS) == {512: [(1, 1)]}

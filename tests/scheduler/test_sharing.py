@@ -14,7 +14,7 @@ from duetime.errors import Unavailable
 from duetime.ids import SHARDS
 from duetime.lifecycle.holders import Named
 from duetime.model.task import Kind, LeasedTask, TaskState
-from duetime.scheduler import feed
+from duetime.scheduler import looking
 from duetime.scheduler.breakers import Breakers
 from duetime.scheduler.feed import Feeder
 from duetime.scheduler.plan import Ask
@@ -100,7 +100,7 @@ async def running(database: Database, name: str, tenant: int) -> AsyncIterator[N
 
 @pytest.fixture
 async def team(database: Database, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Team]:
-    monkeypatch.setattr(feed, "LOOK_EVERY", timedelta(hours=1))
+    monkeypatch.setattr(looking, "LOOK_EVERY", timedelta(hours=1))
     engine = await Engine.open(database)
     async with AsyncExitStack() as stack:
         team = Team(database, engine.tenant, stack)

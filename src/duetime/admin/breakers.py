@@ -1,8 +1,4 @@
-"""Breakers that are forced open or closed by hand: stored, so that every node obeys, now and after a restart.
-
-One row tells whether any has changed.  It changes before its statement is
-committed, so after a change they are read a few times more.
-"""
+"""Breakers that are forced open or closed by hand: stored, so that every node obeys, now and after a restart."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -11,6 +7,7 @@ from typing import Literal
 
 import msgspec
 
+from duetime.admin.changes import read_changes
 from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.errors import InvalidInput
@@ -18,8 +15,6 @@ from duetime.model.breaker import Forced
 
 MAX_FORCED_PER_TENANT = 1_000
 MAX_NOTE_CHARACTERS = 500
-#: Twice a second: a commit that takes longer than ten seconds is given up by its client.
-_READ_AGAIN = 20
 
 _SQL = load(__package__, "breakers.sql")
 
@@ -39,23 +34,20 @@ class ForcedBreakers:
         self._obey = obey
         self._forced: dict[tuple[int, str], Forced] = {}
         self._change = -1
-        self._reads_left = 0
         #: Tells the nodes that share the shards to look now.
         self.announce: Callable[[], Awaitable[None]] | None = None
         # Of two that read at once, the one with the older rows must not have the last word.
         self._reading = asyncio.Lock()
 
-    async def refresh(self) -> None:
-        """Read them all again if any has changed."""
+    async def refresh(self, change: int | None = None) -> None:
+        """Read them all again if any has changed; `change` is the number of changes, if it was read already."""
         async with self._reading:
-            [row] = await self._database.run(_SQL["read_change"])
-            change = row["change"] if row["is_called"] else 0
+            if change is None:
+                change = (await read_changes(self._database))["breakers"]
             if change != self._change:
-                self._reads_left = 1 + _READ_AGAIN
-            if self._reads_left:
                 rows = await self._database.run(_SQL["read_all"])
                 self._forced = {(each["tenant"], each["host"]): each["forced"] for each in rows}
-                self._change, self._reads_left = change, self._reads_left - 1
+                self._change = change
             self._obey(self._forced)
 
     async def put(

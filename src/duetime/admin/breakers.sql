@@ -11,7 +11,13 @@ stored AS (
         ON CONFLICT (tenant, host) DO UPDATE
        SET forced = excluded.forced, note = excluded.note, updated_at = clock_timestamp()
      WHERE (kept.forced, kept.note) IS DISTINCT FROM (excluded.forced, excluded.note)
- RETURNING host, nextval('breaker_change') AS change
+ RETURNING host
+),
+risen AS (
+    UPDATE rule_change
+       SET change = change + 1
+      FROM stored
+     WHERE rule_change.kind = 'breakers'
 ),
 noted AS (
     INSERT INTO audit (tenant, key, action, subject, before, after)
@@ -29,7 +35,13 @@ WITH gone AS (
     DELETE FROM breaker
      WHERE tenant = @tenant::int
        AND host = @host::text
- RETURNING host, forced, note, nextval('breaker_change') AS change
+ RETURNING host, forced, note
+),
+risen AS (
+    UPDATE rule_change
+       SET change = change + 1
+      FROM gone
+     WHERE rule_change.kind = 'breakers'
 ),
 noted AS (
     INSERT INTO audit (tenant, key, action, subject, before, after)
@@ -53,10 +65,6 @@ SELECT host, forced, note, updated_at
   FROM breaker
  WHERE tenant = @tenant::int
  ORDER BY host;
-
--- name: read_change
-SELECT last_value AS change, is_called
-  FROM breaker_change;
 
 -- name: read_all
 SELECT tenant, host, forced

@@ -14,6 +14,7 @@ import asyncpg
 import msgspec
 import structlog
 
+from duetime.admin.changes import read_changes
 from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.errors import InvalidInput, NotFound
@@ -113,14 +114,14 @@ class LimitRules:
         """Those that limit any key: of the others no task's keys need a look."""
         return self._keyed
 
-    async def refresh(self) -> None:
-        """Read them all again if any has changed."""
+    async def refresh(self, change: int | None = None) -> None:
+        """Read them all again if any has changed; `change` is the number of changes, if it was read already."""
         async with self._reading:
-            [row] = await self._database.run(_SQL["read_change"])
-            if row["change"] == self._change:
-                return
-            self._compile(await self._database.run(_SQL["read_all"]))
-            self._change = row["change"]
+            if change is None:
+                change = (await read_changes(self._database))["limits"]
+            if change != self._change:
+                self._compile(await self._database.run(_SQL["read_all"]))
+                self._change = change
 
     def _compile(self, rows: Sequence[asyncpg.Record]) -> None:
         queues: dict[tuple[int, str], Limits] = {}

@@ -1,6 +1,6 @@
 -- name: put
 -- Store a rule; what is NULL stays as it is.  A change that changes nothing is not noted.
--- Locks: the rule, then the one row of limit_change.
+-- Locks: the rule, then the row of rule_change.
 -- Gives: the rule if it is new or was changed; nothing where it is the same, or the tenant has too many.
 WITH old AS MATERIALIZED (
     SELECT version, limits, state
@@ -23,9 +23,10 @@ stored AS (
  RETURNING name, limits, state, version, updated_at
 ),
 risen AS (
-    UPDATE limit_change
+    UPDATE rule_change
        SET change = change + 1
       FROM stored
+     WHERE rule_change.kind = 'limits'
 ),
 noted AS (
     INSERT INTO audit (tenant, key, action, subject, before, after)
@@ -48,9 +49,10 @@ WITH gone AS (
  RETURNING name, limits, state
 ),
 risen AS (
-    UPDATE limit_change
+    UPDATE rule_change
        SET change = change + 1
       FROM gone
+     WHERE rule_change.kind = 'limits'
 ),
 noted AS (
     INSERT INTO audit (tenant, key, action, subject, before)
@@ -77,10 +79,6 @@ SELECT name, limits, state, version, updated_at
    AND name > @after::text
  ORDER BY name
  LIMIT @limit::int;
-
--- name: read_change
-SELECT change
-  FROM limit_change;
 
 -- name: read_all
 SELECT tenant, scope, name, limits, state

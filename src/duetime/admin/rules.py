@@ -5,8 +5,11 @@ changed since the one it has seen: with a hundred thousand tenants the question
 still costs one row.  A tenant that has nothing but defaults is in no table here.
 """
 
+from typing import TypeVar
+
 import msgspec
 
+from duetime.admin.changes import read_changes
 from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.model.limits import Limits
@@ -42,6 +45,7 @@ class _Tier(msgspec.Struct, frozen=True):
     quotas: Quotas
 
 
+Value = TypeVar("Value")
 _NO_TIER = _Tier(None, NO_QUOTAS)
 
 
@@ -55,45 +59,53 @@ class TenantRules:
         self._tiers: dict[str, _Tier] = {}
         self.current = Rules()
 
-    async def refresh(self) -> Rules:
-        """Read what has changed."""
-        [row] = await self._database.run(_SQL["read_change"])
-        if row["change"] == self._seen:
+    async def refresh(self, change: int | None = None) -> Rules:
+        """Read what has changed; `change` is the number of changes, if it was read already."""
+        if change is None:
+            change = (await read_changes(self._database))["tenants"]
+        if change == self._seen:
             return self.current
         # Read after the number, so that nothing up to it is missed.
         tiers = {
             each["name"]: _Tier(each["weight"], _decode(each["quotas"]))
             for each in await self._database.run(_SQL["read_tiers"])
         }
-        for each in await self._database.run(_SQL["read_changed"], seen=self._seen):
-            self._stored[each["id"]] = _Stored(
+        changed: dict[int, _Stored] = {
+            each["id"]: _Stored(
                 each["weight"], each["state"] == "suspended", each["tier"], each["spread"], _decode(each["quotas"])
             )
-        self._tiers, self._seen = tiers, row["change"]
-        self.current = self._derive()
+            for each in await self._database.run(_SQL["read_changed"], seen=self._seen)
+        }
+        if tiers != self._tiers:
+            other = {name for name, tier in tiers.items() if tier != self._tiers.get(name)}
+            changed = {tenant: each for tenant, each in self._stored.items() if each.tier in other} | changed
+        self._stored |= changed
+        self._tiers, self._seen = tiers, change
+        self.current = self._derive(changed)
         return self.current
 
-    def _derive(self) -> Rules:
-        weights: dict[int, int] = {}
-        suspended: set[int] = set()
-        limits: dict[int, Limits] = {}
-        spread: dict[int, int] = {}
-        quotas: dict[int, Quotas] = {}
-        for tenant, stored in self._stored.items():
+    def _derive(self, changed: dict[int, _Stored]) -> Rules:
+        """The rules with these tenants worked in; the others are as they were."""
+        now = self.current
+        weights, limits, spread, quotas = dict(now.weights), dict(now.limits), dict(now.spread), dict(now.quotas)
+        suspended = set(now.suspended)
+        for tenant, stored in changed.items():
             tier = _NO_TIER if stored.tier is None else self._tiers.get(stored.tier, _NO_TIER)
-            weight = stored.weight or tier.weight or 1
-            if weight != 1:
-                weights[tenant] = weight
-            if stored.is_suspended:
-                suspended.add(tenant)
-            if stored.spread != 1:
-                spread[tenant] = stored.spread
             effective = stored.quotas.over(tier.quotas)
-            if effective.limits_submissions:
-                quotas[tenant] = effective
-            if not (running := effective.limits).is_empty:
-                limits[tenant] = running
+            weight, running = stored.weight or tier.weight or 1, effective.limits
+            _set(weights, tenant, weight if weight != 1 else None)
+            _set(limits, tenant, None if running.is_empty else running)
+            _set(spread, tenant, stored.spread if stored.spread != 1 else None)
+            _set(quotas, tenant, effective if effective.limits_submissions else None)
+            (suspended.add if stored.is_suspended else suspended.discard)(tenant)
         return Rules(weights, frozenset(suspended), limits, spread, quotas)
+
+
+def _set(values: dict[int, Value], tenant: int, value: Value | None) -> None:
+    if value is None:
+        values.pop(tenant, None)
+    else:
+        values[tenant] = value
 
 
 async def read_rules(database: Database) -> Rules:

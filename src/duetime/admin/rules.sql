@@ -1,7 +1,3 @@
--- name: read_change
-SELECT change
-  FROM tenant_change_number;
-
 -- name: read_tiers
 SELECT name, weight, quotas::text AS quotas
   FROM tier;

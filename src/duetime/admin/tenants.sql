@@ -2,9 +2,10 @@
 -- A new tenant, or nothing if the name is taken.
 -- Locks: the number of changes, until the commit, if nodes must know of it.
 WITH counted AS (
-    UPDATE tenant_change_number
+    UPDATE rule_change
        SET change = change + 1
-     WHERE @is_news::boolean
+     WHERE kind = 'tenants'
+       AND @is_news::boolean
  RETURNING change
 ),
 made AS (
@@ -43,9 +44,10 @@ WITH old AS MATERIALIZED (
        FOR UPDATE
 ),
 counted AS (
-    UPDATE tenant_change_number
+    UPDATE rule_change
        SET change = change + 1
-     WHERE EXISTS (SELECT FROM old)
+     WHERE kind = 'tenants'
+       AND EXISTS (SELECT FROM old)
  RETURNING change
 ),
 changed AS (

@@ -16,9 +16,10 @@ stored AS (
  RETURNING name
 ),
 counted AS (
-    UPDATE tenant_change_number
+    UPDATE rule_change
        SET change = change + 1
-     WHERE EXISTS (SELECT FROM stored)
+     WHERE kind = 'tenants'
+       AND EXISTS (SELECT FROM stored)
 ),
 noted AS (
     INSERT INTO audit (key, action, subject, before, after)

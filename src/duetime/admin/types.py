@@ -12,6 +12,7 @@ import msgspec
 import structlog
 from msgspec import Raw
 
+from duetime.admin.changes import read_changes
 from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.errors import InvalidInput, NotFound
@@ -99,10 +100,10 @@ class Types:
     def __bool__(self) -> bool:
         return bool(self._kinds)
 
-    async def refresh(self) -> None:
-        """Read them all again if any has changed."""
-        [row] = await self._database.run(_SQL["read_change"])
-        change = row["change"]
+    async def refresh(self, change: int | None = None) -> None:
+        """Read them all again if any has changed; `change` is the number of changes, if it was read already."""
+        if change is None:
+            change = (await read_changes(self._database))["types"]
         if change == self._change:
             return
         kinds: dict[tuple[int, str], TypeKind] = {}

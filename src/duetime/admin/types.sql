@@ -16,9 +16,10 @@ stored AS (
  RETURNING version
 ),
 risen AS (
-    UPDATE type_change
+    UPDATE rule_change
        SET change = change + 1
       FROM stored
+     WHERE rule_change.kind = 'types'
 ),
 noted AS (
     INSERT INTO audit (tenant, key, action, subject, before, after)
@@ -42,9 +43,10 @@ WITH gone AS (
  RETURNING name, schema, rules
 ),
 risen AS (
-    UPDATE type_change
+    UPDATE rule_change
        SET change = change + 1
       FROM gone
+     WHERE rule_change.kind = 'types'
 ),
 noted AS (
     INSERT INTO audit (tenant, key, action, subject, before)
@@ -74,10 +76,6 @@ SELECT name, version, schema, rules, updated_at
   FROM task_type
  WHERE tenant = @tenant::int
    AND name = @name::text;
-
--- name: read_change
-SELECT change
-  FROM type_change;
 
 -- name: read_all
 SELECT tenant, name, updated_at, schema, rules

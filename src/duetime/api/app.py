@@ -44,7 +44,7 @@ from duetime.api.validation import TaskReader
 from duetime.api.workers import Beating, Leasing, Workers
 from duetime.cluster.contract import NodeView
 from duetime.database.pool import Database
-from duetime.errors import DuetimeError, MethodNotAllowed, NotFound, TooSlow, Unauthorized
+from duetime.errors import DuetimeError, MethodNotAllowed, NotFound, Unauthorized
 from duetime.lifecycle.admission import Admission
 from duetime.lifecycle.backfill import Backfills
 from duetime.lifecycle.flow import FlowControl
@@ -219,9 +219,6 @@ async def _send(answer: Answer, date: bytes, is_head: bool, send: Send) -> None:
 
 def _problem(error: DuetimeError) -> Answer:
     headers: tuple[tuple[bytes, bytes], ...] = ()
-    if isinstance(error, TooSlow):
-        # What is still to come is not waited for.
-        headers += ((b"connection", b"close"),)
     if isinstance(error, Unauthorized):
         headers += ((b"www-authenticate", b'Bearer realm="duetime"'),)
     if error.retry_after is not None:

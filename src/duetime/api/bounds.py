@@ -3,20 +3,17 @@
 Beyond a bound the answer is a 429 `overloaded`, before anything has been done.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from typing import Any
 
-from duetime.errors import Overloaded, TooLarge, TooSlow, UnsupportedMediaType
+from duetime.errors import Overloaded, TooLarge, UnsupportedMediaType
 
 #: Of one node; a tenant's workers are spread over the nodes by their connections.
 MAX_POLLS = 10_000
 MAX_POLLS_PER_TENANT = 2_000
 #: Of bodies that have not arrived as a whole.
 MAX_COMING_BYTES = 256 * 1024 * 1024
-#: For a body to arrive.
-BODY_SECONDS = 60.0
 POLL_RETRY_SECONDS = 5.0
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -57,11 +54,10 @@ class Polls:
 
 
 class Bodies:
-    """Reads bodies, each up to its limit and all together up to theirs, and not for ever."""
+    """Reads bodies, each up to its limit and all together up to theirs; how long one may take is the protocol's."""
 
-    def __init__(self, most_bytes: int = MAX_COMING_BYTES, seconds: float = BODY_SECONDS) -> None:
+    def __init__(self, most_bytes: int = MAX_COMING_BYTES) -> None:
         self._most_bytes = most_bytes
-        self._seconds = seconds
         self._coming = 0
 
     async def read(self, headers: Mapping[bytes, bytes], receive: Receive, limit: int) -> bytes:
@@ -76,11 +72,7 @@ class Bodies:
         body: bytes = message.get("body", b"")
         if not message.get("more_body", False) and len(body) <= limit:
             return body
-        try:
-            async with asyncio.timeout(self._seconds):
-                return await self._read_on(message, receive, limit)
-        except TimeoutError as error:
-            raise TooSlow(f"the body did not arrive within {self._seconds:g} s; send less at once") from error
+        return await self._read_on(message, receive, limit)
 
     async def _read_on(self, message: MutableMapping[str, Any], receive: Receive, limit: int) -> bytes:
         parts: list[bytes] = []

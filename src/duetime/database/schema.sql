@@ -146,13 +146,6 @@ CREATE TABLE duetime.breaker (
     CONSTRAINT breaker_forced_check CHECK ((forced = ANY (ARRAY['open'::text, 'closed'::text])))
 );
 
-CREATE SEQUENCE duetime.breaker_change
-    START WITH 1
-    INCREMENT BY 1
-    NO MINVALUE
-    NO MAXVALUE
-    CACHE 1;
-
 CREATE UNLOGGED TABLE duetime.budget (
     name text NOT NULL,
     tokens double precision NOT NULL,
@@ -290,12 +283,6 @@ CREATE SEQUENCE duetime.lane_index
     MAXVALUE 8388607
     CACHE 1;
 
-CREATE TABLE duetime.limit_change (
-    is_only boolean DEFAULT true NOT NULL,
-    change bigint NOT NULL,
-    CONSTRAINT limit_change_is_only_check CHECK (is_only)
-);
-
 CREATE TABLE duetime.limit_rule (
     tenant integer NOT NULL,
     scope smallint NOT NULL,
@@ -371,6 +358,11 @@ CREATE TABLE duetime.request_key (
     tasks bytea NOT NULL
 )
 PARTITION BY RANGE (id);
+
+CREATE TABLE duetime.rule_change (
+    kind text NOT NULL,
+    change bigint DEFAULT 1 NOT NULL
+);
 
 CREATE TABLE duetime.schedule (
     id bigint NOT NULL,
@@ -463,10 +455,6 @@ CREATE TABLE duetime.tenant (
     change bigint DEFAULT 0 NOT NULL
 );
 
-CREATE TABLE duetime.tenant_change_number (
-    change bigint NOT NULL
-);
-
 ALTER TABLE duetime.tenant ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME duetime.tenant_id_seq
     START WITH 1
@@ -482,12 +470,6 @@ CREATE TABLE duetime.tier (
     quotas jsonb DEFAULT '{}'::jsonb NOT NULL,
     created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
     updated_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
-);
-
-CREATE TABLE duetime.type_change (
-    is_only boolean DEFAULT true NOT NULL,
-    change bigint NOT NULL,
-    CONSTRAINT type_change_is_only_check CHECK (is_only)
 );
 
 ALTER TABLE ONLY duetime.api_key
@@ -550,9 +532,6 @@ ALTER TABLE ONLY duetime.lane
 ALTER TABLE ONLY duetime.lane
     ADD CONSTRAINT lane_pkey PRIMARY KEY (id);
 
-ALTER TABLE ONLY duetime.limit_change
-    ADD CONSTRAINT limit_change_pkey PRIMARY KEY (is_only);
-
 ALTER TABLE ONLY duetime.limit_rule
     ADD CONSTRAINT limit_rule_pkey PRIMARY KEY (tenant, scope, name);
 
@@ -573,6 +552,9 @@ ALTER TABLE ONLY duetime.outbox_refused
 
 ALTER TABLE ONLY duetime.request_key
     ADD CONSTRAINT request_key_pkey PRIMARY KEY (id, tenant);
+
+ALTER TABLE ONLY duetime.rule_change
+    ADD CONSTRAINT rule_change_pkey PRIMARY KEY (kind);
 
 ALTER TABLE ONLY duetime.schedule
     ADD CONSTRAINT schedule_pkey PRIMARY KEY (id);
@@ -600,9 +582,6 @@ ALTER TABLE ONLY duetime.tenant
 
 ALTER TABLE ONLY duetime.tier
     ADD CONSTRAINT tier_pkey PRIMARY KEY (name);
-
-ALTER TABLE ONLY duetime.type_change
-    ADD CONSTRAINT type_change_pkey PRIMARY KEY (is_only);
 
 CREATE INDEX audit_tenant ON duetime.audit USING btree (tenant, id);
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from duetime.budgets.allowance import Allowance
 from duetime.budgets.contract import Want
 from duetime.errors import QuotaExceeded, TooLarge, TooManyRequests, TooManyWaiting
-from duetime.lifecycle.pressure import Pressure, least_important
+from duetime.lifecycle.pressure import Pressure
 from duetime.lifecycle.waiting import WaitingRoom
 from duetime.model.quotas import Quotas
 from duetime.model.task import NewTask
@@ -59,7 +59,7 @@ class Admission:
         """
         if not tasks:
             return 0, None
-        if (overloaded := self._pressure.refuse(least_important(tasks))) is not None:
+        if (overloaded := self._pressure.refuse_batch(tasks)) is not None:
             return 0, overloaded
         quotas = self._quotas.get(tenant)
         if quotas is None:

@@ -71,6 +71,10 @@ class _Asked(NamedTuple):
         ticket = self.flow.unique or self.flow.debounce
         return b"" if ticket is None else ticket.key
 
+    def anew(self) -> "_Asked":
+        """For another try: its request stands for a task that was not stored, so it goes on under another name."""
+        return self if self.request is None else self._replace(request=_request_after(self.request))
+
 
 class _End(NamedTuple):
     """Where a chain ends, as far as is known: its task, and when the rush began that it belongs to."""
@@ -147,32 +151,29 @@ class FlowControl:
         answers |= zip(admitted, stored, strict=True)
 
     async def _recall(self, asked: dict[int, _Asked], answers: dict[int, Submission]) -> None:
-        """Answer requests that are repeated; what they lead to takes no part in anything else."""
-        named = {
-            place: request_of_tenant(each.request, each.tenant)
-            for place, each in asked.items()
-            if each.request is not None
-        }
-        if not named:
-            return
-        tenant = next(iter(asked.values())).tenant
-        known = await read_requests(self._database.run_with, [(request, tenant) for request in named.values()])
-        states = await read_states(self._database, [ids[0] for _, ids in known.values()]) if known else {}
-        for place, request in named.items():
-            if request not in known:
-                continue
-            fingerprint, ids = known[request]
-            if fingerprint != asked[place].fingerprint:
-                answers[place] = IdempotencyConflict(
-                    "this Idempotency-Key was used for another request; make a new one"
-                )
-                del asked[place]
-            elif ids[0] in states:
-                answers[place] = Submitted(ids[0], False, due_ms_of(ids[0]))
-                del asked[place]
-            else:
-                # It was given the task of somebody else, and is a submission like any other.
-                asked[place] = asked[place]._replace(request=None)
+        """Answer requests that are repeated; the others get the first of their names that is free."""
+        pending = {place: each.request for place, each in asked.items() if each.request is not None}
+        while pending:
+            tenant = next(iter(asked.values())).tenant
+            named = {place: request_of_tenant(request, tenant) for place, request in pending.items()}
+            known = await read_requests(self._database.run_with, [(request, tenant) for request in named.values()])
+            states = await read_states(self._database, [ids[0] for _, ids in known.values()])
+            taken: dict[int, uuid.UUID] = {}
+            for place, request in pending.items():
+                fingerprint, ids = known.get(named[place], (b"", []))
+                if not ids:
+                    asked[place] = asked[place]._replace(request=request)
+                elif fingerprint != asked[place].fingerprint:
+                    answers[place] = IdempotencyConflict(
+                        "this Idempotency-Key was used for another request; make a new one"
+                    )
+                    del asked[place]
+                elif ids[0] in states:
+                    answers[place] = Submitted(ids[0], False, due_ms_of(ids[0]))
+                    del asked[place]
+                else:
+                    taken[place] = _request_after(request)
+            pending = taken
 
     async def _admit_known(self, asked: dict[int, _Asked], counted: dict[tuple[int, bytes], list[int]]) -> list[int]:
         """What has a known idempotency key is no new submission: it is taken out of those that are counted."""
@@ -184,12 +185,12 @@ class FlowControl:
             SQL["read_known"], tenant=asked[places[0]].tenant, keys=sorted(set(keys.values()))
         )
         known = {row["key"] for row in rows}
-        admitted = [place for place, key in keys.items() if key in known]
-        for rate in [*counted]:
-            counted[rate] = [place for place in counted[rate] if place not in admitted]
+        admitted = {place for place, key in keys.items() if key in known}
+        for rate, each in [*counted.items()]:
+            counted[rate] = [place for place in each if place not in admitted]
             if not counted[rate]:
                 del counted[rate]
-        return admitted
+        return sorted(admitted)
 
     async def _submit_alone(self, asked: _Asked) -> Submission:
         [answer] = await self._submitter.submit([asked.task], asked.request, asked.fingerprint)
@@ -245,6 +246,7 @@ class FlowControl:
                 return answer
             known = await self._find_end(asked.tenant, UNIQUE, ticket.key)
             end = following if known.task in (None, end.task) else known
+            asked = asked.anew()
         raise Unavailable("the tasks of this unique key change all the time; ask again")
 
     async def _holds(self, task: uuid.UUID, first_at: datetime, ticket: UniqueTicket) -> bool:
@@ -277,6 +279,7 @@ class FlowControl:
                 return msgspec.structs.replace(answer, replaces=end.task) if was_replaced else answer
             known = await self._find_end(asked.tenant, DEBOUNCE, ticket.key)
             end = following if known.task in (None, end.task) else known
+            asked = asked.anew()
         raise Unavailable("the tasks of this debounce key change all the time; ask again")
 
     async def _can_be_replaced(self, task: uuid.UUID) -> bool:
@@ -362,10 +365,18 @@ def _link(kind: int, key: bytes, before: uuid.UUID | None) -> str:
 
 
 def _request_at(request: uuid.UUID | None, place: int, count: int) -> uuid.UUID | None:
-    """The name of one item of a request: its time is kept, by which requests are stored."""
-    if request is None or count == 1:
-        return request
-    digest = hashlib.blake2b(request.bytes + place.to_bytes(4, "big"), digest_size=10).digest()
+    """The name of one item of a request."""
+    return request if request is None or count == 1 else _renamed(request, place.to_bytes(4, "big"))
+
+
+def _request_after(request: uuid.UUID) -> uuid.UUID:
+    """The name of a request when that one is taken and led to no task of its own."""
+    return _renamed(request, b"after")
+
+
+def _renamed(request: uuid.UUID, salt: bytes) -> uuid.UUID:
+    """Another name of the same time, by which requests are stored."""
+    digest = hashlib.blake2b(request.bytes + salt, digest_size=10).digest()
     return uuid.UUID(int=(request.int >> 80) << 80 | int.from_bytes(digest, "big"))
 
 

@@ -5,7 +5,7 @@ oldest has waited, by tasks, and by bytes.  Beyond it a submission of the class
 is refused with 429 `overloaded`; nothing that was accepted is dropped.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from duetime.errors import Overloaded
@@ -34,20 +34,23 @@ MARKS = {
 
 
 def size_of(call: Call) -> int:
-    return sum([len(task.payload) for task in call.tasks]) + _TASK_BYTES * len(call.tasks)
+    tasks = call.tasks
+    if len(tasks) == 1:
+        return len(tasks[0].payload) + _TASK_BYTES
+    return sum(map(len, [task.payload for task in tasks])) + _TASK_BYTES * len(tasks)
 
 
 def rank_of(call: Call) -> int:
     """A call ranks as the least important of its tasks, or one critical task would carry a thousand others."""
-    if len(call.tasks) == 1:
-        return call.tasks[0].lane.priority
-    return least_important(call.tasks)
+    tasks = call.tasks
+    if len(tasks) == 1:
+        return tasks[0].lane.priority
+    # Most tasks of a batch share a lane.
+    return least_important(dict(zip(call.lanes, tasks, strict=True)).values())
 
 
-def least_important(tasks: Sequence[NewTask]) -> PriorityClass:
-    # Tasks of a batch share their lanes.
-    lanes = {id(task.lane): task.lane for task in tasks}
-    return max(lane.priority for lane in lanes.values())
+def least_important(tasks: Iterable[NewTask]) -> PriorityClass:
+    return max(task.lane.priority for task in tasks)
 
 
 class Pressure:
@@ -65,3 +68,9 @@ class Pressure:
             f" submissions of the class {priority.word} are refused until there are fewer",
             max(1.0, waiting.seconds),
         )
+
+    def refuse_batch(self, tasks: Iterable[NewTask]) -> Overloaded | None:
+        """The same for a batch, which is taken or refused as its least important task."""
+        if self.refuse(PriorityClass.LOW) is None:
+            return None
+        return self.refuse(least_important(tasks))

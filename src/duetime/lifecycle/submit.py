@@ -38,6 +38,8 @@ MAX_ROWS_PER_COMMIT = 5_000
 MAX_BYTES_PER_COMMIT = 32 * 1024 * 1024
 #: Of refused requests that are looked up in one statement: whether they were done before.
 MAX_LOOKUPS = 1_000
+#: Calls of up to so many tasks share their commits with each other, not with larger ones.
+LIGHT_TASKS = 100
 _TRIES = 5
 _LOST = "the connection to the database broke while the task was stored; ask again with the same key"
 # Waits for a transaction that is still storing the same ids; rolled back in any case.
@@ -94,7 +96,15 @@ class Submitter:
         #: Tenants that are spread, and over how many shards.
         self.spread: Mapping[int, int] = {}
         self._turn = 0
-        self._gather: Gather[Call, list[Submission]] = Gather(
+        self._bulk = self._make_gather(flights)
+        #: Beside it, so that a single task does not wait for somebody's thousands.
+        self._light = self._make_gather(flights)
+        self._lookups: Gather[tuple[uuid.UUID, int], int | None] = Gather(
+            self._count_of_requests, weigh=lambda _: 1, limit=MAX_LOOKUPS
+        )
+
+    def _make_gather(self, flights: int) -> Gather[Call, list[Submission]]:
+        return Gather(
             self._fly,
             weigh=lambda call: len(call.tasks),
             limit=MAX_ROWS_PER_COMMIT,
@@ -105,14 +115,14 @@ class Submitter:
             ranks=len(PriorityClass),
         )
 
-        self._lookups: Gather[tuple[uuid.UUID, int], int | None] = Gather(
-            self._count_of_requests, weigh=lambda _: 1, limit=MAX_LOOKUPS
-        )
+    def _gather_for(self, weight: int) -> Gather[Call, list[Submission]]:
+        return self._light if weight <= LIGHT_TASKS else self._bulk
 
     @property
     def backlog(self) -> Backlog:
         """What waits to be stored."""
-        return self._gather.backlog
+        light, bulk = self._light.backlog, self._bulk.backlog
+        return Backlog(light.weight + bulk.weight, light.size + bulk.size, max(light.seconds, bulk.seconds))
 
     async def submit(
         self,
@@ -140,7 +150,7 @@ class Submitter:
         try:
             if is_atomic and any(task.idempotency_key is not None for task in tasks):
                 return await self._submit_alone(call)
-            return await self._gather.add(call)
+            return await self._gather_for(len(tasks)).add(call)
         except DATA_ERRORS as error:
             raise InvalidInput(f"the database refuses this task: {error}") from error
 
@@ -154,7 +164,7 @@ class Submitter:
         tenant = task.lane.tenant
         if request is not None:
             request = request_of_tenant(request, tenant)
-        return self._gather.put(Call([task], [lane], tenant, request, fingerprint))
+        return self._light.put(Call([task], [lane], tenant, request, fingerprint))
 
     def _spread_out(self, tasks: Sequence[NewTask]) -> list[LaneKey]:
         """The lanes of a tenant that is spread over several shards, in turn."""
@@ -173,7 +183,8 @@ class Submitter:
         return [known.get(request) for request in ids]
 
     async def close(self) -> None:
-        await self._gather.close()
+        await self._light.close()
+        await self._bulk.close()
         await self._lookups.close()
 
     async def _fly(self, calls: list[Call]) -> list[list[Submission]]:

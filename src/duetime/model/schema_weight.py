@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 #: A walk that takes longer is as good as endless.
-_MAX_STEPS = 200_000
+_MAX_STEPS = 500_000
 _IN_PLACE = ("not", "if", "then", "else")
 _IN_PLACE_LISTS = ("allOf", "anyOf", "oneOf")
 _IN_PLACE_MAPS = ("dependentSchemas", "dependencies")
@@ -67,73 +67,66 @@ class _Weighing:
     def __init__(self, root: Any) -> None:
         self._root = root
         self._named = dict(_find_names(root))
-        self._sizes: dict[int, int] = {}
+        self._sizes: dict[tuple[int, bool], int] = {}
+        #: Targets of references that come back to themselves.
+        self._cyclic: set[int] = set()
         self._steps = 0
 
     def weigh(self) -> Weight:
-        size = self._size(self._root, set())
-        reaches = self._reach()
-        cyclic = {target for target in reaches if self._comes_back(target, reaches)}
         targets = {id(each): each for each in [self._root, *self._targets()]}
-        branching = max((self._times(targets[each], cyclic, {each}, True) for each in cyclic), default=1)
-        text = {id(each): each for each in self._everything(self._root)}.values()
-        has_alternatives = any("anyOf" in each or "oneOf" in each for each in text)
+        reaches = {
+            place: {id(found) for inner in self._everything(target) for found in self._references(inner)}
+            for place, target in targets.items()
+        }
+        self._cyclic = {place for place in reaches if _comes_back(place, reaches)}
+        cycles = [targets[place] for place in self._cyclic]
+        size = max(self._size(each, {id(each)}, True) for each in [self._root, *cycles])
+        branching = max((self._times(each, {id(each)}, True) for each in cycles), default=1)
+        has_alternatives = any("anyOf" in each or "oneOf" in each for each in self._everything(self._root))
         return Weight(size, max(1, branching), has_alternatives)
 
-    def _size(self, schema: Any, above: set[int]) -> int:
-        """Subschemas with references written out; a reference to what it stands in counts nothing."""
+    def _size(self, schema: Any, open_now: set[int], is_top: bool) -> int:
+        """Subschemas with references written out; what refers to itself counts again only for the same value."""
         if not isinstance(schema, dict):
             return 1
-        place = id(schema)
-        if place in above:
-            return 0
-        if place not in self._sizes:
-            self._step()
-            parts = [part for _, part in _parts(schema)] + self._references(schema)
-            self._sizes[place] = 1 + sum(self._size(part, above | {place}) for part in parts)
-        return self._sizes[place]
+        place = (id(schema), is_top)
+        if place in self._sizes:
+            return self._sizes[place]
+        self._step()
+        # Names that are looked up in each object cost about as much as a subschema does.
+        total = 1 + len(_map(schema.get("dependentRequired"))) + len(_list(schema.get("required")))
+        for target in self._references(schema):
+            if id(target) not in self._cyclic:
+                total += self._size(target, open_now, is_top)
+            elif is_top and id(target) not in open_now:
+                total += self._size(target, open_now | {id(target)}, True)
+        for kind, part in _parts(schema):
+            total += self._size(part, open_now, is_top and kind == "here")
+        if not is_top or not self._cyclic:
+            self._sizes[place] = total
+        return total
 
-    def _times(self, schema: Any, cyclic: set[int], open_now: set[int], is_top: bool) -> int:
+    def _times(self, schema: Any, open_now: set[int], is_top: bool) -> int:
         """How often something that refers to itself is applied to one value at or below this one."""
         if not isinstance(schema, dict):
             return 0
         self._step()
         total, one, several = 0, 0, 0
         for target in self._references(schema):
-            if id(target) not in cyclic:
-                total += self._times(target, cyclic, open_now, is_top)
+            if id(target) not in self._cyclic:
+                total += self._times(target, open_now, is_top)
             elif not is_top:
                 total += 1
             elif id(target) not in open_now:
-                total += self._times(target, cyclic, open_now | {id(target)}, True)
+                total += self._times(target, open_now | {id(target)}, True)
         for kind, part in _parts(schema):
             if kind == "here":
-                total += self._times(part, cyclic, open_now, is_top)
+                total += self._times(part, open_now, is_top)
             elif kind == "one":
-                one = max(one, self._times(part, cyclic, open_now, False))
+                one = max(one, self._times(part, open_now, False))
             else:
-                several += self._times(part, cyclic, open_now, False)
+                several += self._times(part, open_now, False)
         return total + one + several
-
-    def _reach(self) -> dict[int, set[int]]:
-        """Which targets the subtree of each target names."""
-        targets = {id(each): each for each in [self._root, *self._targets()]}
-        return {
-            place: {id(found) for inner in self._everything(target) for found in self._references(inner)}
-            for place, target in targets.items()
-        }
-
-    def _comes_back(self, target: int, reaches: dict[int, set[int]]) -> bool:
-        seen: set[int] = set()
-        left = list(reaches[target])
-        while left:
-            each = left.pop()
-            if each == target:
-                return True
-            if each not in seen:
-                seen.add(each)
-                left.extend(reaches.get(each, ()))
-        return False
 
     def _targets(self) -> list[Any]:
         return [target for each in self._everything(self._root) for target in self._references(each)]
@@ -204,6 +197,19 @@ def _parts(schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     for name in _EVERY_CHILD:
         if name in schema:
             yield "several", schema[name]
+
+
+def _comes_back(target: int, reaches: dict[int, set[int]]) -> bool:
+    seen: set[int] = set()
+    left = list(reaches[target])
+    while left:
+        each = left.pop()
+        if each == target:
+            return True
+        if each not in seen:
+            seen.add(each)
+            left.extend(reaches.get(each, ()))
+    return False
 
 
 def _list(value: Any) -> list[Any]:

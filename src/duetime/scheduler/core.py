@@ -17,15 +17,18 @@ from types import MappingProxyType
 
 from duetime.ids import EARLIEST, SHARDS, due_ms_of
 from duetime.model.task import Kind, LaneKey
+from duetime.scheduler.accounts import Accounts
 from duetime.scheduler.limits import UNLIMITED, Governor
 from duetime.scheduler.plan import Ask, LaneStatus, Order, Plan
-from duetime.scheduler.shares import Served, deal, share_of, shares_by_turns, shares_by_weight
+from duetime.scheduler.shares import Competitor, deal, deal_by_turns, deal_by_weight, share_of
 
 _NEVER = 1 << 62
 MAX_ROWS_PER_CLAIM = 2_000
 MAX_LANES_PER_CLAIM = 500
-#: Up to this room, rows that all tenants compete for are dealt out one by one.
-SMALL_ROOM = 32
+#: Up to this room, rows that several lanes compete for are dealt out one by one.
+SMALL_ROOM = 256
+#: So many rows may somebody be ahead of the others, divided by its share.
+TURN_ROWS = 8.0
 #: With more lanes due than this nothing is reserved: looking through them would cost more than it saves.
 MAX_LANES_PER_RESERVE = 64
 #: A claim brings payloads along; keep what one statement carries within this.
@@ -42,8 +45,6 @@ class _Work:
     #: Claims read behind this wake; what lies before has been taken.
     hint: uuid.UUID = EARLIEST
     mean_bytes: float = 200.0
-    #: Rows served, each divided by the lane's share: who has had least comes first.
-    served: float = 0.0
     #: A limit is used up: until then nothing of the lane is read.
     closed_until_ms: int = 0
     #: A claim of this lane is under way.
@@ -66,8 +67,9 @@ class Core:
         self._heap: list[tuple[int, int]] = []
         self._due: dict[tuple[Kind, int], dict[int, _Work]] = {}
         self._asks: dict[int, _Asked] = {}
-        #: Rows served, each divided by the tenant's weight.
-        self._served: dict[tuple[Kind, int], float] = {}
+        #: What tenants have had of each kind of holder, and what lanes have had of their tenant's part.
+        self._tenants = Accounts(TURN_ROWS)
+        self._lanes = Accounts(TURN_ROWS)
         self._weights: Mapping[int, int] = {}
         self._suspended: frozenset[int] = frozenset()
         self.governor = Governor()
@@ -188,10 +190,8 @@ class Core:
         self._let_come_due(now_ms)
         if not self._due or not self._asks:
             return None
-        by_lane = self._candidates(now_ms)
-        if not by_lane:
-            return None
-        orders = self._share_out(by_lane, now_ms)
+        markets = self._candidates(now_ms)
+        orders = self._share_out(markets, now_ms) if markets else []
         if not orders:
             return None
         holders = {number: self._asks[number].ask.holder for order in orders for number, _ in order.asks}
@@ -200,6 +200,7 @@ class Core:
             work.is_flying = True
             work.woken = None
             self.governor.take(work.key, order.room, now_ms)
+            self._charge(work, order.room, order.share)
         for number in holders:
             self._asks[number].is_flying = True
         return Plan(tuple(orders), holders)
@@ -256,8 +257,8 @@ class Core:
             work = self._work.get(lane)
             if key.tenant in self._suspended or (work is not None and (work.is_flying or self._is_due(work))):
                 continue
-            if self.governor.is_limited(key.tenant):
-                # What has to be counted goes the way of all others.
+            if self.governor.is_limited(key.tenant) or self.governor.is_closed(key):
+                # What has to be counted, or may not start, goes the way of all others.
                 continue
             dealt = deal(count, [number for number in left if self._asks[number].ask.fits(key)], left)
             if dealt:
@@ -293,6 +294,7 @@ class Core:
             work = self._work[order.lane]
             work.is_flying = False
             self.governor.give_back(work.key, order.room, now_ms)
+            self._charge(work, -order.room, order.share)
             if work.is_dropped:
                 self._drained(work, None)
         for number in plan.holders:
@@ -310,10 +312,9 @@ class Core:
         work = self._work[order.lane]
         work.is_flying = False
         self.governor.give_back(work.key, order.room - started, now_ms)
+        if started < order.room:
+            self._charge(work, started - order.room, order.share)
         if rows:
-            work.served += started / share_of(work.key.priority, self._age_ms(work, now_ms))
-            place = (work.key.kind, work.key.tenant)
-            self._served[place] = self._served.get(place, 0.0) + started / self._weights.get(place[1], 1)
             work.hint = max(work.hint, rows[-1][0])
             mean = sum(size for _, size in rows) / len(rows)
             work.mean_bytes += (mean - work.mean_bytes) * 0.3
@@ -331,7 +332,8 @@ class Core:
         lanes.pop(work.lane, None)
         if not lanes:
             self._due.pop(place, None)
-            self._served.pop(place, None)
+            self._lanes.forget([place])
+            self._tenants.tidy(place[0], 2 * len(self._due) + 1_000)
         if next_wake is None:
             del self._work[work.lane]
         else:
@@ -353,17 +355,15 @@ class Core:
             due_ms, lane = heapq.heappop(self._heap)
             work = self._work.get(lane)
             if work is not None and work.next_ms == due_ms and not self._is_due(work):
-                place = (work.key.kind, work.key.tenant)
-                if place not in self._due:
-                    # Who comes back begins level with the least served: idling earns no credit.
-                    others = [served for (kind, _), served in self._served.items() if kind is work.key.kind]
-                    self._served[place] = min(others, default=0.0)
-                beside = self._due.setdefault(place, {})
-                work.served = max(work.served, min((other.served for other in beside.values()), default=work.served))
-                beside[lane] = work
+                self._due.setdefault((work.key.kind, work.key.tenant), {})[lane] = work
 
-    def _candidates(self, now_ms: int) -> dict[int, list[int]]:
-        """Due lanes that someone with room can serve, with the asks that fit; the least served first."""
+    def _charge(self, work: _Work, rows: int, share: float) -> None:
+        key = work.key
+        self._tenants.charge(key.kind, key.tenant, rows / self._weights.get(key.tenant, 1))
+        self._lanes.charge((key.kind, key.tenant), work.lane, rows / share)
+
+    def _candidates(self, now_ms: int) -> dict[tuple[Kind, int | None], list[Competitor]]:
+        """Due lanes that someone with room can serve, the least served first, by who competes: see `_market`."""
         tenants: dict[tuple[Kind, int], list[int]] = {}
         everywhere: dict[Kind, list[int]] = {}
         for number, asked in self._asks.items():
@@ -373,29 +373,48 @@ class Core:
                 everywhere.setdefault(asked.ask.kind, []).append(number)
             else:
                 tenants.setdefault((asked.ask.kind, asked.ask.tenant), []).append(number)
-        by_lane: dict[int, list[int]] = {}
         self._opens_ms = _NEVER
         places = [
             place
             for place in self._due
             if (place in tenants or place[0] in everywhere) and place[1] not in self._suspended
         ]
-        if not places:
-            return {}
-        for place in sorted(places, key=lambda place: self._served.get(place, 0.0)):
-            numbers = tenants.get(place, []) + everywhere.get(place[0], [])
-            for work in sorted(self._due[place].values(), key=lambda work: work.served):
-                if work.is_flying:
-                    continue
-                if work.closed_until_ms > now_ms:
-                    self._opens_ms = min(self._opens_ms, work.closed_until_ms)
-                    continue
-                fitting = [number for number in numbers if self._asks[number].ask.fits(work.key)]
-                if fitting and self._is_open(work, now_ms):
-                    by_lane[work.lane] = fitting
-                    if len(by_lane) == MAX_LANES_PER_CLAIM:
-                        return by_lane
-        return by_lane
+        markets: dict[tuple[Kind, int | None], list[Competitor]] = {}
+        count = 0
+        for kind, tenant in sorted(places, key=lambda place: self._tenants.of(*place)):
+            numbers = tenants.get((kind, tenant), []) + everywhere.get(kind, [])
+            lanes = self._competitors((kind, tenant), numbers, now_ms)
+            if lanes:
+                # Where an executor serves everybody, all tenants compete; else each has its workers to itself.
+                markets.setdefault((kind, None if kind in everywhere else tenant), []).extend(lanes)
+                count += len(lanes)
+                if count >= MAX_LANES_PER_CLAIM:
+                    break
+        return markets
+
+    def _competitors(self, place: tuple[Kind, int], numbers: list[int], now_ms: int) -> list[Competitor]:
+        """The lanes of one tenant that can be served now."""
+        fitting: dict[int, tuple[int, ...]] = {}
+        for work in sorted(self._due[place].values(), key=lambda work: self._lanes.of(place, work.lane)):
+            if work.is_flying:
+                continue
+            if work.closed_until_ms > now_ms:
+                self._opens_ms = min(self._opens_ms, work.closed_until_ms)
+                continue
+            asks = tuple(number for number in numbers if self._asks[number].ask.fits(work.key))
+            if asks and self._is_open(work, now_ms):
+                fitting[work.lane] = asks
+                if len(fitting) == MAX_LANES_PER_CLAIM:
+                    break
+        if not fitting:
+            return []
+        works = {lane: self._work[lane] for lane in fitting}
+        shares = {lane: float(self._share(work, now_ms)) for lane, work in works.items()}
+        stand = self._lanes.stand(place, shares)
+        return [
+            Competitor(lane, place[1], shares[lane], stand[lane], self.governor.room(works[lane].key, now_ms), asks)
+            for lane, asks in fitting.items()
+        ]
 
     def _is_open(self, work: _Work, now_ms: int) -> bool:
         """Whether its limits let anything of the lane start; if not, it is left alone until they may."""
@@ -412,36 +431,38 @@ class Core:
     def _is_uncounted(self, work: _Work) -> bool:
         return work.lane % SHARDS in self.governor.uncounted and self.governor.is_limited(work.key.tenant)
 
-    def _share_out(self, by_lane: dict[int, list[int]], now_ms: int) -> list[Order]:
-        room = min(MAX_ROWS_PER_CLAIM, sum(self._asks[number].ask.room for number in set().union(*by_lane.values())))
-        works = [self._work[lane] for lane in by_lane]
-        most = {work.lane: self.governor.room(work.key, now_ms) for work in works}
-        lanes = [
-            Served(work.lane, work.key.tenant, share_of(work.key.priority, self._age_ms(work, now_ms)), work.served)
-            for work in works
-        ]
-        if room <= SMALL_ROOM and all(asked.ask.tenant is None for asked in self._asks.values()):
-            tenants = {work.key.tenant: self._served.get((work.key.kind, work.key.tenant), 0.0) for work in works}
-            shares = shares_by_turns(lanes, tenants, room, self._weights, most)
-        else:
-            shares = shares_by_weight(lanes, room, self._weights, most)
-        left = {number: asked.ask.room for number, asked in self._asks.items()}
+    def _share_out(self, markets: dict[tuple[Kind, int | None], list[Competitor]], now_ms: int) -> list[Order]:
+        orders: list[Order] = []
         used = _Used(self.governor, now_ms)
-        bytes_left = float(MAX_BYTES_PER_CLAIM)
-        orders = []
-        for lane, numbers in by_lane.items():
-            work = self._work[lane]
-            wanted = min(shares[lane], max(1, int(bytes_left / max(work.mean_bytes, 1.0))))
-            if most[lane] < UNLIMITED:
-                # Lanes with a limit in common share it within one claim, too.
-                wanted = used.left(work.key, wanted)
-            slots = deal(wanted, numbers, left)
-            if slots:
-                count = sum(rows for _, rows in slots)
-                used.add(work.key, count)
-                bytes_left = max(0.0, bytes_left - count * work.mean_bytes)
-                orders.append(Order(lane, work.hint, count, tuple(slots)))
+        rows_left, bytes_left = MAX_ROWS_PER_CLAIM, float(MAX_BYTES_PER_CLAIM)
+        for (kind, _), lanes in markets.items():
+            rooms = {number: self._asks[number].ask.room for lane in lanes for number in lane.asks}
+            room = min(rows_left, sum(rooms.values()))
+            weights = {lane.tenant: float(self._weights.get(lane.tenant, 1)) for lane in lanes}
+            stand = self._tenants.stand(kind, weights)
+            if room <= SMALL_ROOM and len(lanes) > 1:
+                dealt = deal_by_turns(lanes, rooms, stand, self._weights)
+            else:
+                dealt = deal_by_weight(lanes, rooms, room, self._weights)
+            for lane in lanes:
+                if lane.lane not in dealt:
+                    continue
+                work = self._work[lane.lane]
+                most = min(rows_left, max(1, int(bytes_left / max(work.mean_bytes, 1.0))))
+                if lane.most < UNLIMITED:
+                    # Lanes with a limit in common share it within one claim, too.
+                    most = used.left(work.key, most)
+                slots = _cut(dealt[lane.lane], most)
+                if slots:
+                    count = sum(rows for _, rows in slots)
+                    used.add(work.key, count)
+                    rows_left -= count
+                    bytes_left = max(0.0, bytes_left - count * work.mean_bytes)
+                    orders.append(Order(lane.lane, work.hint, count, tuple(slots), lane.share))
         return orders
+
+    def _share(self, work: _Work, now_ms: int) -> int:
+        return share_of(work.key.priority, self._age_ms(work, now_ms))
 
     def _age_ms(self, work: _Work, now_ms: int) -> int:
         """How long the lane's first row has been due, as far as is known."""
@@ -464,6 +485,17 @@ class _Used:
     def add(self, key: LaneKey, count: int) -> None:
         for meter in self._governor.meters(key, self._now_ms):
             self._taken[id(meter)] = self._taken.get(id(meter), 0) + count
+
+
+def _cut(slots: list[tuple[int, int]], most: int) -> list[tuple[int, int]]:
+    """No more rows than that, the first ones first."""
+    kept = []
+    for number, rows in slots:
+        rows = min(rows, most)
+        most -= rows
+        if rows:
+            kept.append((number, rows))
+    return kept
 
 
 def _before(wake: uuid.UUID) -> uuid.UUID:

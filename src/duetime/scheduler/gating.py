@@ -26,6 +26,8 @@ log = structlog.get_logger()
 #: How long a task waits that has no lane at its gate, or no place under a strict cap.
 NO_LANE_MS = 2_000
 NO_PLACE_MS = 200
+#: Tasks that wait without a lane are read again one after the other, 200 a second for each tenant.
+TURN_MS = 5
 
 
 class Rules(Rulebook, GateRules, Protocol):
@@ -61,6 +63,7 @@ class Gatekeeper:
         #: Whether something is known to wait in a lane.
         self._is_waiting = is_waiting
         self._rules: Rules | None = None
+        self._turns_ms: dict[int, int] = {}
 
     def rule(self, rules: Rules) -> None:
         self._rules = rules
@@ -134,10 +137,17 @@ class Gatekeeper:
                 elif lane is None:
                     lane = await self._lanes.ensure_gate(key)
                 if lane is None:
-                    lane, wait_ms = row.task.lane, NO_LANE_MS
+                    lane, wait_ms = row.task.lane, self._wait_at_home(row.key.tenant)
             assert lane is not None
             parked.append(Parked(row.task, lane, wait_ms))
         return await park(self._database, parked)
+
+    def _wait_at_home(self, tenant: int) -> int:
+        """In turn, so that a tenant with more gates than lanes costs no more than so many reads a second."""
+        now_ms = self._database.clock.now_ms()
+        turn_ms = max(now_ms + NO_LANE_MS, self._turns_ms.get(tenant, 0) + TURN_MS)
+        self._turns_ms[tenant] = turn_ms
+        return turn_ms - now_ms
 
     # What runs
 

@@ -39,6 +39,8 @@ class Order:
     room: int
     #: (ask, how many rows) in order; the counts add up to `room`.
     asks: tuple[tuple[int, int], ...]
+    #: The lane's share within its tenant, at that time.
+    share: float = 1.0
 
 
 @dataclass(frozen=True)

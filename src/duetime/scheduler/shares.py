@@ -1,5 +1,6 @@
 """How room is divided: between tenants by weight, within a tenant by class and by age, within what limits allow."""
 
+import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -19,13 +20,19 @@ AGE_MS = 10_000
 
 
 @dataclass(frozen=True)
-class Served:
-    """A lane that takes part: its share, and what it has had."""
+class Competitor:
+    """A lane that can be served now: its share, where it stands, what its limits allow, and the asks that fit."""
 
     lane: int
     tenant: int
     share: float
-    served: float
+    had: float
+    most: int
+    asks: tuple[int, ...]
+
+
+#: By lane, (ask, how many rows).
+Slots = dict[int, list[tuple[int, int]]]
 
 
 def share_of(priority: PriorityClass, age_ms: int = 0) -> int:
@@ -36,29 +43,34 @@ def share_of(priority: PriorityClass, age_ms: int = 0) -> int:
     return share
 
 
-def shares_by_weight(
-    lanes: Sequence[Served], room: int, weights: Mapping[int, int], most: Mapping[int, int]
-) -> dict[int, int]:
-    """How much of the room each lane may use: tenants by weight, classes by their share, each at least one.
+def deal_by_weight(
+    lanes: Sequence[Competitor], rooms: Mapping[int, int], room: int, weights: Mapping[int, int]
+) -> Slots:
+    """Much room: each lane gets its share of it at once, rounded, and at least one row."""
+    shares = _shares(lanes, room, weights)
+    left = dict(rooms)
+    dealt = {lane.lane: deal(shares[lane.lane], lane.asks, left) for lane in lanes}
+    return {lane: slots for lane, slots in dealt.items() if slots}
 
-    What a lane may not use because of a limit goes to the others.
-    """
+
+def _shares(lanes: Sequence[Competitor], room: int, weights: Mapping[int, int]) -> dict[int, int]:
+    """How much of the room each lane may use; what it may not use because of a limit goes to the others."""
     shares: dict[int, int] = {}
     open_lanes, left = list(lanes), room
     while open_lanes:
         divided = _divide(open_lanes, left, weights)
-        full = [lane for lane in open_lanes if most.get(lane.lane, UNLIMITED) < divided[lane.lane]]
+        full = [lane for lane in open_lanes if lane.most < divided[lane.lane]]
         if not full:
             return shares | divided
         for lane in full:
-            shares[lane.lane] = most[lane.lane]
-            left = max(0, left - most[lane.lane])
+            shares[lane.lane] = lane.most
+            left = max(0, left - lane.most)
         open_lanes = [lane for lane in open_lanes if lane.lane not in shares]
     return shares
 
 
-def _divide(lanes: Sequence[Served], room: int, weights: Mapping[int, int]) -> dict[int, int]:
-    by_tenant: dict[int, list[Served]] = {}
+def _divide(lanes: Sequence[Competitor], room: int, weights: Mapping[int, int]) -> dict[int, int]:
+    by_tenant: dict[int, list[Competitor]] = {}
     for lane in lanes:
         by_tenant.setdefault(lane.tenant, []).append(lane)
     all_weights = sum(weights.get(tenant, 1) for tenant in by_tenant)
@@ -71,34 +83,38 @@ def _divide(lanes: Sequence[Served], room: int, weights: Mapping[int, int]) -> d
     return shares
 
 
-def shares_by_turns(
-    lanes: Sequence[Served],
-    tenants: Mapping[int, float],
-    room: int,
-    weights: Mapping[int, int],
-    most: Mapping[int, int],
-) -> dict[int, int]:
-    """Row by row to who has had least: where the room is small, rounding would make weights meaningless."""
-    tenant_served = dict(tenants)
-    served = {lane.lane: lane.served for lane in lanes}
-    shares = dict.fromkeys(served, 0)
-    by_tenant: dict[int, list[Served]] = {}
-    for lane in lanes:
-        if most.get(lane.lane, UNLIMITED) > 0:
-            by_tenant.setdefault(lane.tenant, []).append(lane)
-    for _ in range(room):
-        if not by_tenant:
-            break
-        tenant = min(by_tenant, key=tenant_served.__getitem__)
-        lane = min(by_tenant[tenant], key=lambda each: served[each.lane])
-        shares[lane.lane] += 1
-        tenant_served[tenant] += 1 / weights.get(tenant, 1)
-        served[lane.lane] += 1 / lane.share
-        if shares[lane.lane] >= most.get(lane.lane, UNLIMITED):
-            by_tenant[tenant].remove(lane)
-            if not by_tenant[tenant]:
-                del by_tenant[tenant]
-    return shares
+def deal_by_turns(
+    lanes: Sequence[Competitor], rooms: Mapping[int, int], tenants: Mapping[int, float], weights: Mapping[int, int]
+) -> Slots:
+    """Little room: row by row to who has had least, because rounding would make weights and classes meaningless."""
+    left = dict(rooms)
+    choices = {number: sum(number in lane.asks for lane in lanes) for number in left}
+    of_tenant: dict[int, list[tuple[float, int, Competitor]]] = {}
+    for place, lane in enumerate(lanes):
+        if lane.most > 0:
+            of_tenant.setdefault(lane.tenant, []).append((lane.had, place, lane))
+    for queue in of_tenant.values():
+        heapq.heapify(queue)
+    order = [(tenants[tenant], tenant) for tenant in of_tenant]
+    heapq.heapify(order)
+    dealt: dict[int, dict[int, int]] = {}
+    while order and any(left.values()):
+        had, tenant = heapq.heappop(order)
+        queue = of_tenant[tenant]
+        lane_had, place, lane = heapq.heappop(queue)
+        # Who has the fewest others to choose from goes first, so that no room is left unused.
+        number = min((each for each in lane.asks if left[each]), key=choices.__getitem__, default=None)
+        if number is not None:
+            left[number] -= 1
+            got = dealt.setdefault(lane.lane, {})
+            got[number] = got.get(number, 0) + 1
+            had += 1 / weights.get(tenant, 1)
+            if sum(got.values()) < lane.most:
+                heapq.heappush(queue, (lane_had + 1 / lane.share, place, lane))
+        # A lane without an ask that has room left takes part no more.
+        if queue:
+            heapq.heappush(order, (had, tenant))
+    return {lane: list(got.items()) for lane, got in dealt.items()}
 
 
 def deal(wanted: int, numbers: Sequence[int], left: dict[int, int]) -> list[tuple[int, int]]:
@@ -114,3 +130,6 @@ def deal(wanted: int, numbers: Sequence[int], left: dict[int, int]) -> list[tupl
             wanted -= rows
             slots.append((number, rows))
     return slots
+
+
+__all__ = ["CLASS_SHARES", "UNLIMITED", "Competitor", "deal", "deal_by_turns", "deal_by_weight", "share_of"]

@@ -1,3 +1,5 @@
+CREATE SEQUENCE task_type_change;
+DROP TABLE rule_change;
 DROP TABLE limit_slot;
 -- What waits at a gate goes home.
 WITH parked AS (

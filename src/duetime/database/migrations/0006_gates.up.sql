@@ -24,3 +24,12 @@ CREATE TABLE limit_slot (
     taken_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     PRIMARY KEY (tenant, name, slot)
 ) WITH (fillfactor = 50);
+
+-- How often each kind of rule has changed, counted in the change's own commit: a node sees by one look whether it knows
+-- them all.  A sequence would rise before the change can be seen, and who reads in between would miss it.
+CREATE TABLE rule_change (
+    kind   text   PRIMARY KEY,
+    change bigint NOT NULL DEFAULT 1
+);
+INSERT INTO rule_change (kind) VALUES ('tenants'), ('types'), ('limits'), ('breakers');
+DROP SEQUENCE task_type_change;

@@ -1,2 +1,1 @@
-DROP TABLE limit_change;
 DROP TABLE limit_rule;

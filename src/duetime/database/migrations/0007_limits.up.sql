@@ -11,10 +11,3 @@ CREATE TABLE limit_rule (
     updated_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     PRIMARY KEY (tenant, scope, name)
 );
--- One row that rises with every change, in the change's own commit, so that a node sees by it whether it knows
--- them all.  A sequence would rise before the change can be seen, and who reads in between would miss it.
-CREATE TABLE limit_change (
-    is_only boolean PRIMARY KEY DEFAULT true CHECK (is_only),
-    change  bigint  NOT NULL
-);
-INSERT INTO limit_change (change) VALUES (0);

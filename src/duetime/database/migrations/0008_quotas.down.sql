@@ -1,7 +1,6 @@
 DROP TABLE budget;
 DELETE FROM audit WHERE tenant IS NULL;
 ALTER TABLE audit ALTER COLUMN tenant SET NOT NULL;
-DROP TABLE tenant_change_number;
 UPDATE tenant SET weight = 1 WHERE weight IS NULL;
 ALTER TABLE tenant
     DROP COLUMN tier,

@@ -19,11 +19,6 @@ UPDATE tenant SET change = 1 WHERE weight IS NOT NULL OR state <> 'active';
 CREATE INDEX tenant_change ON tenant (change) WHERE change > 0;
 CREATE INDEX tenant_tier ON tenant (tier) WHERE tier IS NOT NULL;
 
--- One row: the number of the latest change to tenants and tiers.  Its lock is kept until the commit, so that
--- whoever has seen a number has seen everything below it.
-CREATE TABLE tenant_change_number (change bigint NOT NULL);
-INSERT INTO tenant_change_number VALUES (1);
-
 -- What is done to a tier is done to no tenant.
 ALTER TABLE audit ALTER COLUMN tenant DROP NOT NULL;
 

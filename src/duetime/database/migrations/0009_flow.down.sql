@@ -1,5 +1,3 @@
-DROP TABLE type_change;
-CREATE SEQUENCE task_type_change;
 DROP TABLE submit_rate;
 DROP TABLE flow_key;
 -- A type without a schema took any payload.

@@ -4,14 +4,6 @@ ALTER TABLE task_type
     -- Defaults, limits and flow control as JSON; NULL: none.
     ADD COLUMN rules bytea;
 
--- One row that rises with every change of a type, in the change's own commit: a sequence would rise before.
-CREATE TABLE type_change (
-    is_only boolean PRIMARY KEY DEFAULT true CHECK (is_only),
-    change  bigint  NOT NULL
-);
-INSERT INTO type_change (change) VALUES (0);
-DROP SEQUENCE task_type_change;
-
 -- Which task a key of flow control stands for: the one that is unique, or the last one of a debounce.
 -- A hint that is behind heals: whoever comes next finds the successor by its idempotency key.
 CREATE TABLE flow_key (

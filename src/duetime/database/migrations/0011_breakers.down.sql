@@ -1,2 +1,1 @@
-DROP SEQUENCE breaker_change;
 DROP TABLE breaker;

@@ -8,5 +8,3 @@ CREATE TABLE breaker (
     updated_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     PRIMARY KEY (tenant, host)
 );
--- Rises with every change, so that a node sees by one row whether it knows them all.
-CREATE SEQUENCE breaker_change;
