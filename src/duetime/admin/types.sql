@@ -87,7 +87,7 @@ SELECT tenant, name, updated_at, schema, rules
 SELECT task.payload
   FROM unnest(@lanes::int[]) AS asked (lane)
  CROSS JOIN LATERAL (
-       SELECT due.lane, due.task
+       SELECT COALESCE(due.home, due.lane) AS lane, due.task
          FROM due
         WHERE due.lane = asked.lane
         ORDER BY due.wake
