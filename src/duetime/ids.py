@@ -21,6 +21,8 @@ _UNIQUE_BITS = 42
 _UNIQUE_MASK = (1 << _UNIQUE_BITS) - 1
 _LOW_MASK = (1 << 30) - 1
 _VERSION_AND_VARIANT = 8 << 76 | 2 << 62
+#: Behind the first id of a row; a list of ids never has this length.
+_COUNT_BYTES = 3
 
 #: Before every wake there is.
 EARLIEST = uuid.UUID(int=0)
@@ -53,6 +55,24 @@ def make_ids(slots: Sequence[tuple[int, int]]) -> list[uuid.UUID]:
         ids.append(DriverUUID((due_ms << 80 | lane | count).to_bytes(16, "big")))
         count += 1 << 32
     return ids
+
+
+def pack_ids(ids: Sequence[uuid.UUID], *, is_row: bool) -> bytes:
+    """The ids of one call, to be kept; those of a row, of one time and lane, follow from the first and their number."""
+    if is_row and len(ids) > 1:
+        return ids[0].bytes + len(ids).to_bytes(_COUNT_BYTES, "big")
+    return b"".join([identifier.bytes for identifier in ids])
+
+
+def count_ids(packed: bytes) -> int:
+    return int.from_bytes(packed[16:], "big") if len(packed) == 16 + _COUNT_BYTES else len(packed) // 16
+
+
+def unpack_ids(packed: bytes) -> list[uuid.UUID]:
+    if len(packed) == 16 + _COUNT_BYTES:
+        first = int.from_bytes(packed[:16], "big")
+        return [uuid.UUID(int=first + (place << 32)) for place in range(count_ids(packed))]
+    return [uuid.UUID(bytes=packed[place : place + 16]) for place in range(0, len(packed), 16)]
 
 
 def due_ms_of(identifier: uuid.UUID) -> int:

@@ -355,6 +355,31 @@ async def test_a_batch_gives_a_result_for_each_in_order(api: Api) -> None:
     assert types == ["a", "b", "c"]
 
 
+@pytest.mark.parametrize(
+    "tasks",
+    [
+        [{"type": "mail", "payload": place} for place in range(5)],
+        [{"type": "mail", "payload": "é"}, {"type": "mail", "queue": "slow"}, {"type": "sms", "priority": "high"}],
+        [{"type": "mail"}, {"type": "mail", "delay": 60}, {"type": "mail", "labels": {"a": "b"}}],
+    ],
+)
+async def test_a_batch_that_is_repeated_gives_the_same_tasks_in_order(api: Api, tasks: list[dict[str, Any]]) -> None:
+    headers = {"Idempotency-Key": str(make_uuid7())}
+    # Once before, so that nothing is new to the reader.
+    await api.post("/v1/tasks/batch", tasks)
+
+    first = (await api.post("/v1/tasks/batch", tasks, headers=headers)).json["results"]
+    again = (await api.post("/v1/tasks/batch", tasks, headers=headers)).json["results"]
+
+    assert [each["id"] for each in again] == [each["id"] for each in first]
+    assert [each.get("repeated", False) for each in first + again] == [False] * len(tasks) + [True] * len(tasks)
+    for result, task in zip(first, tasks, strict=True):
+        view = (await api.get(f"/v1/tasks/{result['id']}")).json
+        assert view["state"] == result["state"] == ("scheduled" if "delay" in task else "ready")
+        assert view["payload"] == task.get("payload")
+        assert (view["queue"], view["priority"]) == (task.get("queue", "default"), task.get("priority", "normal"))
+
+
 @pytest.mark.parametrize("kind", ["application/x-ndjson", "application/jsonl"])
 async def test_a_batch_may_be_one_task_a_line(api: Api, kind: str) -> None:
     answer = await api.post("/v1/tasks/batch", data=b'{"type":"a"}\r\n\n{"type":"b"}\n', headers={"Content-Type": kind})

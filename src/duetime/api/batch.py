@@ -14,7 +14,7 @@ from msgspec import Raw
 
 from duetime.api.http import JSON, NDJSON, check_text, known_fields, make_decoder
 from duetime.api.problems import read_decode_error
-from duetime.api.schemas import TaskRequest
+from duetime.api.schemas import PlainTaskRequest, TaskRequest
 from duetime.errors import DuetimeError, InvalidInput, MalformedBody, TooLarge, UnsupportedMediaType
 from duetime.model.task import MAX_BATCH
 
@@ -28,7 +28,20 @@ _EASY_VALUES = 300_000
 
 _decoder = make_decoder(TaskRequest)
 _list_decoder = make_decoder(list[TaskRequest])
+_plain_decoder = make_decoder(list[PlainTaskRequest])
 _UNREADABLE = (msgspec.DecodeError, RecursionError, UnicodeError)
+
+
+def read_plain_items(content_type: str, body: bytes) -> list[PlainTaskRequest] | None:
+    """The items, if all are right and none has more than type, payload, queue and priority; None: `read_items`."""
+    if content_type != JSON or not _is_easy(body):
+        return None
+    check_text(body)
+    try:
+        items = _plain_decoder.decode(body)
+    except _UNREADABLE:
+        return None
+    return items if len(items) <= MAX_BATCH else None
 
 
 def read_items(content_type: str, body: bytes) -> list[Item]:
@@ -39,7 +52,7 @@ def read_items(content_type: str, body: bytes) -> list[Item]:
     if content_type != JSON:
         raise UnsupportedMediaType(f"send {JSON} or {NDJSON[0]}, not {content_type}")
     check_text(body)
-    if body.count(b"{") <= _EASY_OBJECTS and body.count(b",") <= _EASY_VALUES:
+    if _is_easy(body):
         try:
             items: list[Any] = _list_decoder.decode(body)
         except msgspec.ValidationError:
@@ -49,6 +62,10 @@ def read_items(content_type: str, body: bytes) -> list[Item]:
         else:
             return _not_too_many(items)
     return [_read_item(bytes(part)) for part in _cut_array(body)]
+
+
+def _is_easy(body: bytes) -> bool:
+    return body.count(b"{") <= _EASY_OBJECTS and body.count(b",") <= _EASY_VALUES
 
 
 def _read_item(part: bytes) -> Item:

@@ -22,6 +22,7 @@ METHOD = b"POST"
 MAX_BODY = 64 * 1024
 
 _BEARER = b"Bearer "
+_JSON = JSON.encode()
 #: Headers whose meaning is the long way's business.
 _UNUSUAL = frozenset({b"content-encoding", b"duetime-tenant", b"expect", b"transfer-encoding", b"upgrade"})
 
@@ -39,7 +40,8 @@ class Express:
         headers = dict(given)
         if len(headers) != len(given) or not _UNUSUAL.isdisjoint(headers):
             return False
-        if headers.get(b"content-type", b"").partition(b";")[0].strip().lower() not in (b"", JSON.encode()):
+        content_type = headers.get(b"content-type", _JSON)
+        if content_type != _JSON and content_type.partition(b";")[0].strip().lower() not in (b"", _JSON):
             return False
         authorization = headers.get(b"authorization", b"")
         if not authorization.startswith(_BEARER):

@@ -228,6 +228,10 @@ class _JoiningTransport:
         self._flush()
         self._transport.close()
 
+    def is_closing(self) -> bool:
+        # Asked with every answer, so not by way of `__getattr__`.
+        return self._transport.is_closing()
+
     def _flush(self) -> None:
         if self._head:
             head, self._head = self._head, b""

@@ -112,8 +112,8 @@ class RetryRequest(Struct, forbid_unknown_fields=True):
     max_retry_duration: RetrySpan | None = None
 
 
-class TaskRequest(Struct, forbid_unknown_fields=True, gc=False):
-    """A task to be submitted."""
+class PlainTaskRequest(Struct, forbid_unknown_fields=True, gc=False):
+    """A task to be submitted with nothing that needs a closer look: as most are."""
 
     type: TypeName
     payload: Annotated[Raw, Meta(description="Any JSON, up to 64 KiB; null if absent.")] = field(default_factory=Raw)
@@ -123,6 +123,11 @@ class TaskRequest(Struct, forbid_unknown_fields=True, gc=False):
     priority: Annotated[
         Priority | UnsetType, Meta(description="Where absent, that of the type's defaults, or `normal`.")
     ] = UNSET
+
+
+class TaskRequest(PlainTaskRequest, forbid_unknown_fields=True, gc=False):
+    """A task to be submitted."""
+
     run_at: Annotated[
         Instant | None,
         Meta(description="When to run it (RFC 3339), up to 10 years ahead; in the past means now. Not with `delay`."),

@@ -19,7 +19,7 @@ from duetime.admin.keys import Caller
 from duetime.api import task_operations as operations
 from duetime.api.answers import Accepted, BatchAnswer, BatchProblem, Rejected
 from duetime.api.auth import need_reach
-from duetime.api.batch import read_items
+from duetime.api.batch import read_items, read_plain_items
 from duetime.api.filters import read_filter, read_page
 from duetime.api.http import (
     JSON,
@@ -52,7 +52,7 @@ from duetime.lifecycle.flow import FlowControl
 from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.state import read_states
 from duetime.lifecycle.submit import Submission, Submitted, Submitter
-from duetime.model.retry import DEFAULT_RETRY
+from duetime.model.retry import DEFAULT_RETRY, RetryPolicy
 from duetime.model.task import DEFAULT_TIMEOUT_SECONDS, NewTask, Options, TaskState
 from duetime.views.explain import LaneFeeder, explain
 from duetime.views.tasks import RetryView, TargetView, TaskView, get_task, list_tasks
@@ -64,6 +64,7 @@ REQUEST_KEY_AHEAD = timedelta(minutes=5)
 _TRACE = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _decoder = make_decoder(TaskRequest)
 _NO_OPTIONS = Options()
+_NO_LABELS = Raw(b"{}")
 
 
 class Asked(NamedTuple):
@@ -122,10 +123,13 @@ class Tasks:
         return admitted, refusal
 
     def read_one(self, headers: Mapping[bytes, bytes], caller: Caller, body: bytes) -> "Asked":
-        now = self.database.clock.now()
-        task = self.reader.read(decode_json(_decoder, body), caller.tenant, now, read_trace(headers))
+        trace, clock = read_trace(headers), self.database.clock
+        wanted = decode_json(_decoder, body)
+        task = self.reader.read_at_once(wanted, caller.tenant, trace)
+        if task is None:
+            task = self.reader.read(wanted, caller.tenant, clock.now(), trace)
         need_reach(caller, task.type, task.lane.queue)
-        key = read_request_key(headers, now)
+        key = read_request_key(headers, clock.now()) if b"idempotency-key" in headers else None
         return Asked(task, key, _digest(body) if key else b"")
 
     async def answer_one(self, caller: Caller, task: NewTask, submission: Submission) -> Answer:
@@ -138,7 +142,7 @@ class Tasks:
         return self.answer_new(caller, task, submission)
 
     def answer_new(self, caller: Caller, task: NewTask, submission: Submitted) -> Answer:
-        view = _view_of(task, submission, caller.tenant_name, self.database.clock.now())
+        view = _view_of(task, submission, caller.tenant_name, self.database.clock.now_ms())
         return json_answer(202 if submission.is_new else 200, view, _location(submission))
 
     async def submit_batch(self, request: Request) -> Answer:
@@ -147,19 +151,8 @@ class Tasks:
         body = await request.body()
         now = self.database.clock.now()
         key = read_request_key(request.headers, now)
-        items = read_items(request.content_type(), body)
-        trace = read_trace(request.headers)
         tenant = request.caller.tenant
-        results: list[NewTask | DuetimeError] = []
-        is_confined = bool(request.caller.types or request.caller.queues)
-        for item in items:
-            try:
-                each = item if isinstance(item, DuetimeError) else self.reader.read(item, tenant, now, trace)
-                if is_confined and isinstance(each, NewTask):
-                    need_reach(request.caller, each.type, each.lane.queue)
-                results.append(each)
-            except DuetimeError as error:
-                results.append(error)
+        results = self._read_batch(request, body, now)
         await self._ensure_lanes(results)
         tasks = [each for each in results if isinstance(each, NewTask)]
         if is_atomic and len(tasks) < len(results):
@@ -176,26 +169,53 @@ class Tasks:
             return _refuse_all(submissions)
         return json_answer(200, await self._batch_answer(results, submissions))
 
+    def _read_batch(self, request: Request, body: bytes, now: datetime) -> list[NewTask | DuetimeError]:
+        """The tasks in order, an error in the place of each that is wrong."""
+        caller, trace, content_type = request.caller, read_trace(request.headers), request.content_type()
+        is_confined = bool(caller.types or caller.queues)
+        if trace is None and not is_confined:
+            plain = read_plain_items(content_type, body)
+            tasks = None if plain is None else self.reader.read_plain(plain, caller.tenant)
+            if tasks is not None:
+                return [*tasks]
+        results: list[NewTask | DuetimeError] = []
+        for item in read_items(content_type, body):
+            try:
+                each = item if isinstance(item, DuetimeError) else self.reader.read(item, caller.tenant, now, trace)
+                if is_confined and isinstance(each, NewTask):
+                    need_reach(caller, each.type, each.lane.queue)
+                results.append(each)
+            except DuetimeError as error:
+                results.append(error)
+        return results
+
     async def _ensure_lanes(self, results: list[NewTask | DuetimeError]) -> None:
         """Make the lanes that are new; what has no lane is refused in its place."""
-        wanted = {id(each.lane): each.lane for each in results if isinstance(each, NewTask)}
-        for mark, key in wanted.items():
+        for key in {each.lane for each in results if isinstance(each, NewTask)}:
             if self.lanes.find(key) is not None:
                 continue
             try:
                 await self.lanes.ensure(key)
             except InvalidInput as error:
                 for place, each in enumerate(results):
-                    if isinstance(each, NewTask) and id(each.lane) == mark:
+                    if isinstance(each, NewTask) and each.lane == key:
                         results[place] = error
 
     async def _batch_answer(
         self, results: list[NewTask | DuetimeError], submissions: Sequence[Submission]
     ) -> BatchAnswer:
         now_ms = self.database.clock.now_ms()
+        new = [each for each in submissions if isinstance(each, Submitted) and each.is_new]
+        answers: list[Accepted | Rejected] = []
+        if len(new) == len(results):
+            ready, scheduled = TaskState.READY, TaskState.SCHEDULED
+            answers += [
+                Accepted(each.id, scheduled if each.run_at_ms > now_ms else ready, replaces=each.replaces)
+                for each in new
+            ]
+            return BatchAnswer(answers, len(answers), 0)
         known = [each.id for each in submissions if isinstance(each, Submitted) and not each.is_new]
         states = await read_states(self.database, known) if known else {}
-        answers: list[Accepted | Rejected] = []
         left = iter(submissions)
         rejected = 0
         for each in results:
@@ -304,23 +324,33 @@ def _refuse_all(results: Sequence[NewTask | Submitted | DuetimeError]) -> Answer
     return Answer(kind.status, msgspec.json.encode(problem), PROBLEM_JSON)
 
 
-def _view_of(task: NewTask, submission: Submitted, tenant_name: str, now: datetime) -> TaskView:
+def _retry_view(retry: RetryPolicy) -> RetryView:
+    return RetryView(
+        retry.max_attempts, retry.min_backoff, retry.max_backoff, retry.max_doublings, retry.max_retry_duration
+    )
+
+
+_DEFAULT_RETRY = _retry_view(DEFAULT_RETRY)
+
+
+def _view_of(task: NewTask, submission: Submitted, tenant_name: str, now_ms: int) -> TaskView:
     """The task as `GET` would show it now, from what is known without reading it back."""
     options = task.options or _NO_OPTIONS
-    target, retry = options.target, options.retry or DEFAULT_RETRY
+    target = options.target
     due_at = from_ms(submission.run_at_ms)
+    created_ms = submission.created_at_ms or now_ms
     return TaskView(
         id=submission.id,
         tenant=tenant_name,
         type=task.type,
         queue=task.lane.queue,
         priority=task.lane.priority.word,
-        state=TaskState.SCHEDULED if due_at > now else TaskState.READY,
+        state=TaskState.SCHEDULED if submission.run_at_ms > now_ms else TaskState.READY,
         payload=Raw(task.payload),
-        labels=Raw(msgspec.json.encode(task.labels or {})),
+        labels=Raw(msgspec.json.encode(task.labels)) if task.labels else _NO_LABELS,
         # What is debounced has its time from there.
         run_at=due_at if task.flow is not None and task.flow.debounce is not None else task.run_at or due_at,
-        created_at=from_ms(submission.created_at_ms) if submission.created_at_ms else now,
+        created_at=due_at if created_ms == submission.run_at_ms else from_ms(created_ms),
         expires_at=task.expires_at,
         schedule=None,
         result=None,
@@ -331,9 +361,7 @@ def _view_of(task: NewTask, submission: Submitted, tenant_name: str, now: dateti
         target=None
         if target is None
         else TargetView(target.url, target.method, target.headers, target.timeout, target.retry_on),
-        retry=RetryView(
-            retry.max_attempts, retry.min_backoff, retry.max_backoff, retry.max_doublings, retry.max_retry_duration
-        ),
+        retry=_DEFAULT_RETRY if options.retry is None else _retry_view(options.retry),
         timeout=DEFAULT_TIMEOUT_SECONDS if options.timeout is None else options.timeout,
         delivery=options.delivery,
         requires=list(task.lane.requires),

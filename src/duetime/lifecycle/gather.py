@@ -91,8 +91,11 @@ class Gather(Generic[Part, Answer]):
     def backlog(self) -> Backlog:
         if not self._waiting_weight:
             return Backlog(0, self._size, 0.0)
-        oldest = min(queue[0].at for queue in self._waiting if queue)
-        return Backlog(self._waiting_weight, self._size, self._monotonic() - oldest)
+        now = oldest = self._monotonic()
+        for queue in self._waiting:
+            if queue and queue[0].at < oldest:
+                oldest = queue[0].at
+        return Backlog(self._waiting_weight, self._size, now - oldest)
 
     async def add(self, part: Part) -> Answer:
         """Have the part done in the next flight; returns its answer after the commit."""

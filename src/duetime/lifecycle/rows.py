@@ -1,16 +1,17 @@
 """New tasks as the columns that the submit statements take."""
 
 import uuid
-from collections.abc import Sequence
+from typing import TypeVar
 
 import msgspec
 
 from duetime.clock import from_ms, to_ms_rounded_up
-from duetime.ids import due_ms_of
+from duetime.ids import due_ms_of, pack_ids
 from duetime.lifecycle.handover import Seats
 from duetime.lifecycle.winners import Call
 from duetime.model.task import NewTask
 
+Value = TypeVar("Value")
 _encode = msgspec.json.Encoder().encode
 
 
@@ -30,13 +31,13 @@ def columns(calls: list[Call], seats: Seats | None) -> dict[str, object]:
         "ids": ids,
         "types": [task.type for task in tasks],
         "payloads": [task.payload for task in tasks],
-        "options": _sparse([None if task.options is None else _encode(task.options) for task in tasks]),
-        "labels": _sparse([_encode(task.labels).decode() if task.labels else None for task in tasks]),
-        "run_ats": _sparse(
+        "options": [each and _encode(each) for each in _sparse([task.options for task in tasks])],
+        "labels": [_encode(each).decode() if each else None for each in _sparse([task.labels for task in tasks])],
+        "run_ats": []
+        if all(call.is_even for call in calls)
+        else _sparse(
             [
-                None
-                if task.run_at is None and not task.delay
-                else task.run_at or (from_ms(due_ms_of(identifier)) if task.delay else None)
+                task.run_at or (from_ms(due_ms_of(identifier)) if task.delay else None)
                 for task, identifier in zip(tasks, ids, strict=True)
             ]
         ),
@@ -53,7 +54,7 @@ def columns(calls: list[Call], seats: Seats | None) -> dict[str, object]:
     }
 
 
-def _sparse(column: Sequence[object]) -> Sequence[object]:
+def _sparse(column: list[Value]) -> list[Value]:
     """An array of nothing but NULL is as good as an empty one, and costs nothing."""
     return column if any(column) else []
 
@@ -76,7 +77,7 @@ def keyed_columns(calls: list[Call], seats: Seats | None) -> tuple[list[Call], d
         "request_ids": [request for request, _ in asked],
         "request_tenants": [call.tenant for _, call in asked],
         "request_fingerprints": [call.fingerprint for _, call in asked],
-        "request_tasks": [b"".join([each.bytes for each in call.ids]) for _, call in asked],
+        "request_tasks": [pack_ids(call.ids, is_row=call.is_even) for _, call in asked],
         "key_tenants": [tenant for (tenant, _), _ in ordered],
         "keys": [key for (_, key), _ in ordered],
         "key_tasks": [identifier for _, (identifier, _, _) in ordered],

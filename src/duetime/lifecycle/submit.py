@@ -22,7 +22,7 @@ from duetime.database.partitions import Partitions
 from duetime.database.pool import Database
 from duetime.database.statements import Statement
 from duetime.errors import Conflict, DuetimeError, InvalidInput, Unavailable, Unknown
-from duetime.ids import due_ms_of, make_ids
+from duetime.ids import count_ids, due_ms_of, make_ids
 from duetime.lifecycle.gather import DATA_ERRORS, Backlog, Gather
 from duetime.lifecycle.handover import Desk, Seats, lease
 from duetime.lifecycle.lanes import Lanes
@@ -141,10 +141,9 @@ class Submitter:
             return []
         find = self._lanes.find
         tenant = tasks[0].lane.tenant
-        if tenant in self.spread:
-            lanes = [find(key) or await self._lanes.ensure(key) for key in self._spread_out(tasks)]
-        else:
-            lanes = [find(task.lane) or await self._lanes.ensure(task.lane) for task in tasks]
+        keys = self._spread_out(tasks) if tenant in self.spread else [task.lane for task in tasks]
+        numbers = {key: find(key) or await self._lanes.ensure(key) for key in set(keys)}
+        lanes = [numbers[key] for key in keys]
         if request is not None:
             request = request_of_tenant(request, tenant)
         call = Call(tasks, lanes, tenant, request, fingerprint)
@@ -180,7 +179,7 @@ class Submitter:
     async def _count_of_requests(self, named: list[tuple[uuid.UUID, int]]) -> list[int | None]:
         ids, tenants = [request for request, _ in named], [tenant for _, tenant in named]
         rows = await self._database.run(SQL["read_requests"], ids=ids, tenants=tenants)
-        known = {row["id"]: len(row["tasks"]) // 16 for row in rows}
+        known = {row["id"]: count_ids(row["tasks"]) for row in rows}
         return [known.get(request) for request in ids]
 
     async def close(self) -> None:
@@ -217,6 +216,9 @@ class Submitter:
             return None
         wanted: dict[int, int] = {}
         for call in calls:
+            if call.is_even:
+                wanted[call.lanes[0]] = wanted.get(call.lanes[0], 0) + len(call.tasks)
+                continue
             for task, lane in zip(call.tasks, call.lanes, strict=True):
                 if task.run_at is None and not task.delay:
                     wanted[lane] = wanted.get(lane, 0) + 1
@@ -235,6 +237,12 @@ class Submitter:
         first: dict[int, uuid.UUID] = {}
         stored = 0
         for call, answer in zip(calls, answers, strict=True):
+            if call.is_even and call.is_stored and not taken:
+                # Ids count upwards.
+                lane, identifier = call.lanes[0], call.ids[0]
+                first[lane] = min(first.get(lane, identifier), identifier)
+                stored += len(call.ids)
+                continue
             for task, lane, each in zip(call.tasks, call.lanes, answer, strict=True):
                 if not isinstance(each, Submitted) or not each.is_new:
                     continue
@@ -249,34 +257,44 @@ class Submitter:
         if first:
             self._wake(first.values())
         metrics.TASKS_OF_CALLS.inc(stored)
-        metrics.HANDED_OVER.inc(sum(len(tasks) for tasks in handed.values()))
+        if handed:
+            metrics.HANDED_OVER.inc(sum(len(tasks) for tasks in handed.values()))
 
     async def _answered(self, calls: list[Call], answers: list[list[Submission | None]]) -> list[list[Submission]]:
+        """The answers, once what had to be tried once more has its own."""
         complete: list[list[Submission]] = []
         for call, answer in zip(calls, answers, strict=True):
-            complete.append([])
+            complete.append([each for each in answer if each is not None])
+            if len(complete[-1]) == len(answer):
+                continue
             for place, each in enumerate(answer):
                 if each is None:
                     alone = Call([call.tasks[place]], [call.lanes[place]], call.tenant, None, b"")
-                    [[each]] = await self._fly([alone])
-                complete[-1].append(each)
+                    [[tried]] = await self._fly([alone])
+                    complete[-1].insert(place, tried)
         return complete
 
     async def prepare(self, calls: list[Call]) -> int:
         """Mint ids, and make sure that there are partitions for them."""
         now_ms = self._database.clock.now_ms()
-        slots = [
-            (now_ms if task.run_at is None and not task.delay else due_ms_for(task, now_ms), lane)
-            for call in calls
-            for task, lane in zip(call.tasks, call.lanes, strict=True)
-        ]
+        slots: list[tuple[int, int]] = []
+        moments: set[int] = set()
+        for call in calls:
+            if call.is_even:
+                moments.add(now_ms)
+                slots += [(now_ms, call.lanes[0])] * len(call.tasks)
+                continue
+            for task, lane in zip(call.tasks, call.lanes, strict=True):
+                due_ms = due_ms_for(task, now_ms)
+                moments.add(due_ms)
+                slots.append((due_ms, lane))
         ids = make_ids(slots)
         place = 0
         for call in calls:
             call.ids = ids[place : place + len(call.tasks)]
             call.minted_ms = now_ms
             place += len(call.tasks)
-        await self._partitions.ensure({due_ms for due_ms, _ in slots})
+        await self._partitions.ensure(moments)
         await self._partitions.ensure_requests(due_ms_of(call.request) for call in calls if call.request)
         return now_ms
 
@@ -417,7 +435,7 @@ def _stored(rows: list[asyncpg.Record], was_in_doubt: bool) -> _Stored:
 
 
 def _all_new(calls: list[Call]) -> list[list[Submission | None]]:
-    return [[call.new(identifier) for identifier in call.ids] for call in calls]
+    return [call.all_new() for call in calls]
 
 
 def _for(statement: Statement, parameters: dict[str, object]) -> dict[str, object]:

@@ -81,7 +81,9 @@ wanted AS MATERIALIZED (
                   @run_ats::timestamptz[], @expires_ats::timestamptz[], @requests::int[], @is_keyed::boolean[],
                   @holders::bigint[])
                AS wanted (lane, id, type, payload, options, labels, run_at, expires_at, request, is_keyed, holder)
-     WHERE (wanted.request IS NULL OR (@request_ids::uuid[])[wanted.request] IN (SELECT id FROM new_request))
+     WHERE ((SELECT count(*) FROM new_request) = cardinality(@request_ids::uuid[])
+            OR wanted.request IS NULL
+            OR (@request_ids::uuid[])[wanted.request] IN (SELECT id FROM new_request))
        AND (wanted.is_keyed IS NOT TRUE OR wanted.id IN (SELECT task FROM new_key))
 ),
 asked AS (

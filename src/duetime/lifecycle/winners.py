@@ -15,7 +15,7 @@ import msgspec
 
 from duetime.database.statements import Statement, load
 from duetime.errors import DuetimeError, IdempotencyConflict, QuotaExceeded, Unavailable
-from duetime.ids import due_ms_of
+from duetime.ids import due_ms_of, unpack_ids
 from duetime.model.task import NewTask
 
 SQL = load(__package__, "submit.sql")
@@ -35,7 +35,7 @@ class Submitted(msgspec.Struct, frozen=True):
 Submission = Submitted | DuetimeError
 
 
-@dataclass
+@dataclass(slots=True)
 class Call:
     """What one caller wants stored, with the ids that were minted for it."""
 
@@ -46,9 +46,23 @@ class Call:
     fingerprint: bytes
     ids: list[uuid.UUID] = field(default_factory=list)
     minted_ms: int = 0
+    #: All are due now, in one lane: nearly every call, and much is simpler for it.
+    is_even: bool = field(init=False)
+    #: All were stored just now.
+    is_stored: bool = False
+
+    def __post_init__(self) -> None:
+        self.is_even = len(set(self.lanes)) == 1 and not [task for task in self.tasks if task.run_at or task.delay]
 
     def new(self, identifier: uuid.UUID) -> Submitted:
         return Submitted(identifier, True, due_ms_of(identifier), self.minted_ms)
+
+    def all_new(self) -> list[Submission | None]:
+        self.is_stored = True
+        if not self.is_even:
+            return [self.new(identifier) for identifier in self.ids]
+        minted_ms = self.minted_ms
+        return [Submitted(identifier, True, minted_ms, minted_ms) for identifier in self.ids]
 
 
 async def sort_out(
@@ -138,8 +152,4 @@ async def read_requests(
         SQL["read_requests"],
         {"ids": [request for request, _ in requests], "tenants": [tenant for _, tenant in requests]},
     )
-    return {row["id"]: (row["fingerprint"], _cut_ids(row["tasks"])) for row in rows}
-
-
-def _cut_ids(joined: bytes) -> list[uuid.UUID]:
-    return [uuid.UUID(bytes=joined[place : place + 16]) for place in range(0, len(joined), 16)]
+    return {row["id"]: (row["fingerprint"], unpack_ids(row["tasks"])) for row in rows}

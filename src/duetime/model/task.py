@@ -107,7 +107,7 @@ class Options(msgspec.Struct, frozen=True, omit_defaults=True):
     rate_key: str | None = None
 
 
-class LaneKey(msgspec.Struct, frozen=True):
+class LaneKey(msgspec.Struct, frozen=True, cache_hash=True):
     """What makes a lane: its tasks are served in due order, by the same holders."""
 
     tenant: int
