@@ -226,7 +226,7 @@ class Shift:
         self._finished_count += 1
         if held is self._trial:
             self._end_trial()
-        else:
+        elif self._recovered:
             self._begin_trial()
         self._crew.begin_waiting()
         if not self._room_made.is_set() and self._is_worth_asking(self._room()):
