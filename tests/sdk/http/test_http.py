@@ -28,6 +28,11 @@ async def post(client: HttpClient, timeout: float = 10.0) -> Answer:
     return await client.request("POST", "/v1/tasks", b"{}", timeout=timeout)
 
 
+async def soon(event: asyncio.Event) -> None:
+    async with asyncio.timeout(10):
+        await event.wait()
+
+
 def saying(content: bytes, *, stays: bool = False) -> Callable[[Visitor], Awaitable[None]]:
     """Answer the first request with these bytes; then close, or leave the connection open."""
 
@@ -258,7 +263,7 @@ async def test_every_silence_ends_in_time_and_takes_its_connection_with_it() -> 
         async with serving(handle) as target, speaking_to(target) as client:
             with pytest.raises(ServerUnreachable, match="in time"):
                 await post(client, timeout=0.05)
-            await closed.wait()
+            await soon(closed)
 
 
 async def test_a_cancelled_request_takes_its_connection_with_it() -> None:
@@ -273,16 +278,16 @@ async def test_a_cancelled_request_takes_its_connection_with_it() -> None:
 
     async with serving(handle) as target, speaking_to(target, max_connections=1) as client:
         polling = asyncio.create_task(post(client))
-        await asked.wait()
+        await soon(asked)
         polling.cancel()
         with pytest.raises(asyncio.CancelledError):
             await polling
-        await closed.wait()
+        await soon(closed)
 
         # Its place is free again, and the next request does not hear its answer.
         asked.clear()
         second = asyncio.create_task(post(client))
-        await asked.wait()
+        await soon(asked)
         assert target.connections == 2
         second.cancel()
         await asyncio.gather(second, return_exceptions=True)
@@ -359,7 +364,7 @@ async def test_an_idle_connection_is_closed_after_its_time() -> None:
 
     async with serving(handle) as target, speaking_to(target, idle_seconds=0.05) as client:
         await post(client)
-        await closed.wait()
+        await soon(closed)
 
 
 async def test_closing_fails_what_is_under_way_and_leaves_no_connection() -> None:
@@ -374,11 +379,11 @@ async def test_closing_fails_what_is_under_way_and_leaves_no_connection() -> Non
 
     async with serving(handle) as target, speaking_to(target) as client:
         polling = asyncio.create_task(post(client))
-        await asked.wait()
+        await soon(asked)
         await client.close()
         with pytest.raises(ServerUnreachable):
             await polling
-        await closed.wait()
+        await soon(closed)
 
 
 async def test_nobody_listening_is_said() -> None:
