@@ -7,8 +7,6 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack
 
-import aiohttp
-
 from duetime.sdk import schedule_wire as calls
 from duetime.sdk import wire
 from duetime.sdk.errors import (
@@ -17,9 +15,9 @@ from duetime.sdk.errors import (
     InvalidRequest,
     SdkError,
     ServerUnavailable,
-    ServerUnreachable,
     WaitTimeout,
 )
+from duetime.sdk.http import HttpClient
 from duetime.sdk.schedule_shapes import (
     Backfill,
     Calendar,
@@ -63,8 +61,8 @@ class AsyncClient:
     ) -> None:
         self._url, self._key = wire.resolve(url, key)
         self._retry_for = retry_for
-        self._timeout = aiohttp.ClientTimeout(total=timeout, connect=5.0)
-        self._session: aiohttp.ClientSession | None = None
+        self._timeout = timeout
+        self._http: HttpClient | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -75,9 +73,9 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        session, self._session = self._session, None
-        if session is not None:
-            await session.close()
+        http, self._http = self._http, None
+        if http is not None:
+            await http.close()
 
     async def send(self, call: Call[T]) -> T:
         """Send a call until it is answered, or its time is over."""
@@ -91,16 +89,11 @@ class AsyncClient:
                 await asyncio.sleep(tries.wait_after(error))
 
     async def _exchange(self, call: Call[T]) -> Answer:
-        if self._session is None:
-            self._session = aiohttp.ClientSession(timeout=self._timeout)
-        request = self._session.request(
-            call.method, self._url + call.path, data=call.body, headers=call.headers(self._key), allow_redirects=False
+        if self._http is None:
+            self._http = HttpClient(self._url, self._key)
+        return await self._http.request(
+            call.method, call.path, call.body, timeout=self._timeout, idempotency_key=call.key
         )
-        try:
-            async with request as answer:
-                return Answer(answer.status, answer.headers, await answer.read())
-        except (aiohttp.ClientError, TimeoutError) as error:
-            raise ServerUnreachable(f"{self._url} does not answer: {error or type(error).__name__}") from error
 
     async def submit(self, type: str, payload: object = None, **options: Unpack[SubmitOptions]) -> Task:
         """Submit one task; the same `idempotency_key` gives the first task back."""

@@ -45,7 +45,7 @@ class Beats(threading.Thread):
     def __init__(
         self,
         url: str,
-        headers: dict[str, str],
+        key: str,
         worker: str,
         held: Collection[Held],
         on_answer: Callable[[Named, Verdicts], None],
@@ -53,6 +53,7 @@ class Beats(threading.Thread):
     ) -> None:
         super().__init__(name="duetime-beats", daemon=True)
         self.every = BEAT_EVERY_SECONDS
+        headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
         self._pool = urllib3.connection_from_url(
             url, maxsize=1, timeout=urllib3.Timeout(total=_TIMEOUT_SECONDS), retries=False, headers=headers
         )

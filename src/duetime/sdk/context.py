@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from duetime.sdk.handlers import Handler
 
 
+_NO_LIMIT = float("inf")
+
+
 class Stop(enum.Enum):
     """Why a running handler has to stop."""
 
@@ -57,7 +60,9 @@ class Held:
     @property
     def timeout(self) -> float:
         of_task, of_handler = self.task.timeout, self.handler.timeout
-        return min(float("inf") if of_task is None else of_task, float("inf") if of_handler is None else of_handler)
+        if of_task is None:
+            return _NO_LIMIT if of_handler is None else of_handler
+        return of_task if of_handler is None or of_task < of_handler else of_handler
 
 
 class Context:
@@ -119,7 +124,7 @@ class Context:
     def deadline(self) -> datetime | None:
         """When the attempt times out; None where it has no limit."""
         started_at, timeout = self._held.started_at, self._held.timeout
-        if started_at is None or timeout == float("inf"):
+        if started_at is None or timeout == _NO_LIMIT:
             return None
         return started_at + timedelta(seconds=timeout)
 

@@ -55,8 +55,8 @@ class Crew:
         self._waiting_async: deque[Held] = deque()
         self._waiting_plain: deque[Held] = deque()
         self.running: set[Held] = set()
-        self._idle = asyncio.Event()
-        self._idle.set()
+        #: Made by who waits for it.
+        self._idle: asyncio.Event | None = None
         self._context = contextvars.copy_context()
         self._is_launching = False
         self._look_at = float("inf")
@@ -105,9 +105,10 @@ class Crew:
 
     def begin_waiting(self) -> None:
         """Begin as many as there are free slots, if anything may be begun now."""
-        if not self.has_waiting or not self._may_begin():
+        is_hand_needed = self._waiting_async and self._async_slots > 0 and not self._is_launching
+        if not (is_hand_needed or (self._waiting_plain and self._plain_slots > 0)) or not self._may_begin():
             return
-        if self._waiting_async and self._async_slots > 0 and not self._is_launching:
+        if is_hand_needed:
             self._launch()
         while self._waiting_plain and self._plain_slots > 0:
             held = self._waiting_plain.popleft()
@@ -120,7 +121,6 @@ class Crew:
         if held.deadline < self._look_at:
             self._look_again(held.deadline)
         self.running.add(held)
-        self._idle.clear()
 
     def _launch(self) -> None:
         """Start one more hand; when its first step is over, see whether another is needed."""
@@ -182,7 +182,7 @@ class Crew:
         # What came out after the time was over does not count.
         self._report(held, handlers.stopped(held) if held.stop is Stop.TIMED_OUT else settlement)
         self._on_finished(held)
-        if not self.running:
+        if self._idle is not None and not self.running:
             self._idle.set()
 
     def stop(self, held: Held, reason: Stop) -> None:
@@ -228,6 +228,9 @@ class Crew:
             self._look_again(max(nearest, now + 0.001))
 
     async def wait_idle(self, seconds: float) -> None:
+        if not self.running:
+            return
+        self._idle = asyncio.Event()
         try:
             async with asyncio.timeout(seconds):
                 await self._idle.wait()

@@ -17,6 +17,7 @@ from duetime.sdk.protocol import MAX_DETAIL_BYTES, MAX_MESSAGE_BYTES, MAX_RESULT
 from duetime.sdk.shapes import seconds_of
 
 _encode = msgspec.json.Encoder().encode
+_NO_PAYLOAD = msgspec.Raw(b"null")
 
 
 class Handler:
@@ -84,7 +85,7 @@ NO_HANDLER = Handler("", _never)
 def arguments_of(held: Held, worker: str) -> tuple[Any, ...]:
     """The handler's arguments; the raw payload, and the answer it is a part of, are let go."""
     payload = held.handler.read_payload(held.task.payload)
-    held.task.payload = msgspec.Raw(b"null")
+    held.task.payload = _NO_PAYLOAD
     return (payload, Context(held, worker)) if held.handler.takes_context else (payload,)
 
 

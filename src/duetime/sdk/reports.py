@@ -43,8 +43,9 @@ class Reports:
 
     def add(self, held: Held) -> None:
         self._waiting.append(held)
-        self._idle.clear()
-        self._arrived.set()
+        if not self._arrived.is_set():
+            self._idle.clear()
+            self._arrived.set()
 
     async def flushed(self) -> None:
         """Wait until everything that was added is acknowledged."""

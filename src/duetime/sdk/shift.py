@@ -13,19 +13,19 @@ import logging
 import time
 from collections import deque
 
-import aiohttp
 import msgspec
 
 from duetime.sdk import handlers
 from duetime.sdk.beats import Beats, Named
 from duetime.sdk.context import Held, Stop
 from duetime.sdk.crew import Crew
-from duetime.sdk.errors import ApiError, ServerUnavailable, ServerUnreachable
+from duetime.sdk.errors import ApiError, ServerUnavailable
 from duetime.sdk.handlers import NO_HANDLER, Handler
+from duetime.sdk.http import HttpClient
 from duetime.sdk.protocol import LEASE_PATH, MAX_LEASE, LeaseRequest, Settlement, Verdicts, encode, read_lease
 from duetime.sdk.reports import Reports
 from duetime.sdk.settings import WorkerSettings
-from duetime.sdk.wire import Answer, Tries
+from duetime.sdk.wire import Tries
 
 logger = logging.getLogger("duetime.worker")
 
@@ -53,7 +53,6 @@ class Shift:
         self._name = name
         self._stop_wanted = stop_wanted
         self._loop = asyncio.get_running_loop()
-        self._headers = {"Authorization": f"Bearer {settings.key}", "Content-Type": "application/json"}
         #: Named in beats.
         self._held: set[Held] = set()
         self._recovered: deque[Held] = deque()
@@ -61,7 +60,7 @@ class Shift:
         self._is_trial_told = False
         self._crew = Crew(settings, name, self._may_begin, self._on_finished, self._report)
         self._reports = Reports(name, self._post, self._on_settled)
-        self._beats = Beats(settings.url, self._headers, name, self._held, self._on_beat, self._on_beat_error)
+        self._beats = Beats(settings.url, settings.key, name, self._held, self._on_beat, self._on_beat_error)
         self._first_beat: asyncio.Future[None] = self._loop.create_future()
         has_async = any(handler.is_async for handler in registered.values())
         has_plain = any(not handler.is_async for handler in registered.values())
@@ -74,11 +73,10 @@ class Shift:
         self._finished_count = 0
         self._rate = 0.0
         self._tick_timer: asyncio.TimerHandle | None = None
-        self._session: aiohttp.ClientSession | None = None
+        self._http = HttpClient(settings.url, settings.key)
 
     async def run(self) -> None:
         """Work until a stop is wanted; raises what makes working impossible."""
-        self._session = aiohttp.ClientSession(headers=self._headers, auto_decompress=True)
         self._beats.start()
         self._tick()
         reporting = asyncio.create_task(self._reports.run(), name="duetime-reports")
@@ -102,7 +100,7 @@ class Shift:
             await asyncio.to_thread(self._beats.join, 1.0)
             if not self._first_beat.done():
                 self._first_beat.cancel()
-            await self._session.close()
+            await self._http.close()
 
     # Taking
 
@@ -228,7 +226,7 @@ class Shift:
         self._finished_count += 1
         if held is self._trial:
             self._end_trial()
-        else:
+        elif self._recovered:
             self._begin_trial()
         self._crew.begin_waiting()
         if not self._room_made.is_set() and self._is_worth_asking(self._room()):
@@ -303,15 +301,6 @@ class Shift:
     # Speaking
 
     async def _post(self, path: str, body: bytes, timeout: float) -> bytes:
-        assert self._session is not None
-        limit = aiohttp.ClientTimeout(total=timeout, connect=5.0)
-        request = self._session.post(self._settings.url + path, data=body, timeout=limit, allow_redirects=False)
-        try:
-            async with request as response:
-                answer = Answer(response.status, response.headers, await response.read())
-        except (aiohttp.ClientError, TimeoutError) as error:
-            raise ServerUnreachable(
-                f"{self._settings.url} does not answer: {str(error) or type(error).__name__}"
-            ) from error
+        answer = await self._http.request("POST", path, body, timeout=timeout)
         answer.raise_for_status()
         return answer.body

@@ -6,7 +6,6 @@ also when the clock is set back a little; after a big step back they follow it.
 """
 
 import os
-import secrets
 import threading
 import time
 import uuid
@@ -38,11 +37,16 @@ def make_uuid7(now_ms: int | None = None) -> uuid.UUID:
         ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
         if ms > _last_ms or ms < _last_ms - _LARGEST_STEP_BACK_MS:
             # The top bit stays clear: counting cannot run over within a millisecond.
-            _last_ms, _last_tail = ms, secrets.randbits(_RANDOM_BITS - 1)
+            _last_ms, _last_tail = ms, _random_bits(_RANDOM_BITS - 1)
         else:
             # Random steps, so that an id does not give away its neighbour.
-            _last_tail += 1 + secrets.randbits(32)
+            _last_tail += 1 + _random_bits(32)
             if _last_tail >> _RANDOM_BITS:
-                _last_ms, _last_tail = _last_ms + 1, secrets.randbits(_RANDOM_BITS - 1)
+                _last_ms, _last_tail = _last_ms + 1, _random_bits(_RANDOM_BITS - 1)
         ms, tail = _last_ms, _last_tail
     return uuid.UUID(int=ms << 80 | 7 << 76 | (tail >> 62) << 64 | 2 << 62 | tail & _LOW_MASK)
+
+
+def _random_bits(count: int) -> int:
+    # As secrets.randbits, without its two layers of Python.
+    return int.from_bytes(os.urandom((count + 7) // 8), "big") >> (-count % 8)
