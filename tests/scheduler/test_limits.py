@@ -3,6 +3,8 @@
 import uuid
 from collections.abc import Mapping
 
+import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,6 +12,7 @@ from duetime.ids import make_id
 from duetime.model.gates import encode_gate, gate_of
 from duetime.model.limits import Limits, TypeLimits
 from duetime.model.task import Kind, LaneKey, Options, PriorityClass, Target
+from duetime.scheduler import limits as limits_module
 from duetime.scheduler.core import Core
 from duetime.scheduler.limits import Governor, Meter
 from duetime.scheduler.plan import Ask, Plan
@@ -168,9 +171,10 @@ def test_a_bucket_begins_empty_with_the_node_and_a_key_that_is_at_rest_is_forgot
     governor.rule(Book(key_limits=lambda tenant, key: Limits(rate=2, burst=4), keyed=frozenset({TENANT})))
     gate = (("rate", "k", ""),)
 
-    assert not governor.admit(TENANT, gate, START_MS)
-    assert governor.admit(TENANT, gate, START_MS + 500)
-    governor.start(uuid.uuid4(), HOME, gate, START_MS + 500)
+    assert governor.admit(TENANT, gate, START_MS) is None
+    admitted = governor.admit(TENANT, gate, START_MS + 500)
+    assert admitted is not None
+    governor.start(uuid.uuid4(), HOME, gate, START_MS + 500, admitted)
     governor.forget_idle(START_MS + 1_000)
     assert governor._meters[TENANT]
     governor.ended(list(governor.running))
@@ -264,3 +268,132 @@ def test_nothing_of_a_paused_queue_is_handed_over() -> None:
 
     assert core.reserve({256: (HOME, 1)}, START_MS) == {}
     assert core.reserve({512: (OTHER, 1)}, START_MS) == {512: [(1, 1)]}
+
+
+def test_a_lane_that_waited_for_a_reservation_is_opened_when_it_is_given_back() -> None:
+    for limits in (Limits(max_running=5), Limits(rate=0.01, burst=5)):
+        core = make_core(Book(tenants={TENANT: limits}), {256: HOME})
+        ask(core, 1, 5)
+        plan = core.plan(START_MS)
+        assert plan is not None
+        core.woke(512, OTHER, make_id(START_MS - 5, 1, 512))
+        ask(core, 2, 5)
+        assert core.plan(START_MS) is None
+
+        # Somebody has cancelled what the claim was for: it brings nothing, and nothing will end.
+        core.claimed(plan, {}, {}, {}, START_MS)
+
+        following = core.plan(START_MS)
+        assert following is not None
+        assert [order.lane for order in following.orders] == [512]
+
+
+def test_a_limit_that_is_set_while_a_claim_is_in_the_air_counts_what_that_starts() -> None:
+    core = make_core(Book(tenants={2: Limits(max_running=1)}), {256: HOME})
+    ask(core, 1, 10)
+    plan = core.plan(START_MS)
+
+    core.governor.rule(Book(tenants={TENANT: Limits(max_running=12)}))
+    assert len(carry_out(core, plan, START_MS)[256]) == 10
+
+    assert core.governor.room(HOME, START_MS) == 2
+
+
+def test_a_limit_that_is_lifted_while_a_claim_is_in_the_air_keeps_no_reservation() -> None:
+    book = Book(tenants={TENANT: Limits(max_running=3)})
+    core = make_core(book, {256: HOME})
+    ask(core, 1, 10)
+    plan = core.plan(START_MS)
+    assert plan is not None
+
+    core.governor.rule(Book())
+    core.claimed(plan, {}, {}, {}, START_MS)
+    core.governor.rule(book)
+
+    assert core.governor.room(HOME, START_MS) == 3
+
+
+def test_a_place_at_a_gate_that_was_admitted_is_counted_once() -> None:
+    governor = Governor(START_MS)
+    governor.rule(Book(key_limits=lambda tenant, key: Limits(max_running=2), keyed=frozenset({TENANT})))
+    gate = (("key", "k", ""),)
+    waits = msgspec.structs.replace(HOME, gate=encode_gate(gate))
+
+    admitted = governor.admit(TENANT, gate, START_MS)
+    assert admitted is not None
+    assert governor.room(waits, START_MS) == 1
+    governor.start(uuid.uuid4(), HOME, gate, START_MS, admitted)
+    assert governor.room(waits, START_MS) == 1
+    withdrawn = governor.admit(TENANT, gate, START_MS)
+    assert withdrawn is not None
+    governor.withdraw(withdrawn, START_MS)
+    assert governor.room(waits, START_MS) == 1
+
+
+def test_a_new_limit_counts_what_runs_under_others_already() -> None:
+    governor = Governor(START_MS)
+    governor.rule(Book(tenants={TENANT: Limits(max_running=10)}))
+    task, gate = uuid.uuid4(), (("key", "k", ""),)
+    governor.found(task, HOME, (), START_MS)
+
+    book = Book(
+        tenants={TENANT: Limits(max_running=10)},
+        key_limits=lambda tenant, key: Limits(max_running=1),
+        keyed=frozenset({TENANT}),
+    )
+    governor.rule(book)
+    governor.found(task, HOME, gate, START_MS)
+
+    assert governor.admit(TENANT, gate, START_MS) is None
+    assert governor.room(HOME, START_MS) == 9
+
+
+def test_a_rate_that_is_set_beside_a_cap_owes_nothing_for_what_started_before() -> None:
+    core = make_core(Book(tenants={TENANT: Limits(max_running=1_000)}), {256: HOME})
+    core.governor.since_ms = START_MS
+    ask(core, 1, 500)
+    carry_out(core, core.plan(START_MS), START_MS)
+
+    core.governor.rule(Book(tenants={TENANT: Limits(max_running=1_000, rate=10)}))
+
+    assert core.governor.room(HOME, START_MS + 200) >= 1
+
+
+def test_with_nobody_to_serve_there_is_nothing_to_wake_up_for() -> None:
+    core = make_core(Book(tenants={TENANT: Limits(rate=1, burst=1)}), {256: HOME})
+    ask(core, 1, 1)
+    carry_out(core, core.plan(START_MS), START_MS)
+    ask(core, 2, 1)
+    assert core.plan(START_MS) is None
+    assert core.next_ms() is not None
+
+    core.withdraw(2)
+
+    assert core.plan(START_MS + 10_000) is None
+    assert core.next_ms() is None
+
+
+def test_a_meter_that_is_shared_from_now_on_asks_for_a_token_though_it_has_a_part_of_one() -> None:
+    governor = Governor(START_MS)
+    governor.rule(Book(tenants={TENANT: Limits(rate=1, burst=1)}))
+    assert governor.room(HOME, START_MS + 400) == 0
+
+    governor.share({TENANT: 2})
+    assert governor.room(HOME, START_MS + 400) == 0
+
+    [want] = governor.wants().values()
+    assert want.tokens >= 0.6
+    governor.grant(dict.fromkeys(["run 1 " + encode_gate((("tenant", "", ""),))], 1.0))
+    assert governor.room(HOME, START_MS + 400) == 1
+
+
+def test_the_lane_of_a_gate_is_limited_however_many_keys_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits_module, "MAX_METERS_PER_TENANT", 3)
+    governor = Governor(START_MS)
+    governor.rule(Book(key_limits=lambda tenant, key: Limits(max_running=1), keyed=frozenset({TENANT})))
+    admitted = [governor.admit(TENANT, (("key", str(each), ""),), START_MS) for each in range(5)]
+    assert [each is not None for each in admitted] == [True, True, True, False, False]
+
+    waits = msgspec.structs.replace(HOME, gate=encode_gate((("key", "4", ""),)))
+
+    assert governor.room(waits, START_MS) == 1

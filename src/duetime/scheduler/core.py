@@ -18,7 +18,7 @@ from types import MappingProxyType
 from duetime.ids import EARLIEST, SHARDS, due_ms_of
 from duetime.model.task import Kind, LaneKey
 from duetime.scheduler.accounts import Accounts
-from duetime.scheduler.limits import UNLIMITED, Governor
+from duetime.scheduler.limits import UNLIMITED, Governor, Reserved
 from duetime.scheduler.plan import Ask, LaneStatus, Order, Plan
 from duetime.scheduler.shares import Competitor, deal, deal_by_turns, deal_by_weight, share_of
 
@@ -47,8 +47,9 @@ class _Work:
     mean_bytes: float = 200.0
     #: A limit is used up: until then nothing of the lane is read.
     closed_until_ms: int = 0
-    #: A claim of this lane is under way.
+    #: A claim of this lane is under way, and this is where its rows are reserved.
     is_flying: bool = False
+    reserved: Reserved = ()
     #: The earliest wake that was reported while it was: the claim may not have seen it.
     woken: uuid.UUID | None = None
     #: Another node feeds it now; it is forgotten when the claim under way has landed.
@@ -188,6 +189,7 @@ class Core:
     def plan(self, now_ms: int) -> Plan | None:
         """The next claim, if some holder with room can serve some lane that is due."""
         self._let_come_due(now_ms)
+        self._opens_ms = _NEVER
         if not self._due or not self._asks:
             return None
         markets = self._candidates(now_ms)
@@ -199,7 +201,7 @@ class Core:
             work = self._work[order.lane]
             work.is_flying = True
             work.woken = None
-            self.governor.take(work.key, order.room, now_ms)
+            work.reserved = self.governor.take(work.key, order.room, now_ms)
             self._charge(work, order.room, order.share)
         for number in holders:
             self._asks[number].is_flying = True
@@ -293,7 +295,7 @@ class Core:
         for order in plan.orders:
             work = self._work[order.lane]
             work.is_flying = False
-            self.governor.give_back(work.key, order.room, now_ms)
+            self._end_reservation(work, order.room, 0, now_ms)
             self._charge(work, -order.room, order.share)
             if work.is_dropped:
                 self._drained(work, None)
@@ -311,7 +313,7 @@ class Core:
     ) -> None:
         work = self._work[order.lane]
         work.is_flying = False
-        self.governor.give_back(work.key, order.room - started, now_ms)
+        self._end_reservation(work, order.room, started, now_ms)
         if started < order.room:
             self._charge(work, started - order.room, order.share)
         if rows:
@@ -325,6 +327,10 @@ class Core:
             work.hint = min(work.hint, _before(work.woken))
         elif len(rows) < order.room:
             self._drained(work, next_wake)
+
+    def _end_reservation(self, work: _Work, count: int, started: int, now_ms: int) -> None:
+        self.open_lanes(self.governor.land(work.key, work.reserved, count, started, now_ms))
+        work.reserved = ()
 
     def _drained(self, work: _Work, next_wake: uuid.UUID | None) -> None:
         place = (work.key.kind, work.key.tenant)
@@ -373,7 +379,6 @@ class Core:
                 everywhere.setdefault(asked.ask.kind, []).append(number)
             else:
                 tenants.setdefault((asked.ask.kind, asked.ask.tenant), []).append(number)
-        self._opens_ms = _NEVER
         places = [
             place
             for place in self._due

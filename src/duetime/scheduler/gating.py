@@ -18,9 +18,9 @@ from duetime.ids import SHARDS
 from duetime.lifecycle.claim import Claims
 from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.park import Parked, Place, park, read_ended, read_running, take_places
-from duetime.model.gates import Gate, GateRules, decode_gate, encode_gate, gate_of
+from duetime.model.gates import Gate, GateRules, MeterName, decode_gate, encode_gate, gate_of
 from duetime.model.task import LaneKey, LeasedTask
-from duetime.scheduler.limits import Governor, Rulebook
+from duetime.scheduler.limits import Governor, Reserved, Rulebook
 
 log = structlog.get_logger()
 #: How long a task waits that has no lane at its gate, or no place under a strict cap.
@@ -41,6 +41,8 @@ class _Row:
     key: LaneKey
     task: LeasedTask
     gate: Gate
+    #: What was reserved for it alone; of the lane of a gate, all is reserved together.
+    admitted: Reserved = ()
 
 
 @dataclass
@@ -85,27 +87,33 @@ class Gatekeeper:
             passed = frozenset(decode_gate(key.gate))
             for place, (_, task) in enumerate(rows):
                 gate = gate_of(rules, key.tenant, task.type, task.payload, task.options)
-                row = _Row(lane, place, key, task, gate)
-                if self._may_run(row, passed, now_ms):
-                    kept.append(row)
+                admitted = self._admit(key, gate, passed, now_ms)
+                if admitted is None:
+                    verdict.put_aside(_Row(lane, place, key, task, gate))
                 else:
-                    verdict.put_aside(row)
-        kept = await self._with_places(kept, verdict, now_ms)
+                    kept.append(_Row(lane, place, key, task, gate, admitted))
+        try:
+            kept = await self._with_places(kept, verdict, now_ms)
+        except BaseException:
+            for row in kept:
+                self._governor.withdraw(row.admitted, now_ms)
+            raise
         for row in kept:
-            self._governor.start(row.task.id, row.key, row.gate, now_ms)
+            self._governor.start(row.task.id, row.key, row.gate, now_ms, row.admitted)
         return verdict
 
-    def _may_run(self, row: _Row, passed: frozenset[tuple[str, str, str]], now_ms: int) -> bool:
-        if row.key.gate:
+    def _admit(self, key: LaneKey, gate: Gate, passed: frozenset[MeterName], now_ms: int) -> Reserved | None:
+        """What is reserved for a task that may run, beside what its lane has reserved; None: it may not."""
+        if key.gate:
             # Its lane's gate had room; if the limits have changed since it was parked, it may belong elsewhere.
-            return passed.issuperset(row.gate)
-        if not row.gate:
-            return True
-        lane = self._lanes.find(replace_gate(row.key, row.gate))
+            return () if passed.issuperset(gate) else None
+        if not gate:
+            return ()
+        lane = self._lanes.find(replace_gate(key, gate))
         if lane is not None and self._is_waiting(lane):
             # Others came before it.
-            return False
-        return self._governor.admit(row.key.tenant, row.gate, now_ms)
+            return None
+        return self._governor.admit(key.tenant, gate, now_ms)
 
     async def _with_places(self, rows: list[_Row], verdict: Verdict, now_ms: int) -> list[_Row]:
         """Those that have a place under every strict cap; mostly there is none."""
@@ -121,7 +129,7 @@ class Gatekeeper:
         for row in rows:
             if row.task.id in without:
                 verdict.put_aside(row, NO_PLACE_MS)
-                self._governor.withdraw(row.key, row.gate, now_ms)
+                self._governor.withdraw(row.admitted, now_ms)
         return [row for row in rows if row.task.id not in without]
 
     async def park(self, verdict: Verdict) -> list[uuid.UUID]:

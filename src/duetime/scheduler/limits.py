@@ -3,7 +3,8 @@
 A meter is one limit in force.  A lane has the meters of its tenant and queue,
 and, if it is the lane of a gate, those of the gate: then none of its rows is
 read while one of them is used up.  What a claim is about to take is reserved
-beforehand; what it brought is started, task by task, and the rest given back.
+beforehand; what it brought is started, task by task, and the reservation ends at
+the meters where it was made, whatever the limits are by then.
 
 Nothing here does I/O: time comes in as milliseconds of the database's clock.
 """
@@ -70,7 +71,7 @@ class Meter:
     #: Started and not ended, and what claims under way may bring.
     running: int = 0
     reserved: int = 0
-    #: Lanes that wait for an attempt to end.
+    #: Lanes that wait for an attempt or a reservation to end.
     waiting: set[int] = field(default_factory=set)
     #: How many nodes feed its tenant.  More than one draw their tokens from a common budget (`granted`), and take
     #: places under its cap; a cap that is too large for that is divided.
@@ -106,20 +107,20 @@ class Meter:
         """What it lacks of half a second's worth; it asks several times a second."""
         if self.limits.rate is None or not self.is_used:
             return 0.0
-        return max(0.0, min(self._most(), max(1.0, self.limits.rate * DRAW_SECONDS)) - self.tokens)
+        wanted = max(0.0, min(self._most(), max(1.0, self.limits.rate * DRAW_SECONDS)) - self.tokens)
+        # With a part of a token, from when nobody shared it, nothing can start.
+        return max(1.0, wanted) if self.tokens < 1.0 else wanted
 
     def took(self, count: int, now_ms: int) -> None:
         self.reserved += count
-        self.tokens -= count
+        if self.limits.rate is not None:
+            self.tokens -= count
 
     def gave_back(self, count: int, now_ms: int) -> None:
         """Reserved, and not started after all."""
         self.reserved -= count
-        self.tokens += count
-
-    def started(self) -> None:
-        self.reserved -= 1
-        self.running += 1
+        if self.limits.rate is not None:
+            self.tokens += count
 
     def ended(self) -> None:
         self.running -= 1
@@ -157,6 +158,10 @@ class Meter:
         else:
             self.tokens = 0.0
         self.at_ms = now_ms
+
+
+#: The meters at which something was reserved.
+Reserved = tuple[Meter | Throttle, ...]
 
 
 class Governor:
@@ -231,14 +236,27 @@ class Governor:
             most = min(most, meter.available(now_ms))
         return most
 
-    def take(self, key: LaneKey, count: int, now_ms: int) -> None:
-        for meter in self.meters(key, now_ms):
+    def take(self, key: LaneKey, count: int, now_ms: int) -> Reserved:
+        """Reserve for so many; it ends with `land`."""
+        meters = self.meters(key, now_ms)
+        for meter in meters:
             meter.took(count, now_ms)
+        return meters
 
-    def give_back(self, key: LaneKey, count: int, now_ms: int) -> None:
-        if count:
-            for meter in self.meters(key, now_ms):
-                meter.gave_back(count, now_ms)
+    def land(self, key: LaneKey, reserved: Reserved, count: int, started: int, now_ms: int) -> set[int]:
+        """So many of those reserved were started; returns the lanes that waited for what the others leave."""
+        _release(reserved, count, started, now_ms)
+        if started == count:
+            return set()
+        woken: set[int] = set()
+        for meter in reserved:
+            if isinstance(meter, Meter) and meter.waiting and meter.available(now_ms) > 0:
+                woken |= meter.waiting
+                meter.waiting.clear()
+        for scope, host, _ in decode_gate(key.gate):
+            if scope == "host":
+                woken |= self.host_changed(key.tenant, host)
+        return woken
 
     def wait_for(self, lane: int, key: LaneKey, now_ms: int) -> int | None:
         """When a lane without room may have some; None: it is told (`ended`)."""
@@ -247,11 +265,11 @@ class Governor:
             if meter.available(now_ms) > 0:
                 continue
             following = meter.next_ms(now_ms)
-            if following is not None:
-                until = None if until is None else max(until, following)
-                continue
-            until = None
-            if isinstance(meter, Meter):
+            if following is None:
+                until = None
+            elif until is not None:
+                until = max(until, following)
+            if isinstance(meter, Meter) and (following is None or meter.reserved):
                 meter.waiting.add(lane)
         for scope, host, _ in decode_gate(key.gate):
             if scope == "host":
@@ -281,34 +299,28 @@ class Governor:
 
     # Tasks
 
-    def admit(self, tenant: int, gate: Gate, now_ms: int) -> bool:
-        """Reserve a place at a gate for one task that was claimed from its home; False: there is none."""
-        meters = self._of_gate(tenant, gate, now_ms)
+    def admit(self, tenant: int, gate: Gate, now_ms: int) -> Reserved | None:
+        """Reserve a place at a gate for one task that was claimed from its home; None: there is none."""
+        if not self._has_room(tenant, gate):
+            return None
+        meters = tuple(self._of_gate(tenant, gate, now_ms))
         if any(meter.available(now_ms) < 1 for meter in meters):
-            return False
-        if len(meters) < len(gate) and not self._has_room(tenant):
-            return False
+            return None
         for meter in meters:
             meter.took(1, now_ms)
-        return True
+        return meters
 
-    def start(self, task: uuid.UUID, key: LaneKey, gate: Gate, now_ms: int) -> None:
-        """A task for which a place was reserved is given to its holder."""
-        meters = self._of_task(key, gate, now_ms)
-        if not meters:
-            return
-        for meter in self._running.pop(task, ()):
-            # An attempt before this one, whose end has not been heard of.
-            meter.ended()
-        for meter in meters:
-            meter.started()
-        self._running[task] = tuple(meters)
+    def start(self, task: uuid.UUID, key: LaneKey, gate: Gate, now_ms: int, admitted: Reserved = ()) -> None:
+        """A task is given to its holder; the place at the gate that was reserved for it alone is its own."""
+        _release(admitted, 1, 1, now_ms)
+        self.found(task, key, gate, now_ms)
 
     def found(self, task: uuid.UUID, key: LaneKey, gate: Gate, now_ms: int) -> None:
-        """A task runs that was not started here."""
-        if task in self._running:
-            return
+        """A task runs, and counts here from now on, and nowhere else."""
         meters = self._of_task(key, gate, now_ms)
+        for meter in self._running.pop(task, ()):
+            # An attempt before this one whose end has not been heard of, or limits that were others.
+            meter.ended()
         for meter in meters:
             meter.running += 1
         if meters:
@@ -337,11 +349,19 @@ class Governor:
             if meter.is_strict and meter.limits.max_running is not None
         ]
 
-    def withdraw(self, key: LaneKey, gate: Gate, now_ms: int) -> None:
+    def withdraw(self, admitted: Reserved, now_ms: int) -> None:
         """What was admitted at a gate is not started after all; its lane's reservation is the claim's."""
-        if not key.gate:
-            for meter in self._of_gate(key.tenant, gate, now_ms):
-                meter.gave_back(1, now_ms)
+        _release(admitted, 1, 0, now_ms)
+
+    def take_opened(self, now_ms: int) -> set[int]:
+        """Lanes that wait at meters which have room: whatever it was that nobody told them."""
+        opened: set[int] = set()
+        for meters in self._meters.values():
+            for meter in meters.values():
+                if meter.waiting and meter.available(now_ms) > 0:
+                    opened |= meter.waiting
+                    meter.waiting.clear()
+        return opened
 
     def forget_idle(self, now_ms: int) -> None:
         """Drop meters that a new one would equal."""
@@ -385,8 +405,10 @@ class Governor:
                 found.append(meter)
         return found
 
-    def _has_room(self, tenant: int) -> bool:
-        return len(self._meters.get(tenant, ())) < MAX_METERS_PER_TENANT
+    def _has_room(self, tenant: int, gate: Gate) -> bool:
+        """For the meters of a gate; those of lanes and of what runs are always made, and are few beside these."""
+        meters = self._meters.get(tenant, {})
+        return len(meters) < MAX_METERS_PER_TENANT or all(name[0] == "host" or name in meters for name in gate)
 
     def _meter(self, tenant: int, name: MeterName, now_ms: int) -> Meter | None:
         meters = self._meters.setdefault(tenant, {})
@@ -395,11 +417,18 @@ class Governor:
             limits = None if self._book is None else self._book.limits_of(tenant, name)
             if limits is None or limits.is_empty:
                 return None
-            if len(meters) >= MAX_METERS_PER_TENANT and name[0] not in ("tenant", "queue"):
-                return None
             meter = meters[name] = Meter(name, limits, 0.0, min(self.since_ms, now_ms))
             meter.nodes = self._nodes.get(tenant, 1)
         return meter
+
+
+def _release(reserved: Reserved, count: int, started: int, now_ms: int) -> None:
+    """End a reservation: what is started counts as running by now, the rest is given back."""
+    for meter in reserved:
+        if isinstance(meter, Meter):
+            meter.reserved -= started
+        if started < count:
+            meter.gave_back(count - started, now_ms)
 
 
 def _budget_of(tenant: int, meter: Meter) -> str:
