@@ -66,8 +66,10 @@ DELETE FROM limit_slot
                       AND claim.number = limit_slot.number);
 
 -- name: take_slots
--- Places under strict caps, for attempts that are about to be handed out.  A place is free if nobody has it, or if the
--- claim of who had it is gone.  Two that want the same place: the second finds it changed, and gets none.
+-- Places under strict caps, for attempts that are about to be handed out.  A place is free if nobody has it, if the
+-- claim of who had it is gone, or if who has it asks again: it was parked with it.  Of those that are free, so many are
+-- left as are taken above a cap that was lowered.
+-- Two that want the same place: the second finds it changed, and gets none.
 -- Gives: which of the asked (by ordinal) have got one.
 WITH asked AS MATERIALIZED (
     SELECT *, row_number() OVER (PARTITION BY tenant, name ORDER BY ordinal) AS turn
@@ -76,8 +78,26 @@ WITH asked AS MATERIALIZED (
 ),
 free AS MATERIALIZED (
     SELECT rule.tenant, rule.name, place.slot, taken.task AS seen_task, taken.number AS seen_number,
-           row_number() OVER (PARTITION BY rule.tenant, rule.name ORDER BY place.slot) AS turn
+           row_number() OVER (PARTITION BY rule.tenant, rule.name ORDER BY place.slot) AS turn,
+           count(*) OVER (PARTITION BY rule.tenant, rule.name) - above.count AS most
       FROM (SELECT DISTINCT tenant, name, cap FROM asked) AS rule
+     CROSS JOIN LATERAL (
+           SELECT count(*)
+             FROM limit_slot AS taken
+            WHERE taken.tenant = rule.tenant
+              AND taken.name = rule.name
+              AND taken.slot > rule.cap
+              AND EXISTS (SELECT
+                            FROM claim
+                           WHERE claim.lane = taken.lane
+                             AND claim.task = taken.task
+                             AND claim.number = taken.number)
+              AND NOT EXISTS (SELECT
+                                FROM asked
+                               WHERE asked.tenant = taken.tenant
+                                 AND asked.name = taken.name
+                                 AND asked.task = taken.task
+                                 AND asked.number = taken.number)) AS above
      CROSS JOIN LATERAL generate_series(1, rule.cap) AS place (slot)
       LEFT JOIN limit_slot AS taken
         ON taken.tenant = rule.tenant
@@ -88,6 +108,12 @@ free AS MATERIALIZED (
                         WHERE claim.lane = taken.lane
                           AND claim.task = taken.task
                           AND claim.number = taken.number)
+        OR EXISTS (SELECT
+                     FROM asked
+                    WHERE asked.tenant = taken.tenant
+                      AND asked.name = taken.name
+                      AND asked.task = taken.task
+                      AND asked.number = taken.number)
 ),
 matched AS MATERIALIZED (
     SELECT asked.*, free.slot, free.seen_task, free.seen_number
@@ -96,6 +122,7 @@ matched AS MATERIALIZED (
         ON free.tenant = asked.tenant
        AND free.name = asked.name
        AND free.turn = asked.turn
+       AND free.turn <= free.most
 ),
 changed AS (
     UPDATE limit_slot
