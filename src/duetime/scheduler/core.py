@@ -148,9 +148,10 @@ class Core:
             heapq.heappop(self._heap)
         return None
 
-    def is_waiting(self, lane: int) -> bool:
-        """Whether something is known to wait there."""
-        return lane in self._work
+    def planned(self, lane: int) -> LaneKey | None:
+        """What a lane is taken for in which something is known to wait."""
+        work = self._work.get(lane)
+        return None if work is None else work.key
 
     def known_lanes(self) -> int:
         return len(self._work)
