@@ -37,9 +37,12 @@ RETURNING wake;
 -- Index: claim_pkey (lane, task), then task_pkey.
 SELECT claim.lane, claim.task, task.type, task.payload, task.options
   FROM claim
-  JOIN task
-    ON task.lane = claim.lane
-   AND task.id = claim.task
+ CROSS JOIN LATERAL (  -- the LIMIT keeps the look-up by key, also in a plan made while the table was tiny
+       SELECT *
+         FROM task
+        WHERE task.lane = claim.lane
+          AND task.id = claim.task
+        LIMIT 1) AS task
  WHERE claim.lane = ANY (@lanes::int[]);
 
 -- name: read_ended
@@ -70,6 +73,7 @@ DELETE FROM limit_slot
 -- claim of who had it is gone, or if who has it asks again: it was parked with it.  Of those that are free, so many are
 -- left as are taken above a cap that was lowered.
 -- Two that want the same place: the second finds it changed, and gets none.
+-- Index: limit_slot_pkey (tenant, name, slot), claim_pkey (lane, task).
 -- Gives: which of the asked (by ordinal) have got one.
 WITH asked AS MATERIALIZED (
     SELECT *, row_number() OVER (PARTITION BY tenant, name ORDER BY ordinal) AS turn
@@ -99,15 +103,21 @@ free AS MATERIALIZED (
                                  AND asked.task = taken.task
                                  AND asked.number = taken.number)) AS above
      CROSS JOIN LATERAL generate_series(1, rule.cap) AS place (slot)
-      LEFT JOIN limit_slot AS taken
-        ON taken.tenant = rule.tenant
-       AND taken.name = rule.name
-       AND taken.slot = place.slot
-     WHERE NOT EXISTS (SELECT
-                         FROM claim
-                        WHERE claim.lane = taken.lane
-                          AND claim.task = taken.task
-                          AND claim.number = taken.number)
+      LEFT JOIN LATERAL (  -- the LIMITs keep the look-ups by key, also in a plan made while the tables were tiny
+           SELECT *
+             FROM limit_slot
+            WHERE limit_slot.tenant = rule.tenant
+              AND limit_slot.name = rule.name
+              AND limit_slot.slot = place.slot
+            LIMIT 1) AS taken ON true
+      LEFT JOIN LATERAL (
+           SELECT claim.task
+             FROM claim
+            WHERE claim.lane = taken.lane
+              AND claim.task = taken.task
+              AND claim.number = taken.number
+            LIMIT 1) AS holding ON true
+     WHERE holding.task IS NULL
         OR EXISTS (SELECT
                      FROM asked
                     WHERE asked.tenant = taken.tenant
