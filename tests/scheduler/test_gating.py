@@ -1,6 +1,7 @@
 """Limits on a real database: what is over one is parked once, at its gate, and nothing is lost or overtaken."""
 
 import asyncio
+import random
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
@@ -11,9 +12,13 @@ import pytest
 from duetime.admin.invariants import check_invariants
 from duetime.budgets.postgres import PostgresBudgets
 from duetime.database.pool import Database
+from duetime.errors import Unavailable
+from duetime.ids import SHARDS, make_id
 from duetime.lifecycle import lanes as lanes_module
+from duetime.lifecycle.park import Place, Running, read_ended, take_places
 from duetime.model.limits import Limits, TypeLimits
 from duetime.model.task import Kind, LeasedTask, Options, Outcome, Target, TaskState
+from duetime.scheduler import gating
 from duetime.scheduler.breakers import Breakers
 from duetime.scheduler.feed import Ask, Feeder
 from duetime.scheduler.rulebook import Book
@@ -322,3 +327,127 @@ async def test_without_a_lane_at_its_gate_a_task_waits_at_home(
     async with asyncio.timeout(10.0):
         while await parked(engine) != {second}:
             await lease(engine, feeder, wait=0.05)
+
+
+async def test_a_place_that_an_attempt_has_already_is_its_own_when_it_asks_again(engine: Engine) -> None:
+    await engine.submit(1)
+    [task] = await engine.claim()
+    place = Place(engine.tenant, "strict", 1, task)
+    assert await take_places(engine.database, [place]) == {0}
+
+    # Another cap had none for it: it was parked, and was claimed again with the same number.
+    assert await take_places(engine.database, [place]) == {0}
+
+
+async def test_a_lower_strict_cap_counts_those_who_have_the_places_above_it(engine: Engine) -> None:
+    await engine.submit(5)
+    tasks = await engine.claim()
+    three = [Place(engine.tenant, "strict", 3, task) for task in tasks[:3]]
+    assert await take_places(engine.database, three) == {0, 1, 2}
+    await engine.settle(tasks[:2])
+
+    assert await take_places(engine.database, [Place(engine.tenant, "strict", 1, tasks[3])]) == set()
+    both = [Place(engine.tenant, "strict", 2, task) for task in tasks[3:]]
+    assert await take_places(engine.database, both) == {0}
+
+
+async def test_a_shard_that_could_not_be_counted_is_counted_later(
+    engine: Engine, feeder: Feeder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await feeder.limit(Book(queues={(engine.tenant, "default"): Limits(max_running=3)}))
+    every = frozenset(range(SHARDS))
+    feeder.feed_only(frozenset())
+    feeder.feed_only(every)
+
+    async def away(database: Database, lanes: Sequence[int]) -> list[Running]:
+        raise Unavailable("not now")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(gating, "read_running", away)
+        with pytest.raises(Unavailable):
+            await feeder.look_at(every)
+    [task] = await engine.submit(1)
+
+    assert [each.id for each in await lease(engine, feeder)] == [task]
+
+
+async def test_limits_that_cannot_be_checked_keep_no_place(
+    engine: Engine, feeder: Feeder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await feeder.limit(keyed(engine, shop=Limits(max_running=1, strict=True)))
+    await engine.submit(1, options=Options(concurrency_key="shop"))
+
+    async def fails(database: Database, places: Sequence[Place]) -> set[int]:
+        raise RuntimeError("whatever it is")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(gating, "take_places", fails)
+        assert await lease(engine, feeder, wait=0.2) == []
+    await engine.lapse()
+
+    [task] = await lease(engine, feeder)
+    assert task.number == 2
+
+
+async def test_a_row_in_a_lane_that_was_given_to_another_queue_goes_to_its_own_queue(
+    engine: Engine, feeder: Feeder
+) -> None:
+    await feeder.limit(keyed(engine, shop=Limits(max_running=0)))
+    [task] = await engine.submit(1, options=Options(concurrency_key="shop"))
+    assert await lease(engine, feeder, wait=0.05) == []
+    await until_parked(engine, [task])
+    [row] = await engine.database.fetch("UPDATE lane SET queue = 'other' WHERE gate <> '' RETURNING id")
+    await engine.lanes.learn(row["id"])
+    holder = await engine.holders.register(engine.tenant, "other")
+    other = Ask(holder, engine.tenant, Kind.PULL, frozenset({"other"}), frozenset(), 10)
+    feeder.wake([make_id(1, 1, row["id"])])
+
+    await feeder.limit(keyed(engine, shop=Limits(max_running=1)))
+
+    assert await feeder.lease(other, 0.2) == []
+    assert [each.id for each in await lease(engine, feeder)] == [task]
+
+
+async def test_a_gate_too_long_for_a_lane_of_its_own_harms_nobody(engine: Engine, feeder: Feeder) -> None:
+    chance = random.Random(1)
+    words = ["".join(chr(chance.randrange(0x20000, 0x2A000)) for _ in range(255)) for _ in range(4)]
+    limit = TypeLimits(max_running=1, rate=1000, concurrency_key="a", rate_key="b")
+    await feeder.limit(
+        Book(
+            type_limits=lambda tenant, name: limit,
+            typed=frozenset({engine.tenant}),
+            key_limits=lambda tenant, key: Limits(max_running=1, rate=1000),
+            keyed=frozenset({engine.tenant}),
+        )
+    )
+    payload = msgspec.json.encode({"a": words[0], "b": words[1]})
+    options = Options(concurrency_key=words[2], rate_key=words[3])
+    tasks = await engine.submit(2, options=options, payload=payload)
+    [first] = await lease(engine, feeder)
+    assert first.id == tasks[0]
+    async with asyncio.timeout(5.0):
+        while not await engine.database.fetch(_IS_MOVED, tasks[1]):
+            await asyncio.sleep(0.01)
+
+    await engine.settle([first])
+    [second] = await lease(engine, feeder)
+    assert second.id == tasks[1]
+
+
+async def test_a_look_for_ends_does_not_end_what_was_started_meanwhile(engine: Engine, feeder: Feeder) -> None:
+    await feeder.limit(keyed(engine, shop=Limits(max_running=1)))
+    await engine.submit(1, options=Options(concurrency_key="shop"))
+    first = await lease(engine, feeder)
+    gates = feeder._gates
+
+    async def read_late(database: Database, tasks: Sequence[uuid.UUID]) -> list[uuid.UUID]:
+        await engine.settle(first, Outcome.RELEASED)
+        ended = await read_ended(database, tasks)
+        await lease(engine, feeder)
+        return ended
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gating, "read_ended", read_late)
+        await gates.notice_ended()
+
+    assert len(feeder._core.governor.running) == 1

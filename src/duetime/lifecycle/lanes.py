@@ -21,6 +21,8 @@ MAX_LANES_PER_TENANT = 1_000
 #: Lanes of gates beside them; a gate that is past needs none any more.
 MAX_GATES_PER_TENANT = 500
 _ASK_AGAIN_SECONDS = 1.0
+#: A longer one has no lane: with the rest of the key it may not fit into an entry of an index.
+_MAX_GATE_BYTES = 1_500
 
 _COLUMNS = "id, tenant, queue, class, kind, requires, gate, part"
 _READ_ALL = f"SELECT {_COLUMNS} FROM lane"
@@ -54,6 +56,8 @@ class Lanes:
         self._database = database
         self._by_key: dict[LaneKey, int] = {}
         self._by_id: dict[int, LaneKey] = {}
+        #: Per tenant, its lanes of gates: a lane that is one stays one.
+        self._gates: dict[int, set[int]] = {}
         self._no_gates_until: dict[int, float] = {}
         #: Tells the nodes that share the shards of a new lane, before anything is in it.
         self.announce: Callable[[int], Awaitable[None]] | None = None
@@ -84,7 +88,9 @@ class Lanes:
         lane = self._by_key.get(key)
         if lane is not None:
             return lane
-        if sum(1 for known in self._by_key if known.tenant == key.tenant and known.gate) < MAX_GATES_PER_TENANT:
+        if len(key.gate.encode()) > _MAX_GATE_BYTES:
+            return None
+        if len(self._gates.get(key.tenant, ())) < MAX_GATES_PER_TENANT:
             return await self._make(key)
         if time.monotonic() < self._no_gates_until.get(key.tenant, 0.0):
             return None
@@ -148,8 +154,10 @@ class Lanes:
                 row["part"],
             )
             before = self._by_id.get(row["id"])
-            if before is not None and before != key:
-                self._by_key.pop(before, None)
+            if before is not None and before != key and self._by_key.get(before) == row["id"]:
+                del self._by_key[before]
+            if key.gate:
+                self._gates.setdefault(key.tenant, set()).add(row["id"])
             self._by_key[key] = row["id"]
             self._by_id[row["id"]] = key
 

@@ -132,9 +132,10 @@ class Onward:
             now_ms = self._database.clock.now_ms()
             await self._partitions.ensure(now_ms + wait + margin for wait in waits for margin in (0, _MARGIN_MS))
         rows = await self._database.run(SQL["move_onward"], now=self._now, **vars(columns))
-        self._wake(row["wake"] for row in rows if row["wake"] is not None)
         ended = {(row["task"], row["number"]) for row in rows if row["wake"] is None}
+        # First the ends: who counts what runs is not to take the next attempt's start for this one's.
         self.ended([task for task, _ in ended])
+        self._wake(row["wake"] for row in rows if row["wake"] is not None)
         return ended
 
 

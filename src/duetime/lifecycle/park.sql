@@ -37,9 +37,12 @@ RETURNING wake;
 -- Index: claim_pkey (lane, task), then task_pkey.
 SELECT claim.lane, claim.task, task.type, task.payload, task.options
   FROM claim
-  JOIN task
-    ON task.lane = claim.lane
-   AND task.id = claim.task
+ CROSS JOIN LATERAL (  -- the LIMIT keeps the look-up by key, also in a plan made while the table was tiny
+       SELECT *
+         FROM task
+        WHERE task.lane = claim.lane
+          AND task.id = claim.task
+        LIMIT 1) AS task
  WHERE claim.lane = ANY (@lanes::int[]);
 
 -- name: read_ended
@@ -66,8 +69,11 @@ DELETE FROM limit_slot
                       AND claim.number = limit_slot.number);
 
 -- name: take_slots
--- Places under strict caps, for attempts that are about to be handed out.  A place is free if nobody has it, or if the
--- claim of who had it is gone.  Two that want the same place: the second finds it changed, and gets none.
+-- Places under strict caps, for attempts that are about to be handed out.  A place is free if nobody has it, if the
+-- claim of who had it is gone, or if who has it asks again: it was parked with it.  Of those that are free, so many are
+-- left as are taken above a cap that was lowered.
+-- Two that want the same place: the second finds it changed, and gets none.
+-- Index: limit_slot_pkey (tenant, name, slot), claim_pkey (lane, task).
 -- Gives: which of the asked (by ordinal) have got one.
 WITH asked AS MATERIALIZED (
     SELECT *, row_number() OVER (PARTITION BY tenant, name ORDER BY ordinal) AS turn
@@ -76,18 +82,48 @@ WITH asked AS MATERIALIZED (
 ),
 free AS MATERIALIZED (
     SELECT rule.tenant, rule.name, place.slot, taken.task AS seen_task, taken.number AS seen_number,
-           row_number() OVER (PARTITION BY rule.tenant, rule.name ORDER BY place.slot) AS turn
+           row_number() OVER (PARTITION BY rule.tenant, rule.name ORDER BY place.slot) AS turn,
+           count(*) OVER (PARTITION BY rule.tenant, rule.name) - above.count AS most
       FROM (SELECT DISTINCT tenant, name, cap FROM asked) AS rule
+     CROSS JOIN LATERAL (
+           SELECT count(*)
+             FROM limit_slot AS taken
+            WHERE taken.tenant = rule.tenant
+              AND taken.name = rule.name
+              AND taken.slot > rule.cap
+              AND EXISTS (SELECT
+                            FROM claim
+                           WHERE claim.lane = taken.lane
+                             AND claim.task = taken.task
+                             AND claim.number = taken.number)
+              AND NOT EXISTS (SELECT
+                                FROM asked
+                               WHERE asked.tenant = taken.tenant
+                                 AND asked.name = taken.name
+                                 AND asked.task = taken.task
+                                 AND asked.number = taken.number)) AS above
      CROSS JOIN LATERAL generate_series(1, rule.cap) AS place (slot)
-      LEFT JOIN limit_slot AS taken
-        ON taken.tenant = rule.tenant
-       AND taken.name = rule.name
-       AND taken.slot = place.slot
-     WHERE NOT EXISTS (SELECT
-                         FROM claim
-                        WHERE claim.lane = taken.lane
-                          AND claim.task = taken.task
-                          AND claim.number = taken.number)
+      LEFT JOIN LATERAL (  -- the LIMITs keep the look-ups by key, also in a plan made while the tables were tiny
+           SELECT *
+             FROM limit_slot
+            WHERE limit_slot.tenant = rule.tenant
+              AND limit_slot.name = rule.name
+              AND limit_slot.slot = place.slot
+            LIMIT 1) AS taken ON true
+      LEFT JOIN LATERAL (
+           SELECT claim.task
+             FROM claim
+            WHERE claim.lane = taken.lane
+              AND claim.task = taken.task
+              AND claim.number = taken.number
+            LIMIT 1) AS holding ON true
+     WHERE holding.task IS NULL
+        OR EXISTS (SELECT
+                     FROM asked
+                    WHERE asked.tenant = taken.tenant
+                      AND asked.name = taken.name
+                      AND asked.task = taken.task
+                      AND asked.number = taken.number)
 ),
 matched AS MATERIALIZED (
     SELECT asked.*, free.slot, free.seen_task, free.seen_number
@@ -96,6 +132,7 @@ matched AS MATERIALIZED (
         ON free.tenant = asked.tenant
        AND free.name = asked.name
        AND free.turn = asked.turn
+       AND free.turn <= free.most
 ),
 changed AS (
     UPDATE limit_slot

@@ -148,9 +148,10 @@ class Core:
             heapq.heappop(self._heap)
         return None
 
-    def is_waiting(self, lane: int) -> bool:
-        """Whether something is known to wait there."""
-        return lane in self._work
+    def planned(self, lane: int) -> LaneKey | None:
+        """What a lane is taken for in which something is known to wait."""
+        work = self._work.get(lane)
+        return None if work is None else work.key
 
     def known_lanes(self) -> int:
         return len(self._work)
@@ -382,7 +383,9 @@ class Core:
         places = [
             place
             for place in self._due
-            if (place in tenants or place[0] in everywhere) and place[1] not in self._suspended
+            if (place in tenants or place[0] in everywhere)
+            and place[1] not in self._suspended
+            and self._may_be_open(place, now_ms)
         ]
         markets: dict[tuple[Kind, int | None], list[Competitor]] = {}
         count = 0
@@ -396,6 +399,13 @@ class Core:
                 if count >= MAX_LANES_PER_CLAIM:
                     break
         return markets
+
+    def _may_be_open(self, place: tuple[Kind, int], now_ms: int) -> bool:
+        """Whether a lane there is not known to be closed: thousands of tenants may wait for their limits."""
+        opens_ms = min([work.closed_until_ms for work in self._due[place].values()])
+        if opens_ms > now_ms:
+            self._opens_ms = min(self._opens_ms, opens_ms)
+        return opens_ms <= now_ms
 
     def _competitors(self, place: tuple[Kind, int], numbers: list[int], now_ms: int) -> list[Competitor]:
         """The lanes of one tenant that can be served now."""

@@ -59,7 +59,7 @@ class Feeder:
         self._lanes = lanes
         self._onward = onward
         self._core = Core()
-        self._gates = Gatekeeper(database, lanes, self._core.governor, self._core.is_waiting)
+        self._gates = Gatekeeper(database, lanes, self._core.governor, self._core.planned)
         self._looker = Looker(database, self._own_lanes, self.wake)
         self._waiting: dict[int, asyncio.Future[list[LeasedTask]]] = {}
         self._overdue: set[int] = set()
@@ -387,9 +387,11 @@ class Feeder:
         try:
             return await self._gates.judge(claims)
         except Unavailable as error:
-            # Whether they may run cannot be told: nobody gets them, and two beats release them.
             log.warning("limits could not be checked", error=str(error))
-            return Verdict({lane: set(range(len(rows))) for lane, rows in claims.taken.items()})
+        except Exception:
+            log.exception("limits could not be checked")
+        # Whether they may run cannot be told: nobody gets them, and two beats release them.
+        return Verdict({lane: set(range(len(rows))) for lane, rows in claims.taken.items()})
 
     async def _park(self, verdict: Verdict) -> None:
         try:
@@ -441,7 +443,14 @@ class Feeder:
         self._recent_asks()
         governor = self._core.governor
         governor.forget_idle(self._database.clock.now_ms())
-        if governor.running and (opened := await self._gates.notice_ended()):
+        if governor.uncounted:
+            # The database was away when they came here.
+            await self._lanes.load()
+            await self._count(governor.uncounted)
+            self._changed.set()
+        opened = await self._gates.notice_ended()
+        opened |= governor.take_opened(self._database.clock.now_ms())
+        if opened:
             self._core.open_lanes(opened)
             self._changed.set()
         return NOTICE_EVERY

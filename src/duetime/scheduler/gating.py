@@ -58,12 +58,14 @@ class Verdict:
 
 
 class Gatekeeper:
-    def __init__(self, database: Database, lanes: Lanes, governor: Governor, is_waiting: Callable[[int], bool]) -> None:
+    def __init__(
+        self, database: Database, lanes: Lanes, governor: Governor, planned: Callable[[int], LaneKey | None]
+    ) -> None:
         self._database = database
         self._lanes = lanes
         self._governor = governor
-        #: Whether something is known to wait in a lane.
-        self._is_waiting = is_waiting
+        #: What a lane in which something is known to wait is taken for.
+        self._planned = planned
         self._rules: Rules | None = None
         self._turns_ms: dict[int, int] = {}
 
@@ -81,15 +83,18 @@ class Gatekeeper:
             return verdict
         kept: list[_Row] = []
         for lane, rows in claims.taken.items():
-            key = self._lanes.key_of(lane)
+            key = self._planned(lane)
             if key is None or not (key.gate or self._governor.is_limited(key.tenant)):
                 continue
             passed = frozenset(decode_gate(key.gate))
             for place, (_, task) in enumerate(rows):
                 gate = gate_of(rules, key.tenant, task.type, task.payload, task.options)
-                admitted = self._admit(key, gate, passed, now_ms)
+                home = key if task.lane == lane else self._lanes.key_of(task.lane) or replace_gate(key, ())
+                # The lane of a gate may have been another queue's when the claim was planned, or when it was parked.
+                is_alike = home is key or msgspec.structs.replace(home, gate=key.gate) == key
+                admitted = self._admit(key, gate, passed, now_ms) if is_alike else None
                 if admitted is None:
-                    verdict.put_aside(_Row(lane, place, key, task, gate))
+                    verdict.put_aside(_Row(lane, place, home, task, gate))
                 else:
                     kept.append(_Row(lane, place, key, task, gate, admitted))
         try:
@@ -110,7 +115,7 @@ class Gatekeeper:
         if not gate:
             return ()
         lane = self._lanes.find(replace_gate(key, gate))
-        if lane is not None and self._is_waiting(lane):
+        if lane is not None and self._planned(lane) is not None:
             # Others came before it.
             return None
         return self._governor.admit(key.tenant, gate, now_ms)
@@ -177,8 +182,12 @@ class Gatekeeper:
 
     async def notice_ended(self) -> set[int]:
         """Ends of which nobody here was told; returns the lanes that waited for them."""
-        tasks = list(self._governor.running)
-        return self._governor.ended(await read_ended(self._database, tasks)) if tasks else set()
+        before = dict(self._governor.running)
+        if not before:
+            return set()
+        ended = await read_ended(self._database, list(before))
+        # What was started again meanwhile runs.
+        return self._governor.ended([task for task in ended if self._governor.running.get(task) is before[task]])
 
 
 def replace_gate(key: LaneKey, gate: Gate) -> LaneKey:

@@ -1,6 +1,7 @@
 """How room is divided: between tenants by weight, within a tenant by class and by age, within what limits allow."""
 
 import heapq
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -88,7 +89,7 @@ def deal_by_turns(
 ) -> Slots:
     """Little room: row by row to who has had least, because rounding would make weights and classes meaningless."""
     left = dict(rooms)
-    choices = {number: sum(number in lane.asks for lane in lanes) for number in left}
+    choices = Counter(number for lane in lanes for number in lane.asks)
     of_tenant: dict[int, list[tuple[float, int, Competitor]]] = {}
     for place, lane in enumerate(lanes):
         if lane.most > 0:
