@@ -27,7 +27,7 @@ from duetime.admin.breakers import ForcedBreakers
 from duetime.admin.changes import read_changes
 from duetime.admin.keys import Keys
 from duetime.admin.limits import LimitRules
-from duetime.admin.rules import TenantRules
+from duetime.admin.rules import Rules, TenantRules
 from duetime.admin.tenants import read_signing_secret
 from duetime.admin.types import Types
 from duetime.api.app import App
@@ -192,7 +192,8 @@ class Node:
         )
         self._secrets: dict[int, bytes] = {}
         #: What the limits in force were made of.
-        self._limited: tuple[int, int, int] = (0, -1, -1)
+        self._limited_by: Rules | None = None
+        self._limited: tuple[int, int] = (-1, -1)
         self._is_stopping = False
         self._server = _Server(
             uvicorn.Config(
@@ -352,10 +353,10 @@ class Node:
             self.shared.share(rules.spread)
         await self.types.refresh(changes["types"])
         await self.limits.refresh(changes["limits"])
-        limited = (id(rules), self.types.change, self.limits.change)
-        if limited != self._limited:
+        changes_seen = (self.types.change, self.limits.change)
+        if rules is not self._limited_by or changes_seen != self._limited:
             await self.feeder.limit(put_together(rules.limits, self.limits, self.types, self.breakers))
-            self._limited = limited
+            self._limited_by, self._limited = rules, changes_seen
         await self.forced_breakers.refresh(changes["breakers"])
         return _RULES_EVERY
 

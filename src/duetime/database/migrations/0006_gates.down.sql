@@ -1,3 +1,12 @@
+-- Lanes that differ only in their part could not be told apart, and tasks' ids name them.
+DO $$
+BEGIN
+    IF EXISTS (SELECT FROM lane WHERE part > 0) THEN
+        RAISE EXCEPTION 'tenants are spread over several shards, which the schema before this cannot say'
+              USING HINT = 'Restore a backup from before they were.';
+    END IF;
+END
+$$;
 CREATE SEQUENCE task_type_change;
 DROP TABLE rule_change;
 DROP TABLE limit_slot;
