@@ -11,6 +11,12 @@ from duetime.database.pool import Database
 from services import Server
 
 pytest_plugins = ["nodes"]
+#: These go first, so that no process is left with one of them when the others are done.
+LONG_FILES = frozenset({"test_schemathesis.py", "test_twenty_thousand.py", "test_simulation.py", "test_worker.py"})
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.name not in LONG_FILES)
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ import pytest
 
 from api.client import Api
 
-EXAMPLES = 12
+EXAMPLES = 6
 
 
 @pytest.mark.asyncio(loop_scope="module")

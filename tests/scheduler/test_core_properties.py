@@ -20,8 +20,8 @@ from duetime.scheduler.core import MAX_ROWS_PER_CLAIM, Core
 from duetime.scheduler.plan import Ask, Plan
 from duetime.scheduler.shares import CLASS_SHARES
 
-QUICK = settings(max_examples=40, deadline=None)
-LONG = settings(max_examples=25, deadline=None)
+QUICK = settings(max_examples=25, deadline=None)
+LONG = settings(max_examples=15, deadline=None)
 CLASSES = st.sampled_from(PriorityClass)
 
 
