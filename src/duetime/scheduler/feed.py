@@ -195,7 +195,10 @@ class Feeder:
         """These are the limits from now on."""
         self._gates.rule(rules)
         if self._feeding is not None:
-            await self._gates.recount(self._shards)
+            own = frozenset(range(SHARDS)) if self._shards is None else self._shards
+            # A limit that is new knows nothing of what runs: until that is counted, nothing limited starts.
+            self._core.governor.uncounted |= own
+            await self._count(own)
         self._core.open_lanes()
         self._changed.set()
 
@@ -413,6 +416,7 @@ class Feeder:
                 unwanted += live
             else:
                 answer.set_result(live)
+        self._gates.not_begun([*late, *unwanted])
         try:
             if late:
                 ended = Ended(Outcome.EXPIRED)

@@ -6,7 +6,7 @@ of the gate, and read again when the gate has room for it.
 """
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -19,6 +19,7 @@ from duetime.lifecycle.claim import Claims
 from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.park import Parked, Place, park, read_ended, read_running, take_places
 from duetime.model.gates import Gate, GateRules, MeterName, decode_gate, encode_gate, gate_of
+from duetime.model.origin import host_of
 from duetime.model.task import LaneKey, LeasedTask
 from duetime.scheduler.limits import Governor, Reserved, Rulebook
 
@@ -161,6 +162,14 @@ class Gatekeeper:
         turn_ms = max(now_ms + NO_LANE_MS, self._turns_ms.get(tenant, 0) + TURN_MS)
         self._turns_ms[tenant] = turn_ms
         return turn_ms - now_ms
+
+    def not_begun(self, tasks: Sequence[LeasedTask]) -> None:
+        """These were claimed and are for nobody: no target is called."""
+        now_ms = self._database.clock.now_ms()
+        for task in tasks:
+            key = self._lanes.key_of(task.lane)
+            if key is not None and task.options is not None and task.options.target is not None:
+                self._governor.not_called(key.tenant, host_of(task.options.target.url), now_ms)
 
     # What runs
 

@@ -276,6 +276,12 @@ class Governor:
                 self._at_hosts.setdefault((key.tenant, host), set()).add(lane)
         return until
 
+    def not_called(self, tenant: int, host: str, now_ms: int) -> None:
+        """A call that the target's breaker let through is not made after all."""
+        throttle = None if self.throttle_of is None else self.throttle_of(tenant, host)
+        if throttle is not None:
+            throttle.gave_back(1, now_ms)
+
     def host_changed(self, tenant: int, host: str) -> set[int]:
         """A target may be called more, or less; returns the lanes that waited for it."""
         return self._at_hosts.pop((tenant, host), set())
