@@ -14,7 +14,8 @@ from duetime.model.limits import Limits, TypeLimits
 from duetime.model.task import Kind, LaneKey, Options, PriorityClass, Target
 from duetime.scheduler import limits as limits_module
 from duetime.scheduler.core import Core
-from duetime.scheduler.limits import Governor, Meter
+from duetime.scheduler.limits import Governor
+from duetime.scheduler.meter import Meter
 from duetime.scheduler.plan import Ask, Plan
 from duetime.scheduler.rulebook import Book
 

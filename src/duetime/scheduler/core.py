@@ -18,7 +18,8 @@ from types import MappingProxyType
 from duetime.ids import EARLIEST, SHARDS, due_ms_of
 from duetime.model.task import Kind, LaneKey
 from duetime.scheduler.accounts import Accounts
-from duetime.scheduler.limits import UNLIMITED, Governor, Reserved
+from duetime.scheduler.limits import Governor, Reserved
+from duetime.scheduler.meter import UNLIMITED
 from duetime.scheduler.plan import Ask, LaneStatus, Order, Plan
 from duetime.scheduler.shares import Competitor, deal, deal_by_turns, deal_by_weight, share_of
 

@@ -30,8 +30,8 @@ from duetime.model.task import LaneKey, LeasedTask, Outcome, Waiting
 from duetime.scheduler.breakers import Breakers
 from duetime.scheduler.core import Core
 from duetime.scheduler.gating import Gatekeeper, Rules, Verdict
-from duetime.scheduler.limits import DRAW_EVERY_MS
 from duetime.scheduler.looking import Looker
+from duetime.scheduler.meter import DRAW_EVERY_MS
 from duetime.scheduler.plan import Ask, LaneStatus, Plan
 from duetime.service import Loop
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from duetime.model.task import Kind, LaneKey
-from duetime.scheduler.limits import Limitation
+from duetime.scheduler.meter import Limitation
 
 
 @dataclass(frozen=True)

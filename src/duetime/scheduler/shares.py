@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from duetime.model.task import PriorityClass
-from duetime.scheduler.limits import UNLIMITED
 
 #: Shares of a tenant's room between its classes.
 CLASS_SHARES = {
@@ -131,6 +130,3 @@ def deal(wanted: int, numbers: Sequence[int], left: dict[int, int]) -> list[tupl
             wanted -= rows
             slots.append((number, rows))
     return slots
-
-
-__all__ = ["CLASS_SHARES", "UNLIMITED", "Competitor", "deal", "deal_by_turns", "deal_by_weight", "share_of"]
