@@ -21,7 +21,7 @@ up: $(VENV)/.installed ## Run duetime with its own PostgreSQL (PORT=8080 DATA=.d
 	@exec $(BIN)/duetime up --port "$(PORT)" --data "$(DATA)"
 
 test: check packages ## Check the code, then run the tests (TESTS=tests/api for some)
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(TESTS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(TESTS)
 
 check: $(VENV)/.installed-dev ## Lint, format, types, layers
 	$(BIN)/ruff check .

@@ -12,7 +12,13 @@ from services import Server
 
 pytest_plugins = ["nodes"]
 #: These go first, so that no process is left with one of them when the others are done.
-LONG_FILES = frozenset({"test_schemathesis.py", "test_twenty_thousand.py", "test_simulation.py", "test_worker.py"})
+LONG_FILES = frozenset(
+    f"test_{name}.py"
+    for name in (
+        *("schemathesis", "twenty_thousand", "simulation", "worker", "shutdown", "processes", "plans", "commands"),
+        *("hot_statements", "core_properties", "database_away", "examples"),
+    )
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
