@@ -16,7 +16,7 @@ from duetime.sdk.errors import (
     ServerUnreachable,
     Unauthorized,
 )
-from duetime.sdk.shapes import RetryPolicy, Submission, Target, seconds_of
+from duetime.sdk.shapes import BatchItem, BatchResult, Problem, RetryPolicy, Submission, Target, seconds_of
 from duetime.sdk.wire import Answer, Tries
 
 
@@ -253,3 +253,14 @@ def test_durations_are_seconds_or_words(given: float | str, seconds: float) -> N
 def test_a_wrong_duration_is_said(given: str) -> None:
     with pytest.raises(ValueError, match="is not a duration"):
         seconds_of(given)
+
+
+def test_what_a_rate_limit_refuses_of_a_batch_is_not_sent_again() -> None:
+    codes = ["quota_exceeded", "rate_limited", "too_many_waiting"]
+    items = [BatchItem(error=Problem(status=429, code=code, retry_after=5.0)) for code in codes]
+
+    later = wire.refused_for_now(BatchResult([BatchItem(id="a"), *items]))
+
+    assert later is not None
+    assert (later[0], later[1].code) == ([1, 3], "quota_exceeded")
+    assert wire.refused_for_now(BatchResult([items[1]])) is None

@@ -23,11 +23,12 @@ from duetime.errors import UsageError
 from duetime.sdk.client import Client
 from duetime.sdk.errors import SdkError
 from duetime.sdk.shapes import BatchItem, BatchResult
-from duetime.sdk.wire import MAX_BATCH, MAX_BATCH_BYTES, Call
+from duetime.sdk.wire import MAX_BATCH, MAX_BATCH_BYTES, Call, is_for_now
 
 #: Once the server has answered, a restart of it does not end a long import.
 _RETRY_SECONDS = 60.0
 _SHOWN_REFUSALS = 20
+_CHOICES = ({"delay", "run_at"}, {"unique", "debounce"})
 
 _decode_batch = msgspec.json.Decoder(BatchResult).decode
 _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -192,9 +193,9 @@ def _item(number: int, body: bytes, defaults: dict[str, object]) -> Item:
         return Item(number, b"", f"it has {len(body):,} bytes, which is too large for a task")
     if not defaults:
         return Item(number, body)
-    # The two are one choice: a time of its own outweighs either.
-    times = {"delay", "run_at"} if given.keys() & {"delay", "run_at"} else set()
-    filled = {name: value for name, value in defaults.items() if name not in times}
+    # Each pair is one choice: one of its own outweighs either.
+    chosen = {name for pair in _CHOICES if given.keys() & pair for name in pair}
+    filled = {name: value for name, value in defaults.items() if name not in chosen}
     return Item(number, msgspec.json.encode(filled | given))
 
 
@@ -213,7 +214,7 @@ def _batches(items: Iterator[Item]) -> Iterator[list[Item]]:
 
 
 def _send_until_judged(client: Client, items: list[Item]) -> tuple[list[BatchItem], list[msgspec.Raw]]:
-    """The result of each; what a quota refuses is sent again, as long as some of it is accepted."""
+    """The result of each; what a quota refuses is sent again when there is room, until all of it was accepted."""
     results, raw = [BatchItem()] * len(items), [msgspec.Raw()] * len(items)
     pending = list(range(len(items)))
     while pending:
@@ -223,8 +224,7 @@ def _send_until_judged(client: Client, items: list[Item]) -> tuple[list[BatchIte
             pending, _decode_batch(answer).results, _decode_raw_batch(answer).results, strict=True
         ):
             results[place], raw[place] = result, text
-        refused = [(place, error) for place in pending if (error := results[place].error) and error.status == 429]
-        pending = [place for place, _ in refused]
-        if refused:
-            time.sleep(refused[0][1].retry_after or 1.0)
+        pending = [place for place in pending if is_for_now(results[place])]
+        if pending and (error := results[pending[0]].error) is not None:
+            time.sleep(error.retry_after or 1.0)
     return results, raw

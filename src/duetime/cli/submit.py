@@ -9,6 +9,7 @@ import msgspec
 from duetime.cli import arguments as words
 from duetime.cli.batches import submit_file
 from duetime.cli.connect import Refused, add_connection_options, add_json_option, fetch, talk
+from duetime.cli.flow_options import add_flow_options, read_flow
 from duetime.cli.output import paint_state, print_line, print_raw, printable, whole_time
 from duetime.cli.show import print_task
 from duetime.errors import UsageError
@@ -30,6 +31,7 @@ examples:
   duetime submit email.send '{"to": "ada@example.com"}' --delay 5m
   duetime submit report --target https://example.com/hook --header 'X-Team: blue' --run-at '2030-01-31 09:00'
   duetime submit resize - --wait 30s < photo.json
+  duetime submit sync '{"account": 7}' --unique-key account-7
   duetime submit --file tasks.ndjson --queue nightly
 
 A file holds tasks as the API takes them: one JSON object a line, or one JSON array ("-" reads standard input).
@@ -82,6 +84,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     how.add_argument("--concurrency-key", metavar="KEY", help="tasks of the same key share the limit set for it")
     how.add_argument("--rate-key", metavar="KEY", help="tasks of the same key share the rate set for it")
     how.add_argument("--label", type=words.pair, action="append", metavar="NAME=VALUE", help="may be repeated")
+    add_flow_options(parser)
     parser.add_argument("--wait", type=words.duration, metavar="TIME", help="wait so long for the task to be over")
     add_json_option(parser, "the task as the server's JSON; for a file one line for each task")
     add_connection_options(parser)
@@ -134,6 +137,7 @@ def _fields(arguments: argparse.Namespace) -> dict[str, object]:
         fields["target"] = _given(target)
     if retry := _given({name: getattr(arguments, name) for name in _RETRY_OPTIONS}):
         fields["retry"] = retry
+    fields |= read_flow(arguments)
     return _given(fields)
 
 
@@ -149,7 +153,8 @@ def _submit(client: Client, call: Call[bytes], arguments: argparse.Namespace) ->
             print_raw(answer)
         else:
             due = "" if task.state == "ready" else f", due {whole_time(task.next_run_at or task.run_at)}"
-            print_line(f"{task.id}  {printable(task.type)}  {paint_state(task.state)}{due}")
+            replaced = "" if task.replaces is None else f", replaces {task.replaces}"
+            print_line(f"{task.id}  {printable(task.type)}  {paint_state(task.state)}{due}{replaced}")
         return 0
     answer, task = _wait(client, task, arguments.wait)
     if arguments.json:

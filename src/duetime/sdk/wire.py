@@ -27,7 +27,17 @@ from duetime.sdk.errors import (
     ServerUnavailable,
     Unauthorized,
 )
-from duetime.sdk.shapes import BatchResult, BulkResult, DeadPage, Explanation, Page, Problem, Submission, Task
+from duetime.sdk.shapes import (
+    BatchItem,
+    BatchResult,
+    BulkResult,
+    DeadPage,
+    Explanation,
+    Page,
+    Problem,
+    Submission,
+    Task,
+)
 from duetime.sdk.uuid7 import make_uuid7
 
 T = TypeVar("T")
@@ -275,9 +285,14 @@ def submit_many(
         yield Call("POST", "/v1/tasks/batch" + query, _read_batch, b"[" + b",".join(parts) + b"]")
 
 
+def is_for_now(item: BatchItem) -> bool:
+    """Whether it was refused and is worth sending again: a rate limit is the caller's to decide on."""
+    return item.error is not None and item.error.status == 429 and item.error.code != RATE_LIMITED
+
+
 def refused_for_now(result: BatchResult) -> tuple[list[int], ServerUnavailable] | None:
     """The places of items that may be accepted later, and when; None: there are none."""
-    places = [place for place, item in enumerate(result.results) if item.error is not None and item.error.status == 429]
+    places = [place for place, item in enumerate(result.results) if is_for_now(item)]
     if not places:
         return None
     problem = result.results[places[0]].error or Problem()
