@@ -7,6 +7,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from duetime.sdk.admin_shapes import Limits as Limits
+    from duetime.sdk.admin_shapes import RateLimit as RateLimit
+    from duetime.sdk.admin_shapes import Throttle as Throttle
+    from duetime.sdk.admin_shapes import TypeDebounce as TypeDebounce
+    from duetime.sdk.admin_shapes import TypeDefaults as TypeDefaults
+    from duetime.sdk.admin_shapes import TypeLimits as TypeLimits
     from duetime.sdk.async_client import AsyncClient as AsyncClient
     from duetime.sdk.client import Client as Client
     from duetime.sdk.context import Context as Context
@@ -32,7 +38,9 @@ _HOMES = {
     "Client": "client",
     "Context": "context",
     "Debounce": "shapes",
+    "Limits": "admin_shapes",
     "Permanent": "errors",
+    "RateLimit": "admin_shapes",
     "Retry": "errors",
     "RetryPolicy": "shapes",
     "Schedule": "schedule_shapes",
@@ -42,6 +50,10 @@ _HOMES = {
     "Target": "shapes",
     "Task": "shapes",
     "TaskCancelled": "errors",
+    "Throttle": "admin_shapes",
+    "TypeDebounce": "admin_shapes",
+    "TypeDefaults": "admin_shapes",
+    "TypeLimits": "admin_shapes",
     "Unique": "shapes",
     "Worker": "worker",
     "once": "once",

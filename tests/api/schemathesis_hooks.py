@@ -106,6 +106,7 @@ def before_load_schema(context: schemathesis.HookContext, raw_schema: dict[str, 
     schemas["RetryRequest"]["properties"].pop("max_backoff")
     # A JSON Schema is more than a JSON schema can say, and a registered type would refuse what other calls submit.
     raw_schema["paths"].pop("/v1/types/{name}")
+    raw_schema["paths"].pop("/v1/types/{name}/preview")
     # A burst goes with a rate, strict with a cap.
     for name in ("Limits", "KeyLimitRequest"):
         for field in ("burst", "strict"):

@@ -117,6 +117,7 @@ CALLS: list[tuple[str, str, Any, set[str]]] = [
     ("GET", "/v1/queues", None, set(ROLES)),
     ("PUT", "/v1/limits/k", {"rate": 5}, {"operator", "admin"}),
     ("GET", "/v1/limits", None, set(ROLES)),
+    ("POST", "/v1/types/t/preview", {"schema": True}, {"operator", "admin"}),
     ("GET", "/v1/breakers", None, set(ROLES)),
     ("PUT", "/v1/breakers/a.example:443", {"state": "auto"}, {"operator", "admin"}),
     ("GET", "/v1/signing-secret", None, {"operator", "admin"}),

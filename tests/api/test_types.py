@@ -92,6 +92,36 @@ async def test_a_change_says_how_many_waiting_tasks_do_not_match(api: Api) -> No
     assert len((await api.get("/v1/tasks?type=email.send")).json["items"]) == 5
 
 
+async def test_a_preview_names_waiting_tasks_that_would_not_match_and_stores_nothing(api: Api) -> None:
+    tasks = [
+        await api.submit(type="email.send", payload={"to": "ada@example.com" if number < 1 else number}, delay="1h")
+        for number in range(13)
+    ]
+
+    new = await api.post("/v1/types/email.send/preview", {"schema": SCHEMA})
+
+    assert (new.status, new.json["name"], new.json["is_new"]) == (200, "email.send", True)
+    assert (new.json["waiting_sampled"], new.json["waiting_invalid"], len(new.json["examples"])) == (13, 12, 10)
+    assert {each["task"] for each in new.json["examples"]} < {task["id"] for task in tasks[1:]}
+    assert [error["path"] for error in new.json["examples"][0]["errors"]] == ["payload.to"]
+    assert (await api.get("/v1/types/email.send")).status == 404
+
+    await register(api)
+    change = await api.post("/v1/types/email.send/preview", {"schema": True, "throttle": {"limit": 1, "period": 1}})
+    assert (change.json["is_new"], change.json["waiting_invalid"], change.json["examples"]) == (False, 0, [])
+    assert (await api.get("/v1/types/email.send")).json["version"] == 1
+
+
+async def test_a_preview_refuses_what_registering_would_refuse(api: Api) -> None:
+    for wrong, path in (
+        ({"schema": {"type": "nothing"}}, "schema"),
+        ({"throttle": {"limit": 1, "period": 1, "key": ".."}}, "throttle.key"),
+    ):
+        answer = await api.post("/v1/types/email.send/preview", wrong)
+
+        assert (answer.status, answer.json["errors"][0]["path"]) == (422, path)
+
+
 @pytest.mark.parametrize(
     "schema",
     [

@@ -58,3 +58,16 @@ def test_a_refused_submission_says_when_there_is_room(duetime: Run, name: str) -
 
     assert refused.code == 1
     assert "there is room again in" in refused.err
+
+
+def test_a_preview_shows_what_would_not_match(duetime: Run, name: str) -> None:
+    task = duetime("submit", name, '{"to": 7}', "--delay", "1h", "--json").json["id"]
+    schema = '{"properties": {"to": {"type": "string"}}}'
+
+    said = duetime("types", "preview", name, "--file", "-", stdin=schema)
+
+    first, second = said.out.splitlines()
+    assert first == f"{name} is a new type. 1 of 1 waiting tasks that were looked at would not match."
+    assert second.startswith(f"{task}  payload.to: ")
+    assert duetime("types", "show", name).code == 1
+    assert duetime("types", "preview", name, "--file", "-", stdin='{"type": "nothing"}').code == 2

@@ -11,6 +11,8 @@ import pytest
 from duetime import AsyncClient, Client, Worker
 from nodes import NodeProcess, node
 
+_LISTS = ("list", "list_dead", "list_schedules", "schedule_runs", "list_types", "list_queues", "list_limits")
+
 
 class ThreadedClient:
     """A `Client` whose methods run in a thread and are awaited, so that one test covers both clients."""
@@ -20,7 +22,7 @@ class ThreadedClient:
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         method = getattr(self._client, name)
-        if name in ("list", "list_dead", "list_schedules", "schedule_runs"):
+        if name in _LISTS:
             return lambda *arguments, **named: self._iterate(lambda: method(*arguments, **named))
         return lambda *arguments, **named: asyncio.to_thread(method, *arguments, **named)
 

@@ -4,21 +4,15 @@ import uuid
 from datetime import timedelta
 from typing import Any
 
-import msgspec
 import pytest
 
-from duetime import Debounce, Unique
+from duetime import Debounce, RateLimit, Unique
 from duetime.sdk.errors import InvalidRequest, ServerUnavailable
-from duetime.sdk.wire import Call
 
 
 @pytest.fixture
 def type_name() -> str:
     return f"flow.{uuid.uuid4().hex[:12]}"
-
-
-async def put_type(client: Any, name: str, **rules: object) -> None:
-    await client.send(Call("PUT", f"/v1/types/{name}", bytes, msgspec.json.encode(rules)))
 
 
 async def test_keys_of_limits_can_be_read_back(each_client: Any, queue: str) -> None:
@@ -53,7 +47,7 @@ async def test_a_debounced_task_says_which_one_it_replaces(each_client: Any, typ
 
 async def test_a_rate_limit_is_raised_at_once_and_says_when_to_come_again(each_client: Any, type_name: str) -> None:
     # There is room again within the time for which the client would try by itself.
-    await put_type(each_client, type_name, rate_limit={"limit": 1, "period": 20})
+    await each_client.put_type(type_name, rate_limit=RateLimit(1, 20))
     await each_client.submit(type_name)
 
     with pytest.raises(ServerUnavailable) as refused:

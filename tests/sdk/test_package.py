@@ -24,6 +24,7 @@ def test_every_name_of_the_sdk_can_be_imported_from_duetime() -> None:
         "once",
         "Submission",
         "Schedule",
+        "Throttle",
     ):
         assert getattr(duetime, name).__name__ == name
         assert name in dir(duetime)

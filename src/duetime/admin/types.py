@@ -6,8 +6,9 @@ any has changed: one row tells.
 
 import asyncio
 import time
+import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 import asyncpg
@@ -18,7 +19,7 @@ from msgspec import Raw
 from duetime.admin.changes import read_changes
 from duetime.database.pool import Database
 from duetime.database.statements import load
-from duetime.errors import InvalidInput, NotFound
+from duetime.errors import FieldError, InvalidInput, NotFound
 from duetime.model.flow import Debounce, RateLimit, Throttle, TypeDefaults, TypeRules, Unique
 from duetime.model.limits import TypeLimits
 from duetime.model.payload_schema import PayloadSchema, SchemaError
@@ -27,6 +28,7 @@ log = structlog.get_logger()
 MAX_TYPES_PER_TENANT = 1_000
 #: How many waiting tasks a changed schema is tried on.
 SAMPLE = 10_000
+_EXAMPLES = 10
 _TRY_SECONDS = 1.0
 _TRY_AT_ONCE_SECONDS = 0.01
 
@@ -58,6 +60,25 @@ class TypePut(msgspec.Struct, frozen=True):
     #: Waiting tasks of the type that were looked at, at most 10,000, and how many of them do not match.
     waiting_sampled: int
     waiting_invalid: int
+
+
+class TypeMismatch(msgspec.Struct, frozen=True):
+    """A waiting task whose payload does not match, and where."""
+
+    task: uuid.UUID
+    errors: list[FieldError]
+
+
+class TypePreview(msgspec.Struct, frozen=True):
+    """What registering the type would mean; nothing is stored."""
+
+    name: str
+    is_new: bool
+    #: As in TypePut.
+    waiting_sampled: int
+    waiting_invalid: int
+    #: The first few of those that do not match.
+    examples: list[TypeMismatch]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,24 +154,37 @@ class Types:
         by: int | None = None,
     ) -> tuple[bool, TypePut]:
         """Store a type; whether it is new, and how waiting tasks of these lanes would fare."""
-        try:
-            compiled = None if schema is None else PayloadSchema(schema)
-        except SchemaError as error:
-            raise InvalidInput.at("schema", str(error)) from error
-        known = await self._database.run(_SQL["read_one"], tenant=tenant, name=name)
-        if not known:
-            [row] = await self._database.run(_SQL["count_of_tenant"], tenant=tenant)
-            if row["types"] >= MAX_TYPES_PER_TENANT:
-                raise InvalidInput.at("name", f"a tenant has at most {MAX_TYPES_PER_TENANT} registered types")
-        sampled = invalid = 0
-        if compiled is not None:
-            rows = await self._database.run(_SQL["sample_waiting"], lanes=lanes, most=SAMPLE, type=name)
-            sampled, invalid = await _try_on(compiled, [row["payload"] for row in rows])
+        compiled = _compile(schema)
+        is_new = await self._check_room(tenant, name)
+        tried = await self._try_on_waiting(compiled, name, lanes)
         stored_rules = None if rules.is_empty else msgspec.json.encode(rules)
         await self._database.run(_SQL["put"], tenant=tenant, name=name, schema=schema, rules=stored_rules, by=by)
         await self.refresh()
         stored = await self.get(tenant, name)
-        return not known, TypePut(name, stored.version, sampled, invalid)
+        return is_new, TypePut(name, stored.version, tried.sampled, tried.invalid)
+
+    async def preview(self, tenant: int, name: str, schema: bytes | None, lanes: list[int]) -> TypePreview:
+        """What `put` would answer, with some of the tasks that would not match; raises what it would raise."""
+        compiled = _compile(schema)
+        is_new = await self._check_room(tenant, name)
+        tried = await self._try_on_waiting(compiled, name, lanes)
+        return TypePreview(name, is_new, tried.sampled, tried.invalid, tried.examples)
+
+    async def _check_room(self, tenant: int, name: str) -> bool:
+        """Whether the type is new; raises if the tenant has no room for it."""
+        if await self._database.run(_SQL["read_one"], tenant=tenant, name=name):
+            return False
+        [row] = await self._database.run(_SQL["count_of_tenant"], tenant=tenant)
+        if row["types"] >= MAX_TYPES_PER_TENANT:
+            raise InvalidInput.at("name", f"a tenant has at most {MAX_TYPES_PER_TENANT} registered types")
+        return True
+
+    async def _try_on_waiting(self, schema: PayloadSchema | None, name: str, lanes: list[int]) -> "_Tried":
+        if schema is None:
+            return _Tried()
+        return await _try_on(
+            schema, await self._database.run(_SQL["sample_waiting"], lanes=lanes, most=SAMPLE, type=name)
+        )
 
     async def get(self, tenant: int, name: str) -> TypeInfo:
         rows = await self._database.run(_SQL["read_one"], tenant=tenant, name=name)
@@ -169,17 +203,43 @@ class Types:
         await self.refresh()
 
 
-async def _try_on(schema: PayloadSchema, payloads: Sequence[bytes]) -> tuple[int, int]:
+@dataclass(slots=True)
+class _Tried:
+    """How a schema fared on waiting tasks."""
+
+    sampled: int = 0
+    invalid: int = 0
+    examples: list[TypeMismatch] = field(default_factory=list)
+
+
+def _compile(schema: bytes | None) -> PayloadSchema | None:
+    try:
+        return None if schema is None else PayloadSchema(schema)
+    except SchemaError as error:
+        raise InvalidInput.at("schema", str(error)) from error
+
+
+async def _try_on(schema: PayloadSchema, rows: Sequence[asyncpg.Record]) -> _Tried:
     """How many were judged, and how many do not match; others are served meanwhile, and it ends after a second."""
-    spent, sampled, invalid = 0.0, 0, 0
-    while sampled < len(payloads) and spent < _TRY_SECONDS:
+    spent, tried = 0.0, _Tried()
+    while tried.sampled < len(rows) and spent < _TRY_SECONDS:
         began = time.perf_counter()
-        while sampled < len(payloads) and time.perf_counter() - began < _TRY_AT_ONCE_SECONDS:
-            invalid += not schema.is_valid(msgspec.json.decode(payloads[sampled]))
-            sampled += 1
+        while tried.sampled < len(rows) and time.perf_counter() - began < _TRY_AT_ONCE_SECONDS:
+            _try_one(schema, rows[tried.sampled], tried)
         spent += time.perf_counter() - began
         await asyncio.sleep(0)
-    return sampled, invalid
+    return tried
+
+
+def _try_one(schema: PayloadSchema, row: asyncpg.Record, tried: _Tried) -> None:
+    payload = msgspec.json.decode(row["payload"])
+    tried.sampled += 1
+    if schema.is_valid(payload):
+        return
+    tried.invalid += 1
+    if len(tried.examples) < _EXAMPLES:
+        wrong = [FieldError(f"payload{path}", message) for path, message in schema.errors(payload)]
+        tried.examples.append(TypeMismatch(row["id"], wrong))
 
 
 def _kind_of(row: asyncpg.Record) -> TypeKind:

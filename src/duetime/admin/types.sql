@@ -82,9 +82,9 @@ SELECT tenant, name, updated_at, schema, rules
   FROM task_type;
 
 -- name: sample_waiting
--- Payloads of tasks of a type that wait, of each lane the soonest due.
+-- Tasks of a type that wait, of each lane the soonest due.
 -- Index: due_pkey (lane, wake), then task_pkey.
-SELECT task.payload
+SELECT task.id, task.payload
   FROM unnest(@lanes::int[]) AS asked (lane)
  CROSS JOIN LATERAL (
        SELECT COALESCE(due.home, due.lane) AS lane, due.task

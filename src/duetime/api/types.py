@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from msgspec import Struct
 
-from duetime.admin.types import TypeInfo, TypePut, Types
+from duetime.admin.types import TypeInfo, TypePreview, TypePut, Types
 from duetime.api.filters import read_page
 from duetime.api.http import Answer, Request, Route, json_answer, make_decoder
 from duetime.api.operations import Operation, Reply
@@ -14,6 +14,7 @@ from duetime.api.type_reading import read_rules
 from duetime.api.type_schemas import TypeRequest
 from duetime.errors import InvalidInput, NotFound
 from duetime.lifecycle.lanes import Lanes
+from duetime.model.flow import TypeRules
 
 _TAG = "Administration"
 
@@ -64,6 +65,19 @@ PUT_TYPE = Operation(
     replies={201: Reply("It is registered.", TypePut), 200: Reply("It was changed, or is unchanged.", TypePut)},
     problems=(400, 413, 415, 422),
 )
+PREVIEW_TYPE = Operation(
+    method="POST",
+    path=f"{_ONE}/preview",
+    name="preview_type",
+    tag=_TAG,
+    summary="Say what registering a task type would mean, and store nothing",
+    description="It is judged as `PUT` would judge it. The answer says how many of the tasks that wait (a sample of up "
+    "to 10,000) would not match the schema, and names up to ten of them with what is wrong.",
+    body=TypeRequest,
+    example={"schema": {"type": "object", "required": ["to", "subject"]}},
+    replies={200: Reply("What it would mean.", TypePreview)},
+    problems=(400, 413, 415, 422),
+)
 DELETE_TYPE = Operation(
     method="DELETE",
     path=_ONE,
@@ -73,7 +87,7 @@ DELETE_TYPE = Operation(
     replies={204: Reply("It is gone.")},
     problems=(404, 413, 422),
 )
-OPERATIONS = [LIST_TYPES, GET_TYPE, PUT_TYPE, DELETE_TYPE]
+OPERATIONS = [LIST_TYPES, GET_TYPE, PUT_TYPE, PREVIEW_TYPE, DELETE_TYPE]
 
 
 @dataclass(frozen=True)
@@ -86,6 +100,7 @@ class TypeCalls:
             Route(LIST_TYPES, self.page),
             Route(GET_TYPE, self.get),
             Route(PUT_TYPE, self.put),
+            Route(PREVIEW_TYPE, self.preview),
             Route(DELETE_TYPE, self.delete),
         ]
 
@@ -102,21 +117,31 @@ class TypeCalls:
         return json_answer(200, await self.types.get(request.caller.tenant, _name(request)))
 
     async def put(self, request: Request) -> Answer:
-        request.query()
-        asked = await request.json(_decode)
-        name, caller = check_name(request.path["name"]), request.caller
+        name, schema, rules = await _read(request)
+        caller = request.caller
         lanes = list(await self.lanes.of_tenant(caller.tenant))
-        rules = read_rules(asked)
-        # Absent is no schema; null is none that could be used.
-        schema = bytes(asked.schema) or None
         is_new, done = await self.types.put(caller.tenant, name, schema, lanes, rules=rules, by=caller.key)
         return json_answer(201 if is_new else 200, done)
+
+    async def preview(self, request: Request) -> Answer:
+        name, schema, _ = await _read(request)
+        tenant = request.caller.tenant
+        lanes = list(await self.lanes.of_tenant(tenant))
+        return json_answer(200, await self.types.preview(tenant, name, schema, lanes))
 
     async def delete(self, request: Request) -> Answer:
         request.query()
         await request.no_body()
         await self.types.delete(request.caller.tenant, _name(request), by=request.caller.key)
         return Answer(204, b"")
+
+
+async def _read(request: Request) -> tuple[str, bytes | None, TypeRules]:
+    """The name, the schema and the rules that are asked for, judged."""
+    request.query()
+    asked = await request.json(_decode)
+    # Absent is no schema; null is none that could be used.
+    return check_name(request.path["name"]), bytes(asked.schema) or None, read_rules(asked)
 
 
 def _name(request: Request) -> str:

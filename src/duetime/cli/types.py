@@ -10,8 +10,8 @@ from urllib.parse import quote
 import msgspec
 
 from duetime.cli.connect import add_connection_options, add_json_option, talk
-from duetime.cli.output import Column, Table, local_time, print_line, print_note, print_raw
-from duetime.errors import UsageError
+from duetime.cli.output import Column, Table, local_time, print_line, print_note, print_raw, printable
+from duetime.errors import FieldError, UsageError
 from duetime.sdk.client import Client
 from duetime.sdk.wire import Call
 
@@ -49,6 +49,19 @@ class _Put(msgspec.Struct):
     waiting_invalid: int
 
 
+class _Example(msgspec.Struct):
+    task: str
+    errors: list[FieldError]
+
+
+class _Preview(msgspec.Struct):
+    name: str
+    is_new: bool
+    waiting_sampled: int
+    waiting_invalid: int
+    examples: list[_Example]
+
+
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     types = subparsers.add_parser(
         "types",
@@ -66,20 +79,26 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     show.set_defaults(run=lambda given: talk(given, lambda client: _show(client, given)))
 
     put = actions.add_parser("put", help="register a type, or replace it", allow_abbrev=False)
-    put.add_argument(
-        "--file",
-        required=True,
-        metavar="FILE",
-        help=f"a JSON object with any of {', '.join(_FIELDS)}; or a JSON Schema alone; - for standard input",
-    )
     put.set_defaults(run=lambda given: talk(given, lambda client: _put(client, given)))
+
+    preview = actions.add_parser(
+        "preview", help="say what `put` would mean for tasks that wait, and change nothing", allow_abbrev=False
+    )
+    preview.set_defaults(run=lambda given: talk(given, lambda client: _preview(client, given)))
 
     delete = actions.add_parser("delete", help="forget a type: its payloads may be anything again", allow_abbrev=False)
     delete.set_defaults(run=lambda given: talk(given, lambda client: _delete(client, given)))
 
-    for parser in (show, put, delete):
+    for parser in (put, preview):
+        parser.add_argument(
+            "--file",
+            required=True,
+            metavar="FILE",
+            help=f"a JSON object with any of {', '.join(_FIELDS)}; or a JSON Schema alone; - for standard input",
+        )
+    for parser in (show, put, preview, delete):
         parser.add_argument("name", metavar="NAME", help="the type's name")
-    for parser in (listing, show, put, delete):
+    for parser in (listing, show, put, preview, delete):
         add_json_option(parser)
         add_connection_options(parser)
 
@@ -125,27 +144,46 @@ def _show(client: Client, arguments: argparse.Namespace) -> int:
 
 
 def _put(client: Client, arguments: argparse.Namespace) -> int:
-    try:
-        text = sys.stdin.buffer.read() if arguments.file == "-" else Path(arguments.file).read_bytes()
-        given = msgspec.json.decode(text)
-    except OSError as error:
-        raise UsageError(f"{arguments.file} cannot be read: {error.strerror}") from error
-    except (msgspec.DecodeError, UnicodeError) as error:
-        raise UsageError(f"{arguments.file} is not JSON: {error}") from error
-    is_type = isinstance(given, dict) and given and given.keys() <= set(_FIELDS)
-    asked = msgspec.json.encode(given if is_type else {"schema": given})
-    body = client.send(Call("PUT", _path(arguments.name), bytes, asked))
+    body = client.send(Call("PUT", _path(arguments.name), bytes, _read(arguments.file)))
     if arguments.json:
         print_raw(body)
         return 0
     done = msgspec.json.decode(body, type=_Put)
     print_line(f"Type {done.name}, version {done.version}.")
     if done.waiting_invalid:
-        print_note(
-            f"{done.waiting_invalid:,} of {done.waiting_sampled:,} waiting tasks that were looked at do not match;"
-            " they stay as they are."
-        )
+        print_note(f"{_many_of(done)} do not match; they stay as they are.")
     return 0
+
+
+def _preview(client: Client, arguments: argparse.Namespace) -> int:
+    body = client.send(Call("POST", f"{_path(arguments.name)}/preview", bytes, _read(arguments.file)))
+    if arguments.json:
+        print_raw(body)
+        return 0
+    would = msgspec.json.decode(body, type=_Preview)
+    kind = "a new type" if would.is_new else "a type that is there"
+    fares = f"{_many_of(would)} would not match." if would.waiting_sampled else "No waiting task would be judged by it."
+    print_line(f"{would.name} is {kind}. {fares}")
+    for example in would.examples:
+        print_line(f"{example.task}  {printable('; '.join(f'{each.path}: {each.message}' for each in example.errors))}")
+    return 0
+
+
+def _many_of(tried: _Put | _Preview) -> str:
+    return f"{tried.waiting_invalid:,} of {tried.waiting_sampled:,} waiting tasks that were looked at"
+
+
+def _read(name: str) -> bytes:
+    """The type in a file, as the API takes it."""
+    try:
+        text = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+        given = msgspec.json.decode(text)
+    except OSError as error:
+        raise UsageError(f"{name} cannot be read: {error.strerror}") from error
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise UsageError(f"{name} is not JSON: {error}") from error
+    is_type = isinstance(given, dict) and given and given.keys() <= set(_FIELDS)
+    return msgspec.json.encode(given if is_type else {"schema": given})
 
 
 def _delete(client: Client, arguments: argparse.Namespace) -> int:

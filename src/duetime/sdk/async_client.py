@@ -9,6 +9,7 @@ from typing import Any, Literal, Self, TypeVar, Unpack
 
 from duetime.sdk import schedule_wire as calls
 from duetime.sdk import wire
+from duetime.sdk.administration import AsyncAdministration
 from duetime.sdk.errors import (
     BatchIncomplete,
     Duration,
@@ -48,7 +49,7 @@ from duetime.sdk.wire import Answer, Call, Filter, Tries
 T = TypeVar("T")
 
 
-class AsyncClient:
+class AsyncClient(AsyncAdministration):
     """For asyncio code: `async with AsyncClient() as client`."""
 
     def __init__(

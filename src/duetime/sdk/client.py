@@ -1,7 +1,7 @@
-"""`Client`: submit, look at and steer tasks and schedules from plain code.
+"""`Client`: submit, look at and steer tasks and schedules, and administer types and limits, from plain code.
 
 It only sends calls; what a call is, how its answer reads and when it is sent
-again is in `wire` and `schedule_wire`.  A call that is safe to repeat is retried
+again is in `wire`, `schedule_wire` and `admin_wire`.  A call that is safe to repeat is retried
 for `retry_for` seconds after connection errors, 429, 502, 503 and 504.
 """
 
@@ -16,6 +16,7 @@ import urllib3
 
 from duetime.sdk import schedule_wire as calls
 from duetime.sdk import wire
+from duetime.sdk.administration import Administration
 from duetime.sdk.errors import (
     BatchIncomplete,
     Duration,
@@ -55,7 +56,7 @@ from duetime.sdk.wire import Answer, Call, Filter, Tries
 T = TypeVar("T")
 
 
-class Client:
+class Client(Administration):
     """For plain code; safe to share between threads."""
 
     def __init__(

@@ -1,0 +1,176 @@
+"""What clients have for administration: task types, queues, limits of keys.
+
+Both kinds of client stand side by side here, with the same methods; each gives
+its own way of sending a call.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Iterator
+from typing import TypeVar, Unpack
+
+from duetime.sdk import admin_wire as calls
+from duetime.sdk.admin_shapes import KeyLimit, Limits, Queue, TaskType, TypeOptions, TypePreview, TypePut
+from duetime.sdk.wire import Call
+
+T = TypeVar("T")
+
+
+class Administration(ABC):
+    """For plain code."""
+
+    @abstractmethod
+    def send(self, call: Call[T]) -> T:
+        """Send a call until it is answered, or its time is over."""
+
+    def put_type(self, name: str, **options: Unpack[TypeOptions]) -> TypePut:
+        """Register a task type, or replace it whole: what is left out is not there any more."""
+        return self.send(calls.put_type(name, options))
+
+    def preview_type(self, name: str, **options: Unpack[TypeOptions]) -> TypePreview:
+        """What `put_type` would mean for tasks that wait; nothing is stored."""
+        return self.send(calls.preview_type(name, options))
+
+    def get_type(self, name: str) -> TaskType:
+        return self.send(calls.get_type(name))
+
+    def list_types(self, *, page_size: int | None = None) -> Iterator[TaskType]:
+        """Every registered type, by name."""
+        cursor = None
+        while True:
+            page = self.send(calls.list_types(limit=page_size, cursor=cursor))
+            yield from page.items
+            if (cursor := page.next) is None:
+                return
+
+    def delete_type(self, name: str) -> None:
+        """Forget a type: its payloads may be anything again, and nothing limits it."""
+        self.send(calls.delete_type(name))
+
+    def limit_queue(self, name: str, limits: Limits | None) -> Queue:
+        """Set all limits of a queue; None lifts them."""
+        return self.send(calls.limit_queue(name, limits))
+
+    def pause_queue(self, name: str) -> Queue:
+        """Nothing of the queue starts; what runs goes on."""
+        return self.send(calls.steer_queue(name, "paused"))
+
+    def resume_queue(self, name: str) -> Queue:
+        return self.send(calls.steer_queue(name, "active"))
+
+    def get_queue(self, name: str) -> Queue:
+        return self.send(calls.get_queue(name))
+
+    def list_queues(self, *, page_size: int | None = None) -> Iterator[Queue]:
+        """Every queue that a task was ever put into, or that something is set for, by name."""
+        cursor = None
+        while True:
+            page = self.send(calls.list_queues(limit=page_size, cursor=cursor))
+            yield from page.items
+            if (cursor := page.next) is None:
+                return
+
+    def delete_queue(self, name: str) -> None:
+        """Forget the state and the limits of a queue, not its tasks."""
+        self.send(calls.delete_queue(name))
+
+    def put_limit(self, key: str, limits: Limits) -> KeyLimit:
+        """Limit the tasks that name a key, or each key that a pattern (`customer-*`) fits."""
+        return self.send(calls.put_limit(key, limits))
+
+    def get_limit(self, key: str) -> KeyLimit:
+        return self.send(calls.get_limit(key))
+
+    def list_limits(self, *, page_size: int | None = None) -> Iterator[KeyLimit]:
+        """Every limit of a key, by name."""
+        cursor = None
+        while True:
+            page = self.send(calls.list_limits(limit=page_size, cursor=cursor))
+            yield from page.items
+            if (cursor := page.next) is None:
+                return
+
+    def delete_limit(self, key: str) -> None:
+        """Lift the limit of a key."""
+        self.send(calls.delete_limit(key))
+
+
+class AsyncAdministration(ABC):
+    """For asyncio."""
+
+    @abstractmethod
+    async def send(self, call: Call[T]) -> T:
+        """Send a call until it is answered, or its time is over."""
+
+    async def put_type(self, name: str, **options: Unpack[TypeOptions]) -> TypePut:
+        """Register a task type, or replace it whole: what is left out is not there any more."""
+        return await self.send(calls.put_type(name, options))
+
+    async def preview_type(self, name: str, **options: Unpack[TypeOptions]) -> TypePreview:
+        """What `put_type` would mean for tasks that wait; nothing is stored."""
+        return await self.send(calls.preview_type(name, options))
+
+    async def get_type(self, name: str) -> TaskType:
+        return await self.send(calls.get_type(name))
+
+    async def list_types(self, *, page_size: int | None = None) -> AsyncIterator[TaskType]:
+        """Every registered type, by name."""
+        cursor = None
+        while True:
+            page = await self.send(calls.list_types(limit=page_size, cursor=cursor))
+            for each in page.items:
+                yield each
+            if (cursor := page.next) is None:
+                return
+
+    async def delete_type(self, name: str) -> None:
+        """Forget a type: its payloads may be anything again, and nothing limits it."""
+        await self.send(calls.delete_type(name))
+
+    async def limit_queue(self, name: str, limits: Limits | None) -> Queue:
+        """Set all limits of a queue; None lifts them."""
+        return await self.send(calls.limit_queue(name, limits))
+
+    async def pause_queue(self, name: str) -> Queue:
+        """Nothing of the queue starts; what runs goes on."""
+        return await self.send(calls.steer_queue(name, "paused"))
+
+    async def resume_queue(self, name: str) -> Queue:
+        return await self.send(calls.steer_queue(name, "active"))
+
+    async def get_queue(self, name: str) -> Queue:
+        return await self.send(calls.get_queue(name))
+
+    async def list_queues(self, *, page_size: int | None = None) -> AsyncIterator[Queue]:
+        """Every queue that a task was ever put into, or that something is set for, by name."""
+        cursor = None
+        while True:
+            page = await self.send(calls.list_queues(limit=page_size, cursor=cursor))
+            for each in page.items:
+                yield each
+            if (cursor := page.next) is None:
+                return
+
+    async def delete_queue(self, name: str) -> None:
+        """Forget the state and the limits of a queue, not its tasks."""
+        await self.send(calls.delete_queue(name))
+
+    async def put_limit(self, key: str, limits: Limits) -> KeyLimit:
+        """Limit the tasks that name a key, or each key that a pattern (`customer-*`) fits."""
+        return await self.send(calls.put_limit(key, limits))
+
+    async def get_limit(self, key: str) -> KeyLimit:
+        return await self.send(calls.get_limit(key))
+
+    async def list_limits(self, *, page_size: int | None = None) -> AsyncIterator[KeyLimit]:
+        """Every limit of a key, by name."""
+        cursor = None
+        while True:
+            page = await self.send(calls.list_limits(limit=page_size, cursor=cursor))
+            for each in page.items:
+                yield each
+            if (cursor := page.next) is None:
+                return
+
+    async def delete_limit(self, key: str) -> None:
+        """Lift the limit of a key."""
+        await self.send(calls.delete_limit(key))

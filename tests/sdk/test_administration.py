@@ -1,0 +1,105 @@
+"""Task types, queues and limits through both clients, against a real node."""
+
+import uuid
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from duetime import Limits, RateLimit, RetryPolicy, Throttle, TypeDebounce, TypeDefaults, TypeLimits, Unique
+from duetime.sdk.errors import InvalidRequest, NotFound
+
+
+@pytest.fixture
+def name() -> str:
+    return f"admin.{uuid.uuid4().hex[:12]}"
+
+
+async def test_a_type_is_registered_read_changed_and_forgotten(each_client: Any, name: str) -> None:
+    made = await each_client.put_type(
+        name,
+        schema={"type": "object"},
+        defaults=TypeDefaults(queue="mail", timeout=timedelta(seconds=30), retry=RetryPolicy(max_attempts=3)),
+        limits=TypeLimits(max_running=5, concurrency_key="customer"),
+        throttle=Throttle(100, "1m", "customer", burst=20),
+        rate_limit=RateLimit(10, timedelta(hours=1)),
+        unique=Unique(key="order", period="10m"),
+    )
+    read = await each_client.get_type(name)
+    changed = await each_client.put_type(name, **{**read.options(), "unique": None, "debounce": TypeDebounce("30s")})
+    again = await each_client.get_type(name)
+
+    assert (made.name, made.version, changed.version) == (name, 1, 2)
+    assert (read.version, read.schema) == (1, {"type": "object"})
+    assert (read.defaults["queue"], read.defaults["timeout"], read.defaults["retry"]["max_attempts"]) == ("mail", 30, 3)
+    assert read.limits == {"max_running": 5, "concurrency_key": "customer"}
+    assert read.throttle == {"limit": 100, "period": 60, "burst": 20, "key": "customer"}
+    assert (read.rate_limit, read.debounce) == ({"limit": 10, "period": 3600}, None)
+    assert (read.unique["key"], read.unique["period"]) == ("order", 600)
+    assert (again.unique, again.debounce, again.throttle) == (None, {"period": 30}, read.throttle)
+    await each_client.delete_type(name)
+    with pytest.raises(NotFound):
+        await each_client.get_type(name)
+
+
+async def test_types_are_listed_over_all_pages(each_client: Any, name: str) -> None:
+    names = [f"{name}.{number}" for number in range(3)]
+    for each in names:
+        await each_client.put_type(each, throttle={"limit": 1, "period": "1s"})
+
+    listed = [each.name async for each in each_client.list_types(page_size=2)]
+
+    assert [each for each in listed if each in names] == names
+
+
+async def test_a_schema_is_tried_on_waiting_tasks_before_it_is_stored(each_client: Any, name: str) -> None:
+    wrong = await each_client.submit(name, {"to": 7}, delay="1h")
+    await each_client.submit(name, {"to": "ada"}, delay="1h")
+    schema = {"properties": {"to": {"type": "string"}}}
+
+    would = await each_client.preview_type(name, schema=schema)
+
+    assert (would.is_new, would.waiting_sampled, would.waiting_invalid) == (True, 2, 1)
+    [example] = would.examples
+    assert (example.task, example.errors[0].path) == (wrong.id, "payload.to")
+    with pytest.raises(NotFound):
+        await each_client.get_type(name)
+    assert (await each_client.put_type(name, schema=schema)).waiting_invalid == 1
+    with pytest.raises(InvalidRequest, match=r"payload\.to"):
+        await each_client.submit(name, {"to": 7})
+    with pytest.raises(InvalidRequest, match="throttle: says the same as"):
+        await each_client.preview_type(name, limits={"rate": 1}, throttle=Throttle(1, "1s"))
+
+
+async def test_a_queue_is_paused_resumed_limited_and_forgotten(each_client: Any, queue: str) -> None:
+    await each_client.submit("a", queue=queue)
+
+    paused = await each_client.pause_queue(queue)
+    limited = await each_client.limit_queue(queue, Limits(max_running=2, rate=5, burst=10))
+    resumed = await each_client.resume_queue(queue)
+    lifted = await each_client.limit_queue(queue, None)
+
+    assert paused.state == "paused"
+    assert paused.notes == ["the queue is paused: nothing of it starts; 1 task is due now"]
+    assert (limited.state, limited.limits) == ("paused", Limits(max_running=2, rate=5.0, burst=10))
+    assert (resumed.state, resumed.limits, lifted.limits) == ("active", limited.limits, Limits())
+    assert queue in [each.name async for each in each_client.list_queues()]
+    await each_client.delete_queue(queue)
+    assert (await each_client.get_queue(queue)).version is None
+
+
+async def test_the_limit_of_a_key_is_set_read_and_lifted(each_client: Any, name: str) -> None:
+    pattern = f"{name}-*"
+
+    put = await each_client.put_limit(pattern, Limits(max_running=0, strict=True))
+    read = await each_client.get_limit(pattern)
+
+    assert (put.max_running, put.strict, put.version) == (0, True, 1)
+    assert put.notes == ["max_running is 0: no task with such a concurrency_key starts"]
+    assert (read.name, read.max_running, read.rate) == (pattern, 0, None)
+    assert pattern in [each.name async for each in each_client.list_limits(page_size=1)]
+    await each_client.delete_limit(pattern)
+    with pytest.raises(NotFound):
+        await each_client.get_limit(pattern)
+    with pytest.raises(InvalidRequest, match="give max_running, rate, or both"):
+        await each_client.put_limit(pattern, Limits())
