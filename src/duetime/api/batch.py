@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from duetime.api.http import JSON, NDJSON, check_text, known_fields, make_decoder
+from duetime.api.http import JSON, NDJSON, check_text, make_decoder
 from duetime.api.problems import read_decode_error
 from duetime.api.schemas import PlainTaskRequest, TaskRequest
 from duetime.errors import DuetimeError, InvalidInput, MalformedBody, TooLarge, UnsupportedMediaType
@@ -74,7 +74,7 @@ def _read_item(part: bytes) -> Item:
     try:
         return _decoder.decode(part)
     except _UNREADABLE as error:
-        return read_decode_error(error, part, known_fields(_decoder))
+        return read_decode_error(error, part, _decoder.type)
 
 
 def _read_lines(body: bytes) -> list[Item]:

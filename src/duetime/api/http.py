@@ -131,15 +131,11 @@ def decode_json(decoder: "msgspec.json.Decoder[Body]", body: bytes) -> Body:
     try:
         return decoder.decode(body)
     except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
-        raise read_decode_error(error, body, known_fields(decoder)) from error
+        raise read_decode_error(error, body, decoder.type) from error
 
 
 def make_decoder(kind: type[Body]) -> "msgspec.json.Decoder[Body]":
     return msgspec.json.Decoder(kind, dec_hook=decode_hook)
-
-
-def known_fields(decoder: "msgspec.json.Decoder[Any]") -> tuple[str, ...]:
-    return getattr(decoder.type, "__struct_fields__", ())
 
 
 def check_text(body: bytes) -> None:

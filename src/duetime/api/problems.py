@@ -6,11 +6,12 @@ stands in the log, and nothing of its inside.
 """
 
 import re
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from duetime.api.right_values import fields_at, words_at
 from duetime.errors import DuetimeError, FieldError, InvalidInput, MalformedBody
 
 
@@ -32,6 +33,7 @@ class Problem(msgspec.Struct, frozen=True):
 _AT = re.compile(r"^(?P<message>.*?)(?: - at `(?:key in )?\$\.?(?P<path>.*)`)?$", re.DOTALL)
 _UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>.*)`", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(?P<name>.*)`", re.DOTALL)
+_NO_WORD = "Invalid enum value "
 _SHOWN_NAME = 80
 _decode_raw = msgspec.json.Decoder(msgspec.Raw).decode
 
@@ -48,11 +50,8 @@ def problem_of(error: DuetimeError) -> Problem:
     )
 
 
-def read_decode_error(error: Exception, body: bytes, known: tuple[str, ...] = ()) -> DuetimeError:
-    """Turn what the JSON decoder said into an error of ours.
-
-    `known` are the field names of the outermost object, to help with a misspelt one.
-    """
+def read_decode_error(error: Exception, body: bytes, kind: Any = None) -> DuetimeError:
+    """Turn what the JSON decoder said into an error of ours; `kind` is what the body was read as."""
     if isinstance(error, msgspec.ValidationError):
         # The decoder stops at the first wrong value; what follows may not be JSON at all.
         try:
@@ -61,7 +60,7 @@ def read_decode_error(error: Exception, body: bytes, known: tuple[str, ...] = ()
             error = deeper
     match error:
         case msgspec.ValidationError():
-            return _invalid(str(error), known)
+            return _invalid(str(error), kind)
         case RecursionError():
             return MalformedBody("the JSON is nested too deeply")
         case UnicodeError():
@@ -70,15 +69,18 @@ def read_decode_error(error: Exception, body: bytes, known: tuple[str, ...] = ()
             return MalformedBody(f"the body is not valid JSON: {error}")
 
 
-def _invalid(text: str, known: tuple[str, ...]) -> InvalidInput:
+def _invalid(text: str, kind: Any) -> InvalidInput:
     found = _AT.match(text)
     assert found is not None
     message, path = found["message"], found["path"] or ""
     if unknown := _UNKNOWN.fullmatch(message):
-        hint = f"; there are: {', '.join(known)}" if known and not path else ""
+        known = fields_at(kind, path)
+        hint = f"; there are: {', '.join(known)}" if known else ""
         return InvalidInput.at(_join(path, unknown["name"][:_SHOWN_NAME]), f"there is no such field{hint}")
     if missing := _MISSING.fullmatch(message):
         return InvalidInput.at(_join(path, missing["name"]), "is required")
+    if message.startswith(_NO_WORD) and (words := words_at(kind, path)):
+        message = f"{message.removeprefix(_NO_WORD)} is none of: {', '.join(words)}"
     message = message[:1].lower() + message[1:]
     return InvalidInput.at(path, message) if path else InvalidInput(message, (FieldError("", message),))
 
