@@ -135,6 +135,14 @@ async def test_a_key_is_limited_listed_and_freed(api: Api) -> None:
 async def test_a_cap_of_zero_is_taken_and_told(api: Api) -> None:
     told = await put(api, "/v1/limits/k", {"max_running": 0})
     assert told["notes"] == ["max_running is 0: no task with such a concurrency_key starts"]
+    inner = await api.call("PUT", "/v1/limits/a*b", {"rate": 1})
+    assert inner.json["notes"] == ["only a * at the end makes a pattern; any other is a character of the key"]
+
+
+async def test_a_queue_without_tasks_is_told_as_one(api: Api) -> None:
+    answer = await api.call("PUT", "/v1/queues/misspelt", {"state": "paused"})
+
+    assert answer.json["notes"][-1] == "no task was ever put into this queue"
 
 
 # What is wrong

@@ -465,6 +465,39 @@ def test_what_the_outbox_refused_is_listed_judged_again_and_thrown_away(
 # Tenants and tiers
 
 
+def test_a_tenant_that_is_not_there_is_not_made_by_suspending_it(duetime: Run) -> None:
+    for verb in ("suspend", "resume"):
+        said = duetime("tenants", verb, "misspelt")
+
+        assert (said.code, said.err) == (1, "duetime: there is no tenant misspelt\n")
+
+
+def test_an_admin_key_acts_for_another_tenant(duetime: Run, name: str) -> None:
+    duetime("tenants", "put", "team-b")
+
+    key = duetime("keys", "create", "--role", "producer", "--tenant", "team-b").out.strip()
+    task = duetime("submit", name, "--key", key, "--json").json
+    refused = duetime("tasks", "list", "--key", key, "--tenant", "default")
+
+    assert task["tenant"] == "team-b"
+    assert duetime("tasks", "list", "--type", name, "--tenant", "team-b", "--json").json["items"][0]["id"] == task["id"]
+    assert duetime("tasks", "list", "--type", name, "--json").json["items"] == []
+    assert duetime("submit", "--file", "-", "--tenant", "team-b", stdin=f'{{"type": "{name}"}}').code == 0
+    assert len(duetime("tasks", "list", "--type", name, "--tenant", "team-b", "--json").json["items"]) == 2
+    assert refused.code == 1
+    assert duetime("tasks", "list", "--tenant", "nobody").code == 1
+
+
+def test_the_audit_shows_values_as_json(duetime: Run, name: str) -> None:
+    for rules in ("{}", '{"throttle": {"limit": 5, "period": 60}}'):
+        duetime("types", "put", name, "--file", "-", stdin=rules)
+
+    changed, made = duetime("audit", "-n", "2").out.splitlines()[1:]
+
+    assert changed.endswith('throttle (none) → {"limit":5,"period":60.0}')
+    assert made.endswith(f"type.create  {name}")
+
+
 def test_quotas_are_set_shown_and_unset(duetime: Run) -> None:
     made = duetime("tiers", "put", "gold", "--weight", "4", "--max-running", "50")
     put = duetime(

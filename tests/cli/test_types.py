@@ -24,13 +24,14 @@ def test_a_type_is_put_from_a_file_shown_as_such_a_file_and_forgotten(duetime: R
     file = tmp_path / "type.json"
     file.write_bytes(msgspec.json.encode(said))
 
-    assert duetime("types", "put", name, "--file", str(file)).out == f"Type {name}, version 1.\n"
+    told = f"Type {name}, version 1: schema, defaults, throttle, unique.\n"
+    assert duetime("types", "put", name, "--file", str(file)).out == told
     shown = duetime("types", "show", name)
     again = duetime("types", "put", name, "--file", "-", stdin=shown.out)
     [listed] = [line for line in duetime("types", "list").out.splitlines() if line.startswith(name)]
 
     assert msgspec.json.decode(shown.out) == said | {"throttle": {"limit": 10, "period": 60.0}}
-    assert again.out == f"Type {name}, version 1.\n"
+    assert again.out == told
     assert "schema, defaults, throttle, unique" in listed
     assert duetime("types", "delete", name).code == 0
     assert duetime("types", "show", name).code == 1
@@ -46,8 +47,12 @@ def test_a_file_that_is_no_type_is_a_schema(duetime: Run, name: str) -> None:
 def test_a_wrong_rule_is_wrong_usage(duetime: Run, name: str) -> None:
     wrong = duetime("types", "put", name, "--file", "-", stdin='{"throttle": {"limit": 0, "period": 1}}')
 
+    misspelt = duetime("types", "put", name, "--file", "-", stdin='{"unique": {"key": "a"}, "throttel": {"limit": 1}}')
+
     assert (wrong.code, wrong.out) == (2, "")
     assert "throttle.limit" in wrong.err
+    assert misspelt.code == 2
+    assert "throttel: there is no such field" in misspelt.err
 
 
 def test_a_refused_submission_says_when_there_is_room(duetime: Run, name: str) -> None:

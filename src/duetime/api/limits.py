@@ -129,6 +129,8 @@ class LimitCalls:
         is_new, rule = await self.rules.put(caller.tenant, LimitScope.KEY, name, limits=asked, by=caller.key)
         view = _view(rule)
         notes = ["max_running is 0: no task with such a concurrency_key starts"] if asked.max_running == 0 else []
+        if "*" in name[:-1]:
+            notes.append("only a * at the end makes a pattern; any other is a character of the key")
         done = KeyLimitPut(**{field: getattr(view, field) for field in KeyLimitView.__struct_fields__}, notes=notes)
         return json_answer(201 if is_new else 200, done)
 

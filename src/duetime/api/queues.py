@@ -162,7 +162,8 @@ class QueueCalls:
         is_new, rule = await self.rules.put(
             caller.tenant, LimitScope.QUEUE, name, limits=limits, state=state, by=caller.key
         )
-        counted = await self.rules.count_tasks(list(await self._lanes_of(caller.tenant, name)))
+        lanes = await self._lanes_of(caller.tenant, name)
+        counted = await self.rules.count_tasks(list(lanes))
         done = QueuePut(
             rule.name,
             rule.state,
@@ -171,7 +172,7 @@ class QueueCalls:
             rule.updated_at,
             counted.running,
             counted.due,
-            _notes(rule, counted),
+            _notes(rule, counted) + ([] if lanes else ["no task was ever put into this queue"]),
         )
         return json_answer(201 if is_new else 200, done)
 

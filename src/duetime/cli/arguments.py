@@ -68,6 +68,13 @@ def task_id(text: str) -> str:
         ) from error
 
 
+def name(text: str) -> str:
+    """A part of a path: without it there would be another path."""
+    if not text:
+        raise argparse.ArgumentTypeError("must not be empty")
+    return text
+
+
 def pair(text: str) -> tuple[str, str]:
     """A label as name=value."""
     name, equals, value = text.partition("=")

@@ -37,7 +37,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     audit.add_argument("-n", "--limit", type=count, default=50, metavar="N", help="at most so many (50)")
     audit.set_defaults(run=lambda given: talk(given, lambda client: _list(client, given)))
     add_json_option(audit)
-    add_connection_options(audit)
+    add_connection_options(audit, has_tenant=False)
 
 
 def _list(client: Client, arguments: argparse.Namespace) -> int:
@@ -68,5 +68,11 @@ def _change(act: _Act) -> str:
     before, after = act.before or {}, act.after or {}
     names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
     if act.before is None:
-        return ", ".join(f"{name} {after[name]}" for name in names if after[name])
-    return ", ".join(f"{name} {before.get(name)} → {after.get(name)}" for name in names if name in after)
+        return ", ".join(f"{name} {_value(after[name])}" for name in names if after[name])
+    return ", ".join(f"{name} {_value(before.get(name))} → {_value(after[name])}" for name in names if name in after)
+
+
+def _value(value: object) -> str:
+    if value is None:
+        return "(none)"
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()

@@ -71,7 +71,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     parser.add_argument("--workers", type=words.count, default=2, metavar="N", help="worker processes to start (2)")
     add_json_option(parser, "one JSON object: phases, limits, and where it was measured")
-    add_connection_options(parser)
+    add_connection_options(parser, has_tenant=False)
     parser.set_defaults(run=run)
 
 

@@ -4,6 +4,7 @@ import argparse
 
 import msgspec
 
+from duetime.cli import arguments as words
 from duetime.cli import schedule_calls as calls
 from duetime.cli.connect import add_connection_options, add_json_option, talk
 from duetime.cli.output import Column, Table, counted, paint, print_line, print_note, print_raw, printable
@@ -45,7 +46,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
     for parser in (listing, show, put, delete):
         if parser is not listing:
-            parser.add_argument("name", metavar="NAME")
+            parser.add_argument("name", type=words.name, metavar="NAME")
         add_json_option(parser)
         add_connection_options(parser)
 

@@ -28,7 +28,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         allow_abbrev=False,
     )
     add_json_option(parser)
-    add_connection_options(parser)
+    add_connection_options(parser, has_tenant=False)
     parser.set_defaults(run=lambda given: talk(given, lambda client: _list(client, given)))
 
 

@@ -8,9 +8,11 @@ a folder is only ever sent to this machine.
 import argparse
 import ipaddress
 import os
+import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -20,6 +22,8 @@ from duetime.sdk import wire
 from duetime.sdk.client import Client
 from duetime.sdk.errors import ApiError, ConfigurationError, SdkError, ServerUnreachable
 from duetime.sdk.wire import Call
+
+T = TypeVar("T")
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 #: A person waits: long enough for a node that restarts, not for one that is not there.
@@ -32,11 +36,48 @@ class Refused(DuetimeError):
     code, title = "refused", "The server refused"
 
 
-def add_connection_options(parser: argparse.ArgumentParser) -> None:
+@dataclass(frozen=True)
+class _CallForTenant(Call[T]):
+    tenant: str = ""
+
+    def headers(self, api_key: str) -> dict[str, str]:
+        return super().headers(api_key) | {"Duetime-Tenant": self.tenant}
+
+
+class _TenantClient(Client):
+    """Acts for another tenant than its key's, which an admin key may."""
+
+    def __init__(self, url: str, key: str, tenant: str, *, retry_for: float) -> None:
+        super().__init__(url, key, retry_for=retry_for)
+        self._tenant = tenant
+
+    def send(self, call: Call[T]) -> T:
+        return super().send(
+            _CallForTenant(call.method, call.path, call.read_body, call.body, call.key, call.is_renamed, self._tenant)
+        )
+
+
+def add_connection_options(parser: argparse.ArgumentParser, *, has_tenant: bool = True) -> None:
+    """The server and the key; `has_tenant` is for commands about what tenants own."""
     group = parser.add_argument_group("the server")
     group.add_argument("--url", metavar="URL", help="its address (DUETIME_URL, else that of the data folder)")
     group.add_argument("--key", metavar="KEY", help="the API key (DUETIME_KEY, else that of the data folder)")
     group.add_argument("--data", metavar="DIR", help="data folder of a `duetime up` on this machine (.duetime)")
+    if has_tenant:
+        group.add_argument(
+            "--tenant",
+            dest="for_tenant",
+            type=_tenant_name,
+            metavar="NAME",
+            help="act for this tenant; needs an admin key",
+        )
+
+
+def _tenant_name(text: str) -> str:
+    # It travels in a header.
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", text):
+        raise argparse.ArgumentTypeError(f"'{text}' is not the name of a tenant")
+    return text
 
 
 def add_json_option(parser: argparse.ArgumentParser, meaning: str = "the server's JSON, for programs") -> None:
@@ -88,7 +129,10 @@ def _is_this_machine(url: str) -> bool:
 
 def open_client(arguments: argparse.Namespace, retry_for: float = RETRY_SECONDS) -> Client:
     url, key = find_server(arguments)
+    tenant = getattr(arguments, "for_tenant", None)
     try:
+        if tenant is not None:
+            return _TenantClient(url, key, tenant, retry_for=retry_for)
         return Client(url, key, retry_for=retry_for)
     except ConfigurationError as error:
         raise UsageError(str(error)) from error

@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from duetime.cli.arguments import count
+from duetime.cli import arguments as words
 from duetime.cli.connect import add_connection_options, add_json_option, talk
 from duetime.cli.output import Column, Table, local_time, print_line, print_note, print_raw
 from duetime.errors import UsageError
@@ -50,7 +50,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     delete.set_defaults(run=lambda given: talk(given, lambda client: _delete(client, given)))
 
     for parser in (show, put, delete):
-        parser.add_argument("name", metavar="KEY", help="the key, or a pattern that ends in *")
+        parser.add_argument("name", type=words.name, metavar="KEY", help="the key, or a pattern that ends in *")
     for parser in (listing, show, put, delete):
         add_json_option(parser)
         add_connection_options(parser)
@@ -59,7 +59,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 def add_limit_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-running", type=_room, metavar="N", help="attempts that run at once; 0: none starts")
     parser.add_argument("--rate", type=_rate, metavar="N", help="attempts that start in a second, from 0.001 on")
-    parser.add_argument("--burst", type=count, metavar="N", help="attempts that start at once after a rest (rate)")
+    parser.add_argument(
+        "--burst", type=words.count, metavar="N", help="attempts that start at once after a rest (rate)"
+    )
     parser.add_argument("--strict", action="store_true", help="keep --max-running even while two nodes feed the tenant")
 
 

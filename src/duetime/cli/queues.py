@@ -5,6 +5,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from duetime.cli import arguments as words
 from duetime.cli.connect import add_connection_options, add_json_option, talk
 from duetime.cli.limits import add_limit_options, limit_words, read_limits
 from duetime.cli.output import Column, Table, print_line, print_note, print_raw
@@ -59,7 +60,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     delete.set_defaults(run=lambda given: talk(given, lambda client: _delete(client, given)))
 
     for parser in (show, put, pause, resume, delete):
-        parser.add_argument("name", metavar="NAME", help="the queue's name")
+        parser.add_argument("name", type=words.name, metavar="NAME", help="the queue's name")
     for parser in (listing, show, put, pause, resume, delete):
         add_json_option(parser)
         add_connection_options(parser)

@@ -110,7 +110,7 @@ def _add_setting(actions: "argparse._SubParsersAction[argparse.ArgumentParser]")
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    put.add_argument("name", metavar="NAME")
+    put.add_argument("name", type=words.name, metavar="NAME")
     options.add_definition_options(put)
     put.add_argument("--file", metavar="FILE", help='the definition as JSON, YAML or TOML; "-" is standard input')
     put.add_argument("--version", type=int, metavar="N", help="replace only this version; 0: only create")
@@ -161,7 +161,7 @@ def _named(
 ) -> argparse.ArgumentParser:
     sentence = meaning[0].upper() + meaning[1:] + "."
     parser = actions.add_parser(verb, help=meaning, description=sentence, allow_abbrev=False)
-    parser.add_argument("name", metavar="NAME")
+    parser.add_argument("name", type=words.name, metavar="NAME")
     if is_paged:
         add_page_options(parser)
     else:

@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from duetime.cli.arguments import count
+from duetime.cli import arguments as words
 from duetime.cli.connect import add_connection_options, add_json_option, talk
 from duetime.cli.output import Column, Table, local_time, print_line, print_note, print_raw
 from duetime.cli.quota_options import ShownQuotas, add_quota_options, read_quota_options
@@ -54,20 +54,20 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     put = actions.add_parser("put", help="create a tenant, or change its weight and quotas", allow_abbrev=False)
     add_quota_options(put, "tier")
     put.add_argument("--tier", metavar="TIER", help="whose values hold where the tenant sets none")
-    put.add_argument("--spread", type=count, metavar="N", help="over how many shards its new lanes go (1)")
+    put.add_argument("--spread", type=words.count, metavar="N", help="over how many shards its new lanes go (1)")
     put.set_defaults(run=lambda given: talk(given, lambda client: _put(client, given, _read_put(given))))
 
     suspend = actions.add_parser("suspend", help="let nothing of a tenant run; nothing is lost", allow_abbrev=False)
-    suspend.set_defaults(run=lambda given: talk(given, lambda client: _put(client, given, {"state": "suspended"})))
+    suspend.set_defaults(run=lambda given: talk(given, lambda client: _steer(client, given, "suspended")))
 
     resume = actions.add_parser("resume", help="let a suspended tenant run again", allow_abbrev=False)
-    resume.set_defaults(run=lambda given: talk(given, lambda client: _put(client, given, {"state": "active"})))
+    resume.set_defaults(run=lambda given: talk(given, lambda client: _steer(client, given, "active")))
 
     for parser in (show, put, suspend, resume):
-        parser.add_argument("name", metavar="NAME", help="the tenant's name")
+        parser.add_argument("name", type=words.name, metavar="NAME", help="the tenant's name")
     for parser in (listing, show, put, suspend, resume):
         add_json_option(parser)
-        add_connection_options(parser)
+        add_connection_options(parser, has_tenant=False)
 
 
 def _show_help(parser: argparse.ArgumentParser) -> int:
@@ -131,11 +131,17 @@ def _put(client: Client, arguments: argparse.Namespace, fields: dict[str, object
     return 0
 
 
+def _steer(client: Client, arguments: argparse.Namespace, state: str) -> int:
+    # PUT would make a tenant of a misspelt name.
+    client.send(Call("GET", _path(arguments.name), bytes))
+    return _put(client, arguments, {"state": state})
+
+
 def _say(tenant: _Tenant) -> None:
     facts = [tenant.state, f"weight {tenant.effective.weight}"]
     facts += [f"tier {tenant.tier}"] if tenant.tier is not None else []
     facts += [f"over {tenant.spread} shards"] if tenant.spread > 1 else []
-    facts += [words] if (words := tenant.effective.quotas.words()) else []
+    facts += [quotas] if (quotas := tenant.effective.quotas.words()) else []
     print_line(f"Tenant {tenant.name}: {', '.join(facts)}.")
 
 

@@ -5,6 +5,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from duetime.cli import arguments as words
 from duetime.cli.connect import add_connection_options, add_json_option, talk
 from duetime.cli.output import Column, Table, print_line, print_raw
 from duetime.cli.quota_options import ShownQuotas, add_quota_options, read_quota_options
@@ -50,10 +51,10 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     delete.set_defaults(run=lambda given: talk(given, lambda client: _delete(client, given)))
 
     for parser in (show, put, delete):
-        parser.add_argument("name", metavar="NAME", help="the tier's name")
+        parser.add_argument("name", type=words.name, metavar="NAME", help="the tier's name")
     for parser in (listing, show, put, delete):
         add_json_option(parser)
-        add_connection_options(parser)
+        add_connection_options(parser, has_tenant=False)
 
 
 def _show_help(parser: argparse.ArgumentParser) -> int:
@@ -86,8 +87,8 @@ def _one(client: Client, arguments: argparse.Namespace, method: str, fields: dic
         print_raw(body)
         return 0
     tier = msgspec.json.decode(body, type=_Tier)
-    words = f", {quotas}" if (quotas := tier.quotas.words()) else ""
-    print_line(f"Tier {tier.name}: weight {tier.weight or 1}{words}; {tier.tenants:,} tenants.")
+    quotas = f", {said}" if (said := tier.quotas.words()) else ""
+    print_line(f"Tier {tier.name}: weight {tier.weight or 1}{quotas}; {tier.tenants:,} tenants.")
     return 0
 
 

@@ -9,13 +9,14 @@ from urllib.parse import quote
 
 import msgspec
 
+from duetime.cli import arguments as words
 from duetime.cli.connect import add_connection_options, add_json_option, talk
 from duetime.cli.output import Column, Table, local_time, print_line, print_note, print_raw, printable
 from duetime.errors import FieldError, UsageError
 from duetime.sdk.client import Client
 from duetime.sdk.wire import Call
 
-#: What a type can say; a file that says anything else is a JSON Schema.
+#: What a type can say; a file that says none of it is a JSON Schema, which has no such words.
 _FIELDS = ("schema", "defaults", "limits", "throttle", "rate_limit", "debounce", "unique")
 
 
@@ -97,7 +98,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
             help=f"a JSON object with any of {', '.join(_FIELDS)}; or a JSON Schema alone; - for standard input",
         )
     for parser in (show, put, preview, delete):
-        parser.add_argument("name", metavar="NAME", help="the type's name")
+        parser.add_argument("name", type=words.name, metavar="NAME", help="the type's name")
     for parser in (listing, show, put, preview, delete):
         add_json_option(parser)
         add_connection_options(parser)
@@ -144,25 +145,27 @@ def _show(client: Client, arguments: argparse.Namespace) -> int:
 
 
 def _put(client: Client, arguments: argparse.Namespace) -> int:
-    body = client.send(Call("PUT", _path(arguments.name), bytes, _read(arguments.file)))
+    asked = _read(arguments.file)
+    body = client.send(Call("PUT", _path(arguments.name), bytes, msgspec.json.encode(asked)))
     if arguments.json:
         print_raw(body)
         return 0
     done = msgspec.json.decode(body, type=_Put)
-    print_line(f"Type {done.name}, version {done.version}.")
+    print_line(f"Type {done.name}, version {done.version}: {', '.join(asked)}.")
     if done.waiting_invalid:
         print_note(f"{_many_of(done)} do not match; they stay as they are.")
     return 0
 
 
 def _preview(client: Client, arguments: argparse.Namespace) -> int:
-    body = client.send(Call("POST", f"{_path(arguments.name)}/preview", bytes, _read(arguments.file)))
+    asked = msgspec.json.encode(_read(arguments.file))
+    body = client.send(Call("POST", f"{_path(arguments.name)}/preview", bytes, asked))
     if arguments.json:
         print_raw(body)
         return 0
     would = msgspec.json.decode(body, type=_Preview)
     kind = "a new type" if would.is_new else "a type that is there"
-    fares = f"{_many_of(would)} would not match." if would.waiting_sampled else "No waiting task would be judged by it."
+    fares = f"{_many_of(would)} would not match." if would.waiting_sampled else "There is no waiting task to try it on."
     print_line(f"{would.name} is {kind}. {fares}")
     for example in would.examples:
         print_line(f"{example.task}  {printable('; '.join(f'{each.path}: {each.message}' for each in example.errors))}")
@@ -173,7 +176,7 @@ def _many_of(tried: _Put | _Preview) -> str:
     return f"{tried.waiting_invalid:,} of {tried.waiting_sampled:,} waiting tasks that were looked at"
 
 
-def _read(name: str) -> bytes:
+def _read(name: str) -> dict[str, object]:
     """The type in a file, as the API takes it."""
     try:
         text = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
@@ -182,8 +185,8 @@ def _read(name: str) -> bytes:
         raise UsageError(f"{name} cannot be read: {error.strerror}") from error
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise UsageError(f"{name} is not JSON: {error}") from error
-    is_type = isinstance(given, dict) and given and given.keys() <= set(_FIELDS)
-    return msgspec.json.encode(given if is_type else {"schema": given})
+    is_type = isinstance(given, dict) and not given.keys().isdisjoint(_FIELDS)
+    return given if is_type else {"schema": given}
 
 
 def _delete(client: Client, arguments: argparse.Namespace) -> int:

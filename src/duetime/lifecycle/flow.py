@@ -389,6 +389,6 @@ def _not_atomic(task: NewTask) -> Submission:
 def _refusal(type: str, ticket: RateTicket, wait: float) -> RateLimited:
     return RateLimited(
         f"{type} takes {ticket.limit:,} submissions of this key in {format_duration(ticket.period)};"
-        f" there is room again in {format_duration(math.ceil(wait * 1000) / 1000)}",
+        f" there is room again in {format_duration(math.ceil(wait))}",
         retry_after=wait,
     )
