@@ -7,21 +7,16 @@ only then closes its connections, so that nobody has to wait for a lapse.
 """
 
 import asyncio
-import os
-import signal
 import socket
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Protocol, cast
 
 import asyncpg
 import structlog
-import uvicorn
 
 from duetime.admin.breakers import ForcedBreakers
 from duetime.admin.changes import read_changes
@@ -32,7 +27,6 @@ from duetime.admin.tenants import read_signing_secret
 from duetime.admin.types import Types
 from duetime.api.app import App
 from duetime.api.outbox import reading
-from duetime.api.protocol import DuetimeProtocol
 from duetime.api.validation import TaskReader
 from duetime.budgets.adapters import open_budgets
 from duetime.budgets.allowance import Allowance
@@ -60,6 +54,7 @@ from duetime.lifecycle.settle import Settler
 from duetime.lifecycle.steer import Steering
 from duetime.lifecycle.submit import Submitter
 from duetime.lifecycle.waiting import WaitingRoom, count_waiting
+from duetime.listening import listen, make_server, url_of
 from duetime.scheduler.breakers import Breakers
 from duetime.scheduler.clockwork import Clockwork
 from duetime.scheduler.feed import Feeder
@@ -195,23 +190,7 @@ class Node:
         self._limited_by: Rules | None = None
         self._limited: tuple[int, int] = (-1, -1)
         self._is_stopping = False
-        self._server = _Server(
-            uvicorn.Config(
-                self.app,
-                http=DuetimeProtocol,
-                log_config=None,
-                access_log=False,
-                # Nothing here asks for the client's address.
-                proxy_headers=False,
-                lifespan="off",
-                # The API dates its answers by the database's clock.
-                date_header=False,
-                server_header=False,
-                timeout_keep_alive=75,
-                timeout_graceful_shutdown=5,
-                backlog=2048,
-            )
-        )
+        self._server = make_server(self.app)
         self._serving: asyncio.Task[None] | None = None
         self._executing: asyncio.Task[None] | None = None
 
@@ -375,44 +354,6 @@ class Node:
         return self._secrets[key.tenant]
 
 
-class _Server(uvicorn.Server):
-    """uvicorn without its own signal handlers: stopping is the node's business."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-    def make_protocol(self) -> asyncio.Protocol:
-        """What speaks HTTP on one connection, as the server makes it for its own."""
-        make = cast(Callable[..., asyncio.Protocol], self.config.http_protocol_class)
-        return make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """Bind before anything else is started: a port in use is found at once."""
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        listener = socket.socket(family, socket.SOCK_STREAM)
-    except OSError as error:
-        raise UsageError(f"{host} is not an address of this machine: {error.strerror or error}") from error
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-    except OSError as error:
-        listener.close()
-        raise UsageError(
-            f"port {port} on {host} cannot be used ({error.strerror}): name another with --port"
-        ) from error
-    return listener
-
-
-def url_of(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
-    if host in ("0.0.0.0", "::"):
-        host = "127.0.0.1"
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
 async def bring_up_to_date(database_url: str) -> None:
     """Migrate to this version's schema; many nodes may do so at once."""
     try:
@@ -423,28 +364,3 @@ async def bring_up_to_date(database_url: str) -> None:
         await migrate(connection)
     finally:
         await connection.close(timeout=5.0)
-
-
-def watch_signals() -> asyncio.Event:
-    """Set on SIGTERM or SIGINT, from now on; a second signal ends the process at once."""
-    signalled = asyncio.Event()
-
-    def on_signal(number: int) -> None:
-        if signalled.is_set():
-            os._exit(128 + number)
-        signalled.set()
-
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_signal, number)
-    return signalled
-
-
-class Stoppable(Protocol):
-    async def stop(self) -> None: ...
-
-
-async def stop_when(signalled: asyncio.Event, node: Stoppable) -> None:
-    await signalled.wait()
-    log.info("stopping; a second signal ends at once")
-    await node.stop()

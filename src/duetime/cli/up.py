@@ -15,7 +15,8 @@ from duetime.config import Config, read_config
 from duetime.database.embedded import EmbeddedServer
 from duetime.database.pool import Database
 from duetime.errors import UsageError
-from duetime.serve import Node, stop_when, watch_signals
+from duetime.serve import Node
+from duetime.signals import stop_when, watch_signals
 from duetime.supervise import Processes
 from duetime.telemetry import set_up_logs
 
