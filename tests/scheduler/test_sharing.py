@@ -212,7 +212,7 @@ async def test_room_is_divided_between_the_nodes_that_feed_a_tenant(team: Team, 
     own = await owner.submit(10)
     spread = await owner.submit(10, queue="spread")
 
-    rooms = other.shared._divide(await other.shared._shards_of(other.tenant), 7)
+    rooms = other.shared._divide(await other.shared._shards.of(other.tenant), 7)
     got: list[LeasedTask] = []
     while len(got) < 20:
         ask = Ask((await other.ask()).holder, other.tenant, Kind.PULL, None, frozenset(), 7)

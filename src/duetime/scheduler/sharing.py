@@ -12,7 +12,6 @@ and the feeder's look finds what nobody told it.
 
 import asyncio
 import secrets
-import time
 import uuid
 from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import replace
@@ -31,9 +30,12 @@ from duetime.lifecycle.holders import BeatAnswer, Holders, Named
 from duetime.lifecycle.lanes import Lanes
 from duetime.model.breaker import BreakerStatus
 from duetime.model.task import LeasedTask
+from duetime.scheduler import messages
 from duetime.scheduler.breakers import Breakers, strictest
 from duetime.scheduler.feed import Feeder
 from duetime.scheduler.plan import Ask, LaneStatus
+from duetime.scheduler.tenant_shards import TenantShards
+from duetime.scheduler.wakes import PAUSE_SECONDS, WakeRouter
 
 log = structlog.get_logger()
 #: A poll that was passed on may take so much longer than it waits.
@@ -42,35 +44,6 @@ WAKE_SECONDS = 2.0
 BEAT_SECONDS = 5.0
 DESCRIBE_SECONDS = 1.0
 ANNOUNCE_SECONDS = 1.0
-#: Between two tries, while the views of two nodes differ.
-_PAUSE_SECONDS = 0.02
-REMEMBER_SHARDS_SECONDS = 30.0
-_SHARDS_OF = """
-SELECT shard::int FROM tenant WHERE id = $1
- UNION
-SELECT id % 256 FROM lane WHERE tenant = $1
-"""
-
-
-class _Poll(msgspec.Struct, frozen=True, array_like=True):
-    ask: Ask
-    wait_seconds: float
-
-
-class _Beat(msgspec.Struct, frozen=True, array_like=True):
-    tenant: int
-    name: str
-    attempts: list[Named]
-
-
-_encode = msgspec.msgpack.Encoder(uuid_format="bytes").encode
-_decode_tasks = msgspec.msgpack.Decoder(list[LeasedTask]).decode
-_decode_wakes = msgspec.msgpack.Decoder(list[uuid.UUID]).decode
-_decode_poll = msgspec.msgpack.Decoder(_Poll).decode
-_decode_beat = msgspec.msgpack.Decoder(_Beat).decode
-_decode_beaten = msgspec.msgpack.Decoder(BeatAnswer).decode
-_decode_status = msgspec.msgpack.Decoder(LaneStatus).decode
-_decode_breakers = msgspec.msgpack.Decoder(list[BreakerStatus]).decode
 
 
 class SharedFeeder:
@@ -92,7 +65,6 @@ class SharedFeeder:
         self._coordinator = coordinator
         #: Before it has joined it feeds nothing.
         feeder.feed_only(frozenset())
-        self._database = database
         self._feeder = feeder
         self._lanes = lanes
         self._holders = holders
@@ -103,8 +75,8 @@ class SharedFeeder:
         self._owners: tuple[str | None, ...] = assign(frozenset())
         self._own: frozenset[int] = frozenset()
         self._passed: set[Ending] = set()
-        self._outboxes: dict[str, dict[int, uuid.UUID]] = {}
-        self._shards: dict[int, tuple[frozenset[int], float]] = {}
+        self._wakes = WakeRouter(name, self._owner_of, feeder.wake, self._tell_wakes, self._later)
+        self._shards = TenantShards(database)
         self._background: set[asyncio.Task[None]] = set()
         self._is_leaving = False
         lanes.announce = self._announce
@@ -154,7 +126,7 @@ class SharedFeeder:
     def _see(self, names: frozenset[str]) -> None:
         if names == self._names:
             # A node was started again: nothing moves, but what it was asked is lost.
-            self._route_again()
+            self._wakes.route_again()
             return
         log.info("nodes that share the shards", nodes=sorted(names))
         self._names, self._owners = names, assign(names)
@@ -164,7 +136,7 @@ class SharedFeeder:
         self._later(self._take_over(self._own - before))
         for passed in self._passed:
             passed.end()
-        self._route_again()
+        self._wakes.route_again()
 
     async def _take_over(self, gained: frozenset[int]) -> None:
         try:
@@ -192,7 +164,7 @@ class SharedFeeder:
     async def _announce(self, lane: int) -> None:
         """Whoever lists a tenant's tasks goes by the lanes it knows."""
         self._forget_shards(lane)
-        await self._tell_all("lane", _encode(lane))
+        await self._tell_all("lane", messages.encode(lane))
 
     async def _announce_forced(self) -> None:
         """Who is not reached finds out by itself, unless it was undone by then."""
@@ -208,58 +180,25 @@ class SharedFeeder:
         wanted = frozenset(tenants)
         owners: dict[int, set[str]] = {}
         for lane, key in self._lanes.all().items() if wanted else ():
-            if key.tenant in wanted and (owner := self._owners[lane % SHARDS]) is not None:
+            if key.tenant in wanted and (owner := self._owner_of(lane)) is not None:
                 owners.setdefault(key.tenant, set()).add(owner)
         self._feeder.share({tenant: len(names) for tenant, names in owners.items() if len(names) > 1})
 
     def _forget_shards(self, lane: int) -> None:
         """Its tenant may have a shard more now."""
         if (key := self._lanes.key_of(lane)) is not None:
-            self._shards.pop(key.tenant, None)
+            self._shards.forget(key.tenant)
 
     # Rows in due
 
     def wake(self, wakes: Iterable[uuid.UUID]) -> None:
-        first: dict[int, uuid.UUID] = {}
-        for wake in wakes:
-            lane = lane_of(wake)
-            if lane not in first or wake < first[lane]:
-                first[lane] = wake
-        self._route(first)
+        self._wakes.route(wakes)
 
-    def _route(self, first: dict[int, uuid.UUID]) -> None:
-        own = []
-        for lane, wake in first.items():
-            owner = self._owners[lane % SHARDS]
-            if owner == self.name:
-                own.append(wake)
-            elif owner is not None:
-                outbox = self._outboxes.get(owner)
-                if outbox is None:
-                    outbox = self._outboxes[owner] = {}
-                    self._later(self._tell(owner, outbox))
-                if lane not in outbox or wake < outbox[lane]:
-                    outbox[lane] = wake
-        if own:
-            self._feeder.wake(own)
+    def _owner_of(self, lane: int) -> str | None:
+        return self._owners[lane % SHARDS]
 
-    def _route_again(self) -> None:
-        """What was not told yet may be for another node now."""
-        for outbox in list(self._outboxes.values()):
-            waiting = dict(outbox)
-            outbox.clear()
-            self._route(waiting)
-
-    async def _tell(self, owner: str, outbox: dict[int, uuid.UUID]) -> None:
-        try:
-            while outbox:
-                telling = dict(outbox)
-                outbox.clear()
-                if await self._call(owner, "wake", _encode(list(telling.values())), WAKE_SECONDS) is None:
-                    await asyncio.sleep(_PAUSE_SECONDS)
-                    self._route(telling)
-        finally:
-            del self._outboxes[owner]
+    async def _tell_wakes(self, owner: str, wakes: list[uuid.UUID]) -> bool:
+        return await self._call(owner, "wake", messages.encode(wakes), WAKE_SECONDS) is not None
 
     def ended(self, tasks: Sequence[uuid.UUID]) -> None:
         """Attempts have ended: the node that feeds their lane counts what runs, if there is a limit."""
@@ -269,7 +208,7 @@ class SharedFeeder:
             return
         for task in tasks:
             lane = lane_of(task)
-            owner = self._owners[lane % SHARDS]
+            owner = self._owner_of(lane)
             if owner == self.name:
                 own.append(task)
             elif owner is not None and self._feeder.is_limited(lane):
@@ -281,7 +220,7 @@ class SharedFeeder:
             self._later(self._tell_ended(owner, ended))
 
     async def _tell_ended(self, owner: str, tasks: list[uuid.UUID]) -> None:
-        await self._call(owner, "ended", _encode(tasks), WAKE_SECONDS)
+        await self._call(owner, "ended", messages.encode(tasks), WAKE_SECONDS)
 
     # For workers
 
@@ -295,7 +234,7 @@ class SharedFeeder:
         ends_at = loop.time() + wait_seconds
         while True:
             assert ask.tenant is not None, "an executor leases from its own node's feeder"
-            rooms = self._divide(await self._shards_of(ask.tenant), ask.room)
+            rooms = self._divide(await self._shards.of(ask.tenant), ask.room)
             left = max(ends_at - loop.time(), 0.0)
             match list(rooms):
                 case []:
@@ -309,7 +248,7 @@ class SharedFeeder:
                 return tasks
             if self.name not in rooms:
                 # Nobody to ask, or one that stops or went away: the view of it changes soon.
-                await asyncio.sleep(min(left, _PAUSE_SECONDS))
+                await asyncio.sleep(min(left, PAUSE_SECONDS))
 
     async def give_back(self, tasks: Sequence[LeasedTask], delay_seconds: float = 0.0) -> None:
         await self._feeder.give_back(tasks, delay_seconds)
@@ -321,32 +260,34 @@ class SharedFeeder:
         """One node hears all beats of a holder; without it, this one does."""
         owner = owner_of(f"holder {tenant} {name}", self._names)
         if owner is not None and owner != self.name:
-            answer = await self._call(owner, "beat", _encode(_Beat(tenant, name, list(attempts))), BEAT_SECONDS)
+            answer = await self._call(
+                owner, "beat", messages.encode(messages.Beat(tenant, name, list(attempts))), BEAT_SECONDS
+            )
             if answer is not None:
-                return _decode_beaten(answer)
+                return messages.decode_beaten(answer)
         return await self._holders.beat(tenant, name, attempts)
 
     async def describe(self, lane: int) -> LaneStatus | None:
-        owner = self._owners[lane % SHARDS]
+        owner = self._owner_of(lane)
         if owner is None:
             return None
         if owner == self.name:
             return await self._feeder.describe(lane)
-        answer = await self._call(owner, "describe", _encode(lane), DESCRIBE_SECONDS)
-        return None if answer is None else _decode_status(answer)
+        answer = await self._call(owner, "describe", messages.encode(lane), DESCRIBE_SECONDS)
+        return None if answer is None else messages.decode_status(answer)
 
     async def describe_breakers(self, tenant: int) -> list[BreakerStatus]:
         """The tenant's breakers, of the nodes that feed it; if several call a host, the one that lets less through."""
-        owners = {owner for shard in await self._shards_of(tenant) if (owner := self._owners[shard]) is not None}
+        owners = {owner for shard in await self._shards.of(tenant) if (owner := self._owners[shard]) is not None}
         return strictest([each for owner in owners for each in await self._breakers_at(owner, tenant)])
 
     async def _breakers_at(self, owner: str, tenant: int) -> list[BreakerStatus]:
         if owner == self.name:
             return self._breakers.states(tenant)
-        answer = await self._call(owner, "breakers", _encode(tenant), DESCRIBE_SECONDS)
+        answer = await self._call(owner, "breakers", messages.encode(tenant), DESCRIBE_SECONDS)
         if answer is None:
             raise Unavailable("the node that feeds this tenant does not answer at this moment")
-        return _decode_breakers(answer)
+        return messages.decode_breakers(answer)
 
     def _divide(self, shards: Iterable[int], room: int) -> dict[str, int]:
         """The room of a poll between the nodes that feed these shards: together never more than it."""
@@ -356,20 +297,12 @@ class SharedFeeder:
             rooms[owner] = room // len(owners) + (place < room % len(owners))
         return {owner: part for owner, part in rooms.items() if part}
 
-    async def _shards_of(self, tenant: int) -> frozenset[int]:
-        known = self._shards.get(tenant)
-        if known is None or known[1] < time.monotonic():
-            rows = await self._database.fetch(_SHARDS_OF, tenant)
-            known = frozenset(row["shard"] for row in rows), time.monotonic() + REMEMBER_SHARDS_SECONDS
-            self._shards[tenant] = known
-        return known[0]
-
     async def _lease_from(self, owner: str, ask: Ask, wait_seconds: float) -> list[LeasedTask]:
         if owner == self.name:
             return await self._feeder.lease(ask, wait_seconds)
-        body = _encode(_Poll(ask, wait_seconds))
+        body = messages.encode(messages.Poll(ask, wait_seconds))
         answer = await self._call(owner, "lease", body, wait_seconds + GRACE_SECONDS, self._passed)
-        tasks = [] if answer is None else _decode_tasks(answer)
+        tasks = [] if answer is None else messages.decode_tasks(answer)
         try:
             for task in tasks:
                 await self._lanes.resolve(task.lane)
@@ -407,17 +340,17 @@ class SharedFeeder:
     async def _handle(self, verb: str, body: bytes) -> bytes:
         match verb:
             case "wake":
-                wakes = _decode_wakes(body)
+                wakes = messages.decode_wakes(body)
                 for wake in wakes:
                     # The lane may have been made by the node that tells us of it.
                     await self._lanes.resolve(lane_of(wake))
                 self._feeder.wake(wakes)
                 return b""
             case "lease":
-                poll = _decode_poll(body)
-                return _encode(await self._feeder.lease(poll.ask, poll.wait_seconds))
+                poll = messages.decode_poll(body)
+                return messages.encode(await self._feeder.lease(poll.ask, poll.wait_seconds))
             case "ended":
-                self._feeder.ended(_decode_wakes(body))
+                self._feeder.ended(messages.decode_wakes(body))
                 return b""
             case "lane":
                 lane = msgspec.msgpack.decode(body, type=int)
@@ -425,12 +358,12 @@ class SharedFeeder:
                 self._forget_shards(lane)
                 return b""
             case "beat":
-                beat = _decode_beat(body)
-                return _encode(await self._holders.beat(beat.tenant, beat.name, beat.attempts))
+                beat = messages.decode_beat(body)
+                return messages.encode(await self._holders.beat(beat.tenant, beat.name, beat.attempts))
             case "describe":
-                return _encode(await self._feeder.describe(msgspec.msgpack.decode(body, type=int)))
+                return messages.encode(await self._feeder.describe(msgspec.msgpack.decode(body, type=int)))
             case "breakers":
-                return _encode(self._breakers.states(msgspec.msgpack.decode(body, type=int)))
+                return messages.encode(self._breakers.states(msgspec.msgpack.decode(body, type=int)))
             case "forced":
                 await self._forced.refresh()
                 return b""
@@ -441,7 +374,7 @@ class SharedFeeder:
                 raise Unavailable(f"this node does not know {verb}")
 
     def _undelivered(self, verb: str, body: bytes) -> None:
-        if verb == "lease" and (tasks := _decode_tasks(body)):
+        if verb == "lease" and (tasks := messages.decode_tasks(body)):
             self._later(self._return(tasks))
 
     async def _return(self, tasks: list[LeasedTask]) -> None:

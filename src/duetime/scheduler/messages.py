@@ -1,0 +1,31 @@
+"""What nodes that share the shards say to each other, as it travels between them."""
+
+import uuid
+
+import msgspec
+
+from duetime.lifecycle.holders import BeatAnswer, Named
+from duetime.model.breaker import BreakerStatus
+from duetime.model.task import LeasedTask
+from duetime.scheduler.plan import Ask, LaneStatus
+
+
+class Poll(msgspec.Struct, frozen=True, array_like=True):
+    ask: Ask
+    wait_seconds: float
+
+
+class Beat(msgspec.Struct, frozen=True, array_like=True):
+    tenant: int
+    name: str
+    attempts: list[Named]
+
+
+encode = msgspec.msgpack.Encoder(uuid_format="bytes").encode
+decode_tasks = msgspec.msgpack.Decoder(list[LeasedTask]).decode
+decode_wakes = msgspec.msgpack.Decoder(list[uuid.UUID]).decode
+decode_poll = msgspec.msgpack.Decoder(Poll).decode
+decode_beat = msgspec.msgpack.Decoder(Beat).decode
+decode_beaten = msgspec.msgpack.Decoder(BeatAnswer).decode
+decode_status = msgspec.msgpack.Decoder(LaneStatus).decode
+decode_breakers = msgspec.msgpack.Decoder(list[BreakerStatus]).decode

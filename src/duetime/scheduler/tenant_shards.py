@@ -1,0 +1,31 @@
+"""Which shards have tasks of a tenant: its own, and those that its lanes were spread over."""
+
+import time
+
+from duetime.database.pool import Database
+
+REMEMBER_SECONDS = 30.0
+_SHARDS_OF = """
+SELECT shard::int FROM tenant WHERE id = $1
+ UNION
+SELECT id % 256 FROM lane WHERE tenant = $1
+"""
+
+
+class TenantShards:
+    """Remembers them for a while; who hears of a new lane lets it forget."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._known: dict[int, tuple[frozenset[int], float]] = {}
+
+    async def of(self, tenant: int) -> frozenset[int]:
+        known = self._known.get(tenant)
+        if known is None or known[1] < time.monotonic():
+            rows = await self._database.fetch(_SHARDS_OF, tenant)
+            known = frozenset(row["shard"] for row in rows), time.monotonic() + REMEMBER_SECONDS
+            self._known[tenant] = known
+        return known[0]
+
+    def forget(self, tenant: int) -> None:
+        self._known.pop(tenant, None)
