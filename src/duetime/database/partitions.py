@@ -12,7 +12,7 @@ into it (`scheduler/upkeep`).
 import asyncio
 import bisect
 import uuid
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import UTC, datetime, timedelta
 
 import asyncpg
@@ -57,10 +57,17 @@ class Partitions:
             end = stop
         return spans[place][0] <= first_ms and last_ms < end
 
+    def are_known(self, due_ms: Collection[int]) -> bool:
+        """Whether rows of these times find a partition in every table of the data path."""
+        if not due_ms:
+            return True
+        first_ms, last_ms = min(due_ms), max(due_ms)
+        return all([self.covers(table, first_ms, last_ms) for table in DATA_PATH])
+
     async def ensure(self, due_ms: Iterable[int]) -> None:
-        """Make sure that rows of these times find a partition in every table of the data path."""
+        """Make sure that they do."""
         times = sorted(set(due_ms))
-        if not times or all(self.covers(table, times[0], times[-1]) for table in DATA_PATH):
+        if self.are_known(times):
             return
         for moment in times:
             for table in DATA_PATH:
