@@ -298,7 +298,7 @@ class Submitter:
             place += len(call.tasks)
         if not self._partitions.are_known(moments):
             await self._partitions.ensure(moments)
-        if any([call.request for call in calls]):
+        if any(call.request for call in calls):
             await self._partitions.ensure_requests(due_ms_of(call.request) for call in calls if call.request)
         return now_ms
 

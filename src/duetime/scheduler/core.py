@@ -256,7 +256,7 @@ class Core:
             number: asked.ask.room
             for number, asked in self._asks.items()
             if not asked.is_flying
-            and any([asked.ask.fits(key) for key in keys])
+            and any(asked.ask.fits(key) for key in keys)
             and not self._has_due_for(asked.ask, now_ms)
         }
         seats: dict[int, list[tuple[int, int]]] = {}
