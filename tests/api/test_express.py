@@ -2,12 +2,16 @@
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from api.client import Api
-from duetime.api.express import MAX_BODY, Express
+from duetime.api import express
+from duetime.api.express import MAX_BODY, Express, Head
+from duetime.api.protocol import DuetimeProtocol
 from duetime.sdk.uuid7 import make_uuid7
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -162,3 +166,128 @@ async def test_a_client_that_leaves_harms_nobody(api: Api, taken: list[bool]) ->
 
     assert (await api.post(SHORT, {"type": "b"})).status == 202
     assert before < await api.stored() <= before + 6
+
+
+@pytest.fixture
+def heads(monkeypatch: pytest.MonkeyPatch) -> list[Head]:
+    """The heads that were read."""
+    found: list[Head] = []
+
+    class Noted(Head):
+        def __init__(self, given: list[tuple[bytes, bytes]]) -> None:
+            super().__init__(given)
+            found.append(self)
+
+    monkeypatch.setattr(express, "Head", Noted)
+    return found
+
+
+class Kept:
+    """A connection that is kept, one request after the other."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    async def ask(self, *pieces: bytes, answers: int = 1) -> list[tuple[int, Any]]:
+        for piece in pieces:
+            self._writer.write(piece)
+            await asyncio.sleep(0.01 if len(pieces) > 1 else 0)
+        found = []
+        for _ in range(answers):
+            head = await asyncio.wait_for(self._reader.readuntil(b"\r\n\r\n"), 10)
+            length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r")[0])
+            found.append((int(head.split()[1]), json.loads(await self._reader.readexactly(length))))
+        return found
+
+    async def is_closed(self) -> bool:
+        return await asyncio.wait_for(self._reader.read(1), 10) == b""
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def kept(api: Api) -> AsyncIterator[Kept]:
+    await api.submit()
+    connection = Kept(*await asyncio.open_connection("127.0.0.1", api.serving.port))
+    yield connection
+    connection.close()
+
+
+async def test_a_head_that_comes_again_is_not_read_again(
+    api: Api, kept: Kept, taken: list[bool], heads: list[Head]
+) -> None:
+    ids = set()
+    for number in range(5):
+        [(status, answer)] = await kept.ask(raw(api, b'{"type": "a", "payload": %d}' % number))
+        assert (status, answer["payload"]) == (202, number)
+        ids.add(answer["id"])
+
+    assert len(ids) == 5
+    assert taken == [True] * 5
+    assert len(heads) == 1
+
+
+async def test_what_is_not_as_before_is_read_anew(api: Api, kept: Kept, taken: list[bool]) -> None:
+    plain = raw(api, b'{"type": "a", "payload": 1}')
+    [(status, _)] = await kept.ask(plain)
+    assert status == 202
+
+    longer = raw(api, b'{"type": "a", "payload": 12}')
+    wrong = raw(api, b'{"type": "a ", "payload":1}')
+    broken = raw(api, b'{"type": "a", "payload": 1]')
+    other = plain.replace(b"host: x", b"host: y")
+    for request, expected in [(plain, 202), (longer, 202), (wrong, 422), (broken, 400), (other, 202), (plain, 202)]:
+        [(status, _)] = await kept.ask(request)
+        assert status == expected, request
+
+    # In pieces, two at once, and with something else behind.
+    assert [status for status, _ in await kept.ask(plain[:-5], plain[-5:])] == [202]
+    assert [status for status, _ in await kept.ask(plain + plain, answers=2)] == [202, 202]
+    look = b"GET /v1/tasks?limit=1 HTTP/1.1\r\nhost: x\r\nauthorization: Bearer %s\r\n\r\n" % api.key.encode()
+    assert [status for status, _ in await kept.ask(plain + look, answers=2)] == [202, 200]
+    assert [status for status, _ in await kept.ask(plain, plain, answers=2)] == [202, 202]
+    # What looks like a request is a header of the one that has begun, with its other headers and its body.
+    begun = look.removesuffix(b"\r\n") + b"x: "
+    assert [status for status, _ in await kept.ask(plain + begun, plain, answers=2)] == [202, 200]
+
+
+async def test_a_key_that_has_ended_is_refused_under_a_known_head(api: Api, kept: Kept) -> None:
+    made = await api.post("/v1/keys", {"role": "producer"})
+    body = raw(api, b'{"type": "a"}').replace(api.key.encode(), made.json["key"].encode())
+    for _ in range(3):
+        [(status, _)] = await kept.ask(body)
+        assert status == 202
+
+    assert (await api.call("DELETE", f"/v1/keys/{made.json['id']}")).status == 204
+    [(status, problem)] = await kept.ask(body)
+    assert (status, problem["status"]) == (401, 401)
+
+
+async def test_a_connection_that_rests_is_closed(api: Api, kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked = []
+    look = DuetimeProtocol._look_whether_resting
+
+    def note(self: DuetimeProtocol) -> None:
+        look(self)
+        looked.append(self._resting is not None)
+
+    monkeypatch.setattr(DuetimeProtocol, "_look_whether_resting", note)
+    connect = DuetimeProtocol.connection_made
+
+    def hasten(self: DuetimeProtocol, transport: asyncio.Transport) -> None:
+        connect(self, transport)
+        self.timeout_keep_alive = 0.3  # type: ignore[assignment]
+
+    monkeypatch.setattr(DuetimeProtocol, "connection_made", hasten)
+    connection = Kept(*await asyncio.open_connection("127.0.0.1", api.serving.port))
+    for _ in range(3):
+        [(status, _)] = await connection.ask(raw(api, b'{"type": "a"}'))
+        assert status == 202
+        await asyncio.sleep(0.15)
+
+    assert await connection.is_closed()
+    # Once too early, because of the requests since; then for good.
+    assert looked[-1] is False
+    assert True in looked
+    connection.close()

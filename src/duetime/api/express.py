@@ -30,27 +30,39 @@ _UNUSUAL = frozenset({b"content-encoding", b"duetime-tenant", b"expect", b"trans
 Finish = Callable[[Answer | Coroutine[None, None, Answer]], None]
 
 
+class Head:
+    """What the headers of a request say; a client that keeps its connection mostly says the same again."""
+
+    __slots__ = ("headers", "key_hash")
+
+    def __init__(self, given: list[tuple[bytes, bytes]]) -> None:
+        self.headers = dict(given)
+        #: None: nothing for the short way.
+        self.key_hash: bytes | None = None
+        if len(self.headers) != len(given) or not _UNUSUAL.isdisjoint(self.headers):
+            return
+        content_type = self.headers.get(b"content-type", _JSON)
+        if content_type != _JSON and content_type.partition(b";")[0].strip().lower() not in (b"", _JSON):
+            return
+        authorization = self.headers.get(b"authorization", b"")
+        if authorization.startswith(_BEARER):
+            self.key_hash = hash_key(authorization[len(_BEARER) :].decode("latin-1").strip())
+
+
 class Express:
     def __init__(self, tasks: Tasks, keys: Keys) -> None:
         self._tasks = tasks
         self._keys = keys
 
-    def take(self, given: list[tuple[bytes, bytes]], body: bytes, finish: Finish) -> bool:
+    def take(self, head: Head, body: bytes, finish: Finish) -> bool:
         """Submit what the request asks for and finish later; False: nothing has happened, go the long way."""
-        headers = dict(given)
-        if len(headers) != len(given) or not _UNUSUAL.isdisjoint(headers):
+        if head.key_hash is None:
             return False
-        content_type = headers.get(b"content-type", _JSON)
-        if content_type != _JSON and content_type.partition(b";")[0].strip().lower() not in (b"", _JSON):
-            return False
-        authorization = headers.get(b"authorization", b"")
-        if not authorization.startswith(_BEARER):
-            return False
-        caller = self._keys.recall(hash_key(authorization[len(_BEARER) :].decode("latin-1").strip()))
+        caller = self._keys.recall(head.key_hash)
         if caller is None or caller.role not in SUBMIT.allowed_roles:
             return False
         try:
-            asked = self._tasks.read_one(headers, caller, body)
+            asked = self._tasks.read_one(head.headers, caller, body)
         except DuetimeError:
             return False
         if asked.task.flow is not None:

@@ -3,7 +3,9 @@
 uvicorn writes the head and the body of an answer apart: two system calls, and
 two packets that wake the client twice.  And it makes a scope, an event and a
 task for each request, which costs more than storing a single task; so those
-are read here as a whole and offered to the express (`express.py`) first.
+are read here as a whole and offered to the express (`express.py`) first.  A
+client that keeps its connection sends the same head again and again: bytes that
+the parser has read once are not read again.
 
 A client has to send what it began: uvicorn knows no bounds on the size of a head
 nor on the time that a request takes to arrive, so one tenant could hold memory
@@ -12,7 +14,7 @@ and connections for ever.
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -39,6 +41,15 @@ class Serving(Protocol):
     def render(self, answer: Answer, *, keep_alive: bool) -> bytes: ...
 
 
+class Repeat(NamedTuple):
+    """A request that came in one piece and went the short way: the next one may be like it."""
+
+    head_bytes: bytes
+    #: Of the whole request.
+    size: int
+    head: express.Head
+
+
 class DuetimeProtocol(HttpToolsProtocol):
     """uvicorn's own, on a transport that keeps the head of an answer until its body comes."""
 
@@ -46,7 +57,8 @@ class DuetimeProtocol(HttpToolsProtocol):
     _kept: list[bytes] | None = None
     _kept_size = 0
     _plain_transport: asyncio.Transport
-    #: The head of a request has come, and its end has not.
+    #: The first byte of a request has come, and its last has not; the same from the end of its head on.
+    _is_begun = False
     _is_in_body = False
     #: A head or a request was completed by what came last.
     _has_advanced = False
@@ -55,6 +67,12 @@ class DuetimeProtocol(HttpToolsProtocol):
     _size = 0
     _since = 0.0
     _arriving: asyncio.TimerHandle | None = None
+    _repeat: Repeat | None = None
+    #: The head and the size of the body of a request that was just taken.
+    _taken: tuple[express.Head, int] | None = None
+    #: When the last request of the short way had its answer, and who closes the connection some time after it.
+    _resting_since = 0.0
+    _resting: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._plain_transport = transport
@@ -63,15 +81,24 @@ class DuetimeProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_here()
+        if self._resting is not None:
+            self._resting.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        is_new = not self._is_begun
+        if is_new and self._repeat is not None and self._take_repeat(self._repeat, data):
+            return
         self._has_advanced = False
         super().data_received(data)
         if self._has_advanced and not self._is_in_body:
             # Most requests come in one piece and never get here with a timer.
             if self._arriving is not None:
                 self._is_here()
+            if self._taken is not None:
+                if is_new:
+                    self._remember(data, *self._taken)
+                self._taken = None
             return
         if self._arriving is None:
             self._expect_rest()
@@ -84,6 +111,44 @@ class DuetimeProtocol(HttpToolsProtocol):
             self._head_size += len(data)
             if self._head_size > MAX_HEAD_BYTES:
                 self._refuse(HeadTooLarge(f"the line and headers of a request have at most {MAX_HEAD_BYTES:,} bytes"))
+
+    def _take_repeat(self, repeat: Repeat, data: bytes) -> bool:
+        """Take a request with the head of the one before; False: it is something else, or not for the short way."""
+        if len(data) != repeat.size or not data.startswith(repeat.head_bytes) or not self._is_free():
+            return False
+        cycle = _ShortCycle(self, keep_alive=True)
+        if not self.app.express.take(repeat.head, data[len(repeat.head_bytes) :], cycle.finish):
+            return False
+        if self._arriving is not None:
+            self._is_here()
+        self._unset_keepalive_if_required()
+        self.cycle = cycle  # type: ignore[assignment]
+        return True
+
+    def _remember(self, data: bytes, head: express.Head, body_size: int) -> None:
+        """The request that was taken, if it is all of what came."""
+        head_bytes = data[: len(data) - body_size]
+        is_alone = head_bytes.find(b"\r\n\r\n") == len(head_bytes) - 4
+        self._repeat = Repeat(head_bytes, len(data), head) if is_alone else None
+
+    def _rest(self) -> None:
+        """Nothing more to answer: close the connection after some time without a request."""
+        # One timer for many requests; it looks how long the last one was ago.
+        self._resting_since = self.loop.time()
+        if self._resting is None:
+            self._resting = self.loop.call_later(self.timeout_keep_alive, self._look_whether_resting)
+
+    def _look_whether_resting(self) -> None:
+        self._resting = None
+        is_idle = self.cycle is not None and self.cycle.response_complete and self._arriving is None
+        if not is_idle or self.timeout_keep_alive_task is not None:
+            # Whoever answers the request that is being made lets it rest again.
+            return
+        left = self._resting_since + self.timeout_keep_alive - self.loop.time()
+        if left > 0:
+            self._resting = self.loop.call_later(left, self._look_whether_resting)
+        else:
+            self.timeout_keep_alive_handler()
 
     def _expect_rest(self) -> None:
         self._since = self.loop.time()
@@ -123,6 +188,10 @@ class DuetimeProtocol(HttpToolsProtocol):
             self._plain_transport.write(self.app.render(answer, keep_alive=False))
         self._plain_transport.close()
 
+    def on_message_begin(self) -> None:
+        self._is_begun = True
+        super().on_message_begin()
+
     def on_headers_complete(self) -> None:
         self._is_in_body = self._has_advanced = True
         if self.url == express.PATH and self.parser.get_method() == express.METHOD and self._is_free():
@@ -145,10 +214,12 @@ class DuetimeProtocol(HttpToolsProtocol):
             self._go_the_long_way()
 
     def on_message_complete(self) -> None:
-        self._is_in_body, self._has_advanced = False, True
+        self._is_begun, self._is_in_body, self._has_advanced = False, False, True
         if self._kept is not None:
             cycle = _ShortCycle(self, self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive())
-            if self.app.express.take(self.headers, b"".join(self._kept), cycle.finish):
+            head = express.Head(self.headers)
+            if self.app.express.take(head, b"".join(self._kept), cycle.finish):
+                self._taken = (head, self._kept_size) if cycle.keep_alive else None
                 self._kept = None
                 self.cycle = cycle  # type: ignore[assignment]
                 return
@@ -193,9 +264,12 @@ class _ShortCycle:
             return
         app: Serving = protocol.app
         protocol._plain_transport.write(app.render(answer, keep_alive=self.keep_alive))
-        if not self.keep_alive:
-            protocol._plain_transport.close()
-        protocol.on_response_complete()
+        if self.keep_alive and not protocol.pipeline and not protocol.flow.read_paused:
+            protocol._rest()
+        else:
+            if not self.keep_alive:
+                protocol._plain_transport.close()
+            protocol.on_response_complete()
 
 
 class _NobodyWaits:

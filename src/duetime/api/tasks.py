@@ -8,12 +8,11 @@ import hashlib
 import re
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
 import msgspec
-from msgspec import Raw
 
 from duetime.admin.keys import Caller
 from duetime.api import task_operations as operations
@@ -32,10 +31,10 @@ from duetime.api.http import (
     make_decoder,
     read_uuid,
 )
+from duetime.api.new_views import NewViews
 from duetime.api.problems import problem_of
 from duetime.api.schemas import TaskRequest
 from duetime.api.validation import TaskReader, index_path
-from duetime.clock import from_ms
 from duetime.database.pool import Database
 from duetime.errors import (
     Conflict,
@@ -52,10 +51,9 @@ from duetime.lifecycle.flow import FlowControl
 from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.state import read_states
 from duetime.lifecycle.submit import Submission, Submitted, Submitter
-from duetime.model.retry import DEFAULT_RETRY, RetryPolicy
-from duetime.model.task import DEFAULT_TIMEOUT_SECONDS, NewTask, Options, TaskState
+from duetime.model.task import NewTask, TaskState
 from duetime.views.explain import LaneFeeder, explain
-from duetime.views.tasks import RetryView, TargetView, TaskView, get_task, list_tasks
+from duetime.views.tasks import get_task, list_tasks
 
 REQUEST_KEY_AGE = timedelta(hours=1)
 #: How far a client's clock may be ahead of the database's.
@@ -63,8 +61,6 @@ REQUEST_KEY_AHEAD = timedelta(minutes=5)
 
 _TRACE = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _decoder = make_decoder(TaskRequest)
-_NO_OPTIONS = Options()
-_NO_LABELS = Raw(b"{}")
 
 
 class Asked(NamedTuple):
@@ -84,6 +80,7 @@ class Tasks:
     feeder: LaneFeeder
     reader: TaskReader
     admission: Admission
+    views: NewViews = field(default_factory=NewViews)
 
     def routes(self) -> list[Route]:
         return [
@@ -142,8 +139,8 @@ class Tasks:
         return self.answer_new(caller, task, submission)
 
     def answer_new(self, caller: Caller, task: NewTask, submission: Submitted) -> Answer:
-        view = _view_of(task, submission, caller.tenant_name, self.database.clock.now_ms())
-        return json_answer(202 if submission.is_new else 200, view, _location(submission))
+        view = self.views.render(task, submission, caller.tenant_name, self.database.clock.now_ms())
+        return Answer(202 if submission.is_new else 200, view, headers=_location(submission))
 
     async def submit_batch(self, request: Request) -> Answer:
         query = request.query()
@@ -322,53 +319,3 @@ def _refuse_all(results: Sequence[NewTask | Submitted | DuetimeError]) -> Answer
         results=places,
     )
     return Answer(kind.status, msgspec.json.encode(problem), PROBLEM_JSON)
-
-
-def _retry_view(retry: RetryPolicy) -> RetryView:
-    return RetryView(
-        retry.max_attempts, retry.min_backoff, retry.max_backoff, retry.max_doublings, retry.max_retry_duration
-    )
-
-
-_DEFAULT_RETRY = _retry_view(DEFAULT_RETRY)
-
-
-def _view_of(task: NewTask, submission: Submitted, tenant_name: str, now_ms: int) -> TaskView:
-    """The task as `GET` would show it now, from what is known without reading it back."""
-    options = task.options or _NO_OPTIONS
-    target = options.target
-    due_at = from_ms(submission.run_at_ms)
-    created_ms = submission.created_at_ms or now_ms
-    return TaskView(
-        id=submission.id,
-        tenant=tenant_name,
-        type=task.type,
-        queue=task.lane.queue,
-        priority=task.lane.priority.word,
-        state=TaskState.SCHEDULED if submission.run_at_ms > now_ms else TaskState.READY,
-        payload=Raw(task.payload),
-        labels=Raw(msgspec.json.encode(task.labels)) if task.labels else _NO_LABELS,
-        # What is debounced has its time from there.
-        run_at=due_at if task.flow is not None and task.flow.debounce is not None else task.run_at or due_at,
-        created_at=due_at if created_ms == submission.run_at_ms else from_ms(created_ms),
-        expires_at=task.expires_at,
-        schedule=None,
-        result=None,
-        attempts=[],
-        next_run_at=due_at,
-        sla=options.sla,
-        sla_met=None,
-        target=None
-        if target is None
-        else TargetView(target.url, target.method, target.headers, target.timeout, target.retry_on),
-        retry=_DEFAULT_RETRY if options.retry is None else _retry_view(options.retry),
-        timeout=DEFAULT_TIMEOUT_SECONDS if options.timeout is None else options.timeout,
-        delivery=options.delivery,
-        requires=list(task.lane.requires),
-        idempotency_key=task.idempotency_key,
-        concurrency_key=options.concurrency_key,
-        rate_key=options.rate_key,
-        dead_reason=None,
-        died_at=None,
-        replaces=msgspec.UNSET if submission.replaces is None else submission.replaces,
-    )

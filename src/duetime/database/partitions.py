@@ -12,7 +12,7 @@ into it (`scheduler/upkeep`).
 import asyncio
 import bisect
 import uuid
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import UTC, datetime, timedelta
 
 import asyncpg
@@ -34,6 +34,7 @@ SELECT child.relname AS name, pg_get_expr(child.relpartbound, child.oid) AS boun
   JOIN pg_class AS child ON child.oid = inhrelid
  WHERE inhparent = to_regclass($1)
 """
+_AHEAD_MS = 1_000
 
 
 class Partitions:
@@ -42,6 +43,8 @@ class Partitions:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._known: dict[str, list[tuple[int, int]]] = {}
+        #: The last times that were asked about and found in all of them.
+        self._found = (1, 0)
         self._making = asyncio.Lock()
 
     def covers(self, table: str, first_ms: int, last_ms: int) -> bool:
@@ -57,10 +60,24 @@ class Partitions:
             end = stop
         return spans[place][0] <= first_ms and last_ms < end
 
+    def are_known(self, due_ms: Collection[int]) -> bool:
+        """Whether rows of these times find a partition in every table of the data path."""
+        if not due_ms:
+            return True
+        first_ms, last_ms = min(due_ms), max(due_ms)
+        if self._found[0] <= first_ms and last_ms <= self._found[1]:
+            return True
+        # Those who come next ask about a moment later.
+        for ahead_ms in (_AHEAD_MS, 0):
+            if all(self.covers(table, first_ms, last_ms + ahead_ms) for table in DATA_PATH):
+                self._found = (first_ms, last_ms + ahead_ms)
+                return True
+        return False
+
     async def ensure(self, due_ms: Iterable[int]) -> None:
-        """Make sure that rows of these times find a partition in every table of the data path."""
+        """Make sure that they do."""
         times = sorted(set(due_ms))
-        if not times or all(self.covers(table, times[0], times[-1]) for table in DATA_PATH):
+        if self.are_known(times):
             return
         for moment in times:
             for table in DATA_PATH:
@@ -90,7 +107,7 @@ class Partitions:
 
     async def _load(self, connection: asyncpg.Connection, table: str) -> list[tuple[int, int]]:
         spans = sorted(parse_bound(row["bound"]) for row in await connection.fetch(BOUNDS, table))
-        self._known[table] = spans
+        self._known[table], self._found = spans, (1, 0)
         return spans
 
     async def _make(self, table: str, moment: int) -> None:

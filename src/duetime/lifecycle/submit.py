@@ -122,6 +122,8 @@ class Submitter:
     def backlog(self) -> Backlog:
         """What waits to be stored."""
         light, bulk = self._light.backlog, self._bulk.backlog
+        if not bulk.weight and not bulk.size:
+            return light
         return Backlog(light.weight + bulk.weight, light.size + bulk.size, max(light.seconds, bulk.seconds))
 
     async def submit(
@@ -294,8 +296,10 @@ class Submitter:
             call.ids = ids[place : place + len(call.tasks)]
             call.minted_ms = now_ms
             place += len(call.tasks)
-        await self._partitions.ensure(moments)
-        await self._partitions.ensure_requests(due_ms_of(call.request) for call in calls if call.request)
+        if not self._partitions.are_known(moments):
+            await self._partitions.ensure(moments)
+        if any(call.request for call in calls):
+            await self._partitions.ensure_requests(due_ms_of(call.request) for call in calls if call.request)
         return now_ms
 
     async def _store(

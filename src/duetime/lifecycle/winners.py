@@ -52,7 +52,8 @@ class Call:
     is_stored: bool = False
 
     def __post_init__(self) -> None:
-        self.is_even = len(set(self.lanes)) == 1 and not [task for task in self.tasks if task.run_at or task.delay]
+        is_of_one_lane = len(self.lanes) == 1 or len(set(self.lanes)) == 1
+        self.is_even = is_of_one_lane and not [task for task in self.tasks if task.run_at or task.delay]
 
     def new(self, identifier: uuid.UUID) -> Submitted:
         return Submitted(identifier, True, due_ms_of(identifier), self.minted_ms)

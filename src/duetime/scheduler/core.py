@@ -94,8 +94,8 @@ class Core:
 
     # Lanes
 
-    def woke(self, lane: int, key: LaneKey, wake: uuid.UUID) -> None:
-        """A row was put into due, or was seen there."""
+    def woke(self, lane: int, key: LaneKey, wake: uuid.UUID) -> bool:
+        """A row was put into due, or was seen there; whether there may be something to plan that was not before."""
         due_ms = due_ms_of(wake)
         work = self._work.get(lane)
         if work is not None and work.key != key and not work.is_flying:
@@ -105,15 +105,17 @@ class Core:
         if work is None:
             work = self._work[lane] = _Work(lane, key, due_ms, _before(wake))
             self._await_time(work)
-            return
+            return True
         work.is_dropped = False
         if work.is_flying and (work.woken is None or wake < work.woken):
             work.woken = wake
         if wake <= work.hint:
             work.hint = _before(wake)
-        if due_ms < work.next_ms:
-            work.next_ms = due_ms
-            self._await_time(work)
+        if due_ms >= work.next_ms:
+            return False
+        work.next_ms = due_ms
+        self._await_time(work)
+        return True
 
     def forget_hints(self) -> None:
         """The database's clock went back: rows may lie before any hint."""
@@ -249,10 +251,13 @@ class Core:
         they are `seated`.
         """
         self._let_come_due(now_ms)
+        keys = [key for key, _ in wanted.values()]
         left = {
             number: asked.ask.room
             for number, asked in self._asks.items()
-            if not asked.is_flying and not self._has_due_for(asked.ask, now_ms)
+            if not asked.is_flying
+            and any(asked.ask.fits(key) for key in keys)
+            and not self._has_due_for(asked.ask, now_ms)
         }
         seats: dict[int, list[tuple[int, int]]] = {}
         if not left:

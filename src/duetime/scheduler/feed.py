@@ -182,8 +182,7 @@ class Feeder:
                     self.schedules.wake([wake])
                 continue
             key = self._lanes.key_of(lane)
-            if key is not None and self.feeds(lane):
-                self._core.woke(lane, key, wake)
+            if key is not None and self.feeds(lane) and self._core.woke(lane, key, wake):
                 self._changed.set()
 
     def rule(self, weights: Mapping[int, int], suspended: frozenset[int]) -> None:
