@@ -7,7 +7,7 @@ import pytest
 
 from api.client import Api
 from duetime.admin.breakers import ForcedBreakers
-from duetime.model.breaker import Forced
+from duetime.model.breaker_status import Forced
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
