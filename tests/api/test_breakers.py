@@ -52,17 +52,17 @@ async def test_a_host_that_begins_slowly_is_shown_when_something_waits_for_it(
     breakers, now_ms = api.serving.breakers, api.serving.database.clock.now_ms()
     # A test that is slow must not end the ramp.
     monkeypatch.setattr(breakers, "_now_ms", lambda: now_ms)
-    assert breakers.begin_all(api.tenant, {HOST: 20})
+    assert breakers.begin_all(api.tenant, {HOST: 20}, now_ms)
     assert await listed(api) == []
 
-    assert not breakers.begin_all(api.tenant, {HOST: 10_000})
+    assert not breakers.begin_all(api.tenant, {HOST: 10_000}, now_ms)
 
     [seen] = await listed(api)
     assert (seen["host"], seen["state"], seen["next_probe_at"]) == (HOST, "ramping", None)
     assert seen["allowed_rate"] == 500
     assert seen["reason"].startswith("ramping after a rest")
     await put(api, "closed")
-    assert breakers.begin_all(api.tenant, {HOST: 10_000})
+    assert breakers.begin_all(api.tenant, {HOST: 10_000}, now_ms)
 
 
 async def test_a_breaker_is_forced_open_closed_and_back(api: Api) -> None:

@@ -133,14 +133,14 @@ def test_what_a_ramp_has_no_room_for_has_to_ask_until_the_ramp_is_over() -> None
     heard: list[tuple[int, str]] = []
     breakers.on_change = lambda tenant, host: heard.append((tenant, host))
 
-    assert breakers.begin_all(1, {HOST: floor - 10, "b.example:443": 5})
-    assert not breakers.begin_all(1, {HOST: 100, "b.example:443": 5})
+    assert breakers.begin_all(1, {HOST: floor - 10, "b.example:443": 5}, node.now)
+    assert not breakers.begin_all(1, {HOST: 100, "b.example:443": 5}, node.now)
 
     assert breakers.is_slowed(1, HOST)
     assert not breakers.is_slowed(1, "b.example:443")
     assert not breakers.has_slowed(2)
     assert node.available(1, "b.example:443") == floor - 5
-    assert breakers.begin(1, HOST) is None
+    assert breakers.begin(1, HOST, node.now) is None
     [seen] = breakers.states(1)
     assert (seen.host, seen.state, seen.allowed_rate) == (HOST, "ramping", floor)
 
@@ -153,23 +153,23 @@ def test_what_a_ramp_has_no_room_for_has_to_ask_until_the_ramp_is_over() -> None
     assert heard == [(1, HOST)] * 2
     assert not breakers.has_slowed(1)
     assert breakers.states(1) == []
-    assert breakers.begin_all(1, {HOST: 10_000})
+    assert breakers.begin_all(1, {HOST: 10_000}, node.now)
 
 
 def test_the_first_call_after_a_ramp_ends_it_without_waiting_for_a_sweep() -> None:
     node = Node()
-    assert not node.breakers.begin_all(1, {HOST: 10_000})
+    assert not node.breakers.begin_all(1, {HOST: 10_000}, node.now)
     node.now += DEFAULT.ramp_gap_ms
 
-    assert node.breakers.begin(1, HOST) is node.breakers.find(1, HOST)
+    assert node.breakers.begin(1, HOST, node.now) is node.breakers.find(1, HOST)
     assert not node.breakers.has_slowed(1)
 
 
 def test_calls_that_began_unasked_beyond_the_room_make_the_next_ones_ask() -> None:
     node, floor = Node(), int(DEFAULT.ramp_rate)
-    node.breakers.began(1, HOST, floor)
+    node.breakers.began(1, HOST, floor, node.now)
     assert not node.breakers.has_slowed(1)
-    node.breakers.began(1, HOST, 1)
+    node.breakers.began(1, HOST, 1, node.now)
     assert node.breakers.is_slowed(1, HOST)
 
 

@@ -333,7 +333,7 @@ async def test_a_flood_at_a_host_that_rested_is_parked_and_let_through_by_and_by
     # Some of the next second's may have come while they were claimed.
     assert [task.id for task in first] == ids[: len(first)]
     assert 5 <= len(first) < 15
-    breakers.began(engine.tenant, "a.example:80", 500)
+    breakers.began(engine.tenant, "a.example:80", 500, engine.database.clock.now_ms())
     [seen] = breakers.states(engine.tenant)
     assert (seen.host, seen.state) == ("a.example:80", "ramping")
     async with asyncio.timeout(5.0):

@@ -70,9 +70,9 @@ class Breakers:
     def has_slowed(self, tenant: int) -> bool:
         return tenant in self._slowed
 
-    def begin(self, tenant: int, host: str) -> Breaker | None:
+    def begin(self, tenant: int, host: str, now: int) -> Breaker | None:
         """Count a call that nothing holds back, at this breaker; None: it has to be asked."""
-        breaker, now = self.of(tenant, host), self._now_ms()
+        breaker = self.of(tenant, host)
         if self.is_slowed(tenant, host):
             breaker.available(now)
             if breaker.state != "closed":
@@ -84,9 +84,8 @@ class Breakers:
         self._changed(tenant, host)
         return None
 
-    def begin_all(self, tenant: int, hosts: Mapping[str, int]) -> bool:
+    def begin_all(self, tenant: int, hosts: Mapping[str, int], now: int) -> bool:
         """Count the calls of a tenant none of whose hosts is slowed; False: one is now, and none was counted."""
-        now = self._now_ms()
         full = [host for host, count in hosts.items() if not self.of(tenant, host).begin(count, now)]
         if not full:
             return True
@@ -97,10 +96,10 @@ class Breakers:
                 self.of(tenant, host).gave_back(count, now)
         return False
 
-    def began(self, tenant: int, host: str, count: int) -> None:
+    def began(self, tenant: int, host: str, count: int, now: int) -> None:
         """So many calls start, whether they may or not."""
         breaker = self.of(tenant, host)
-        breaker.took(count, self._now_ms())
+        breaker.took(count, now)
         if breaker.state == "ramping" and not self.is_slowed(tenant, host):
             self._changed(tenant, host)
 

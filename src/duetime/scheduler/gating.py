@@ -38,9 +38,9 @@ class Rules(Rulebook, GateRules, Protocol):
 class Calls(Protocol):
     """Who counts calls to targets that nothing holds back, and says when that is over (`breakers`)."""
 
-    def begin(self, tenant: int, host: str) -> Throttle | None: ...
-    def begin_all(self, tenant: int, hosts: Mapping[str, int]) -> bool: ...
-    def began(self, tenant: int, host: str, count: int) -> None: ...
+    def begin(self, tenant: int, host: str, now: int) -> Throttle | None: ...
+    def begin_all(self, tenant: int, hosts: Mapping[str, int], now: int) -> bool: ...
+    def began(self, tenant: int, host: str, count: int, now: int) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -96,11 +96,11 @@ class Gatekeeper:
             key = self._planned(lane)
             if key is None:
                 continue
-            if not key.gate and not self._governor.is_limited(key.tenant) and self._begin_all(key, rows):
+            if not key.gate and not self._governor.is_limited(key.tenant) and self._begin_all(key, rows, now_ms):
                 continue
             passed = frozenset(decode_gate(key.gate))
             for place, (_, task) in enumerate(rows):
-                begun = self._begin(key, task, passed)
+                begun = self._begin(key, task, passed, now_ms)
                 gate = gate_of(rules, key.tenant, task.type, task.payload, task.options)
                 home = key if task.lane == lane else self._lanes.key_of(task.lane) or replace_gate(key, ())
                 # The lane of a gate may have been another queue's when the claim was planned, or when it was parked.
@@ -115,13 +115,15 @@ class Gatekeeper:
             kept = await self._with_places(kept, verdict, now_ms)
         except BaseException:
             for row in kept:
-                self._governor.withdraw(row.admitted, now_ms)
+                self._governor.withdraw(row.admitted, self._database.clock.now_ms())
             raise
+        # Breakers take a time before one that they were told for a clock that went back.
+        now_ms = self._database.clock.now_ms()
         for row in kept:
             self._governor.start(row.task.id, row.key, row.gate, now_ms, row.admitted)
         return verdict
 
-    def _begin_all(self, key: LaneKey, rows: Sequence[tuple[uuid.UUID, LeasedTask]]) -> bool:
+    def _begin_all(self, key: LaneKey, rows: Sequence[tuple[uuid.UUID, LeasedTask]], now_ms: int) -> bool:
         """Count the calls of a lane that nothing limits; False: a target has to be asked for each of its own."""
         if self.calls is None or key.kind is not Kind.PUSH:
             return True
@@ -130,13 +132,13 @@ class Gatekeeper:
             host = _host_of(task)
             hosts[host] = hosts.get(host, 0) + 1
         hosts.pop("", None)
-        return self.calls.begin_all(key.tenant, hosts)
+        return self.calls.begin_all(key.tenant, hosts, now_ms)
 
-    def _begin(self, key: LaneKey, task: LeasedTask, passed: frozenset[MeterName]) -> Reserved:
+    def _begin(self, key: LaneKey, task: LeasedTask, passed: frozenset[MeterName], now_ms: int) -> Reserved:
         """Where a call is counted that asks for nothing; what comes from the gate of its target is counted there."""
         if self.calls is None or not (host := _host_of(task)) or ("host", host, "") in passed:
             return ()
-        begun = self.calls.begin(key.tenant, host)
+        begun = self.calls.begin(key.tenant, host, now_ms)
         return () if begun is None else (begun,)
 
     def begun(self, tasks: Iterable[LeasedTask]) -> None:
@@ -148,8 +150,9 @@ class Gatekeeper:
             host = _host_of(task)
             if host and (key := self._lanes.key_of(task.lane)) is not None:
                 begun[key.tenant, host] = begun.get((key.tenant, host), 0) + 1
+        now_ms = self._database.clock.now_ms() if begun else 0
         for (tenant, host), count in begun.items():
-            self.calls.began(tenant, host, count)
+            self.calls.began(tenant, host, count, now_ms)
 
     def _admit(self, key: LaneKey, gate: Gate, passed: frozenset[MeterName], now_ms: int) -> Reserved | None:
         """What is reserved for a task that may run, beside what its lane has reserved; None: it may not."""
@@ -174,6 +177,7 @@ class Gatekeeper:
         if not places:
             return rows
         got = await take_places(self._database, [place for _, place in places])
+        now_ms = self._database.clock.now_ms()
         without = {row.task.id for position, (row, _) in enumerate(places) if position not in got}
         for row in rows:
             if row.task.id in without:
