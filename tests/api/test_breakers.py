@@ -7,7 +7,7 @@ import pytest
 
 from api.client import Api
 from duetime.admin.breakers import ForcedBreakers
-from duetime.model.breaker import Forced
+from duetime.model.breaker_status import Forced
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -44,6 +44,25 @@ async def test_a_breaker_that_opened_says_why_and_until_when(api: Api) -> None:
     assert f"{seen['failures']} of {seen['calls']} calls failed" in seen["reason"]
     assert seen["reason"].endswith("; the last: it answered 500")
     assert datetime.fromisoformat(seen["next_probe_at"]) > datetime.now(UTC)
+
+
+async def test_a_host_that_begins_slowly_is_shown_when_something_waits_for_it(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    breakers, now_ms = api.serving.breakers, api.serving.database.clock.now_ms()
+    # A test that is slow must not end the ramp.
+    monkeypatch.setattr(breakers, "_now_ms", lambda: now_ms)
+    assert breakers.begin_all(api.tenant, {HOST: 20}, now_ms)
+    assert await listed(api) == []
+
+    assert not breakers.begin_all(api.tenant, {HOST: 10_000}, now_ms)
+
+    [seen] = await listed(api)
+    assert (seen["host"], seen["state"], seen["next_probe_at"]) == (HOST, "ramping", None)
+    assert seen["allowed_rate"] == 500
+    assert seen["reason"].startswith("ramping after a rest")
+    await put(api, "closed")
+    assert breakers.begin_all(api.tenant, {HOST: 10_000}, now_ms)
 
 
 async def test_a_breaker_is_forced_open_closed_and_back(api: Api) -> None:

@@ -11,16 +11,19 @@ from duetime.database.pool import Database
 from duetime.executor.connection import Reason
 from duetime.executor.messages import NoResponse, Response, Timings
 from duetime.executor.verdict import Verdict, verdict_of
-from duetime.model.breaker import Ending
 from duetime.model.breaker_config import BreakerConfig
+from duetime.model.breaker_status import Ending
+from duetime.model.gates import encode_gate
 from duetime.model.retry import RetryPolicy
 from duetime.model.task import LeasedTask
 from duetime.scheduler.breakers import Breakers
+from duetime.scheduler.rulebook import Book
 from executor.targets import Handler, Visitor, answer_everything, serving
 from executor.test_consume import Gate, Node, executing
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 ONCE = RetryPolicy(max_attempts=1)
+HASTY = BreakerConfig(sustained_ms=0)
 
 
 def answer(status: int, *headers: tuple[bytes, bytes]) -> Response:
@@ -58,9 +61,8 @@ def test_no_answer_is_a_failure_unless_the_call_was_not_allowed(reason: Reason) 
 class Reporting(Node):
     """A node whose executor tells its breakers."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, config: BreakerConfig = HASTY) -> None:
         super().__init__(database)
-        config = BreakerConfig(sustained_ms=0)
         self.breakers = Breakers(self.lanes.key_of, database.clock.now_ms, config=config)
         self.heard: list[tuple[Ending, float | None, str]] = []
         self._news = asyncio.Event()
@@ -147,3 +149,25 @@ async def test_every_task_that_was_taken_is_told_once_however_it_ends(node: Repo
         # Two were cancelled or broken off, the third came to nothing.
     endings = sorted(ending for ending, _, _ in node.heard)
     assert endings in (["abandoned", "abandoned", "returned"], ["abandoned", "abandoned", "abandoned"])
+
+
+async def test_a_flood_at_a_host_that_is_new_reaches_it_step_by_step(database: Database) -> None:
+    node = Reporting(database, BreakerConfig(ramp_rate=10.0, ramp_doubles_ms=100, ramp_free_rate=80.0))
+    await node.start()
+    node.feeder.heed(node.breakers)
+    await node.feeder.limit(Book(slowed=node.breakers.is_slowed, has_slowed=node.breakers.has_slowed))
+    try:
+        async with serving(answer_everything) as target, executing(node.executor(report=node.report)):
+            host = f"127.0.0.1:{target.port}"
+            await node.submit(target, 60)
+            await node.hears(lambda: len(node.heard) >= 60)
+
+            # What it had no room for at first was parked, and it has had its calls without anybody's help.
+            gates = await database.fetch("SELECT gate FROM lane WHERE gate <> ''")
+            assert [row["gate"] for row in gates] == [encode_gate((("host", host, ""),))]
+            assert [ending for ending, _, _ in node.heard] == ["ok"] * 60
+            assert node.breakers.of(node.tenant, host).in_flight == 0
+            node.breakers.obey({})
+            assert not node.breakers.has_slowed(node.tenant)
+    finally:
+        await node.stop()

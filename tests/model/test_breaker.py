@@ -6,14 +6,15 @@ from typing import Any
 
 import pytest
 
-from duetime.model.breaker import FREE, Breaker, Verdict
+from duetime.model.breaker import Breaker
 from duetime.model.breaker_config import DEFAULT, BreakerConfig
+from duetime.model.breaker_status import FREE, Verdict
 from duetime.model.call_window import CallWindow
 
-#: Cool-downs without their spread, so that times can be written down.
-PLAIN = BreakerConfig(jitter=0.0)
+#: Cool-downs without their spread, so that times can be written down; `test_ramp` has how a host begins.
+PLAIN = BreakerConfig(jitter=0.0, ramp_rate=0.0)
 #: Every refusal counts, whatever else is accepted.
-TOUCHY = BreakerConfig(jitter=0.0, accepted=0.0, slow_from_rate=0.0)
+TOUCHY = BreakerConfig(jitter=0.0, accepted=0.0, slow_from_rate=0.0, ramp_rate=0.0)
 
 
 class Told:

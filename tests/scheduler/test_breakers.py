@@ -5,7 +5,8 @@ import uuid
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from duetime.model.breaker import FREE, Forced
+from duetime.model.breaker_config import DEFAULT
+from duetime.model.breaker_status import FREE, Forced
 from duetime.model.task import Kind, LaneKey, LeasedTask, Options, PriorityClass, Target
 from duetime.scheduler.breakers import Breakers, strictest
 
@@ -46,7 +47,7 @@ def test_failures_open_the_breaker_of_their_tenant_and_host_and_no_other() -> No
     node.call(1, "ok", 3, url="https://a.example:8443/hook")
 
     assert node.available(1) == 0
-    assert node.available(2) == node.available(1, "a.example:8443") == FREE
+    assert node.available(2) == node.available(1, "a.example:8443") == DEFAULT.ramp_rate
     [seen] = node.breakers.states(1)
     assert (seen.host, seen.state) == (HOST, "open")
     assert seen.reason.endswith("it answered 500")
@@ -124,6 +125,52 @@ def test_there_are_never_too_many_and_those_that_stand_against_a_host_go_last() 
     # Its cool-down is over: probes, and not everything as for a host of which nothing is known.
     assert node.available(1) == 3
     assert node.breakers.find(1, "forced.example:443") is not None
+
+
+def test_what_a_ramp_has_no_room_for_has_to_ask_until_the_ramp_is_over() -> None:
+    node, floor = Node(), int(DEFAULT.ramp_rate)
+    breakers = node.breakers
+    heard: list[tuple[int, str]] = []
+    breakers.on_change = lambda tenant, host: heard.append((tenant, host))
+
+    assert breakers.begin_all(1, {HOST: floor - 10, "b.example:443": 5}, node.now)
+    assert not breakers.begin_all(1, {HOST: 100, "b.example:443": 5}, node.now)
+
+    assert breakers.is_slowed(1, HOST)
+    assert not breakers.is_slowed(1, "b.example:443")
+    assert not breakers.has_slowed(2)
+    assert node.available(1, "b.example:443") == floor - 5
+    assert breakers.begin(1, HOST, node.now) is None
+    [seen] = breakers.states(1)
+    assert (seen.host, seen.state, seen.allowed_rate) == (HOST, "ramping", floor)
+
+    breaker = breakers.of(1, HOST)
+    for _ in range(320):
+        node.now += 10
+        breaker.took(min(50, breaker.available(node.now)), node.now)
+    assert heard == [(1, HOST)]
+    breakers.obey({})
+    assert heard == [(1, HOST)] * 2
+    assert not breakers.has_slowed(1)
+    assert breakers.states(1) == []
+    assert breakers.begin_all(1, {HOST: 10_000}, node.now)
+
+
+def test_the_first_call_after_a_ramp_ends_it_without_waiting_for_a_sweep() -> None:
+    node = Node()
+    assert not node.breakers.begin_all(1, {HOST: 10_000}, node.now)
+    node.now += DEFAULT.ramp_gap_ms
+
+    assert node.breakers.begin(1, HOST, node.now) is node.breakers.find(1, HOST)
+    assert not node.breakers.has_slowed(1)
+
+
+def test_calls_that_began_unasked_beyond_the_room_make_the_next_ones_ask() -> None:
+    node, floor = Node(), int(DEFAULT.ramp_rate)
+    node.breakers.began(1, HOST, floor, node.now)
+    assert not node.breakers.has_slowed(1)
+    node.breakers.began(1, HOST, 1, node.now)
+    assert node.breakers.is_slowed(1, HOST)
 
 
 def test_of_a_host_that_several_nodes_call_the_strictest_breaker_is_shown() -> None:

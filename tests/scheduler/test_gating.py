@@ -5,6 +5,7 @@ import random
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,8 +17,10 @@ from duetime.errors import Unavailable
 from duetime.ids import SHARDS, make_id
 from duetime.lifecycle import lanes as lanes_module
 from duetime.lifecycle.park import Place, Running, read_ended, take_places
+from duetime.lifecycle.submit import Submitter
+from duetime.model.breaker_config import BreakerConfig
 from duetime.model.limits import Limits, TypeLimits
-from duetime.model.task import Kind, LeasedTask, Options, Outcome, Target, TaskState
+from duetime.model.task import Kind, LeasedTask, NewTask, Options, Outcome, Target, TaskState
 from duetime.scheduler import gating
 from duetime.scheduler.breakers import Breakers
 from duetime.scheduler.feed import Ask, Feeder
@@ -302,6 +305,91 @@ async def test_what_an_open_breaker_keeps_is_parked_and_other_hosts_go_on(engine
     assert told.waiting_for[0].reason == "breaker"
     breakers.obey({})
     assert [task.id for task in await feeder.lease(ask, 5.0)] == [ids[0], ids[2]]
+
+
+def call_of(engine: Engine, **options: object) -> NewTask:
+    task = engine.new_task(options=Options(target=Target("http://a.example/x"), **options))  # type: ignore[arg-type]
+    return msgspec.structs.replace(task, lane=engine.lane_key(kind=Kind.PUSH))
+
+
+async def ramping(engine: Engine, feeder: Feeder, **more: Any) -> Breakers:
+    """A ramp that begins with five, and goes on however slow the test is."""
+    config = BreakerConfig(ramp_rate=5.0, ramp_free_rate=40.0, ramp_doubles_ms=10_000, ramp_gap_ms=60_000)
+    breakers = Breakers(engine.lanes.key_of, engine.database.clock.now_ms, config=config)
+    feeder.heed(breakers)
+    await feeder.limit(Book(slowed=breakers.is_slowed, has_slowed=breakers.has_slowed, **more))
+    return breakers
+
+
+async def test_a_flood_at_a_host_that_rested_is_parked_and_let_through_by_and_by(
+    engine: Engine, feeder: Feeder
+) -> None:
+    breakers = await ramping(engine, feeder)
+    ids = [submitted(each) for each in await engine.submitter.submit([call_of(engine)] * 20)]
+    ask = replace(await ask_of(engine, 100), kind=Kind.PUSH)
+
+    first = await feeder.lease(ask, 5.0)
+
+    # Some of the next second's may have come while they were claimed.
+    assert [task.id for task in first] == ids[: len(first)]
+    assert 5 <= len(first) < 15
+    breakers.began(engine.tenant, "a.example:80", 500, engine.database.clock.now_ms())
+    [seen] = breakers.states(engine.tenant)
+    assert (seen.host, seen.state) == ("a.example:80", "ramping")
+    async with asyncio.timeout(5.0):
+        while ids[-1] not in await parked(engine):
+            await asyncio.sleep(0.01)
+    told = await explain(engine.database, engine.lanes, feeder, engine.tenant, ids[-1])
+    assert told is not None
+    assert told.waiting_for[0].reason == "breaker"
+    assert "ramping after a rest" in told.waiting_for[0].detail
+
+    breakers.obey({(engine.tenant, "a.example:80"): "closed"})
+    rest: list[LeasedTask] = []
+    async with asyncio.timeout(10.0):
+        while len(first) + len(rest) < 20:
+            rest += await feeder.lease(ask, 1.0)
+    assert sorted(task.id for task in [*first, *rest]) == sorted(ids)
+
+
+async def test_a_few_calls_at_a_host_that_rested_are_neither_parked_nor_shown(engine: Engine, feeder: Feeder) -> None:
+    breakers = await ramping(engine, feeder)
+    ids = [submitted(each) for each in await engine.submitter.submit([call_of(engine)] * 5)]
+
+    leased = await feeder.lease(replace(await ask_of(engine), kind=Kind.PUSH), 5.0)
+
+    assert [task.id for task in leased] == ids
+    assert breakers.states(engine.tenant) == []
+    assert not breakers.has_slowed(engine.tenant)
+    assert breakers.of(engine.tenant, "a.example:80").in_flight == 5
+
+
+async def test_what_another_limit_keeps_is_no_call_for_the_ramp(engine: Engine, feeder: Feeder) -> None:
+    key = {"key_limits": lambda tenant, key: Limits(max_running=1), "keyed": frozenset({engine.tenant})}
+    breakers = await ramping(engine, feeder, **key)
+    ids = [submitted(each) for each in await engine.submitter.submit([call_of(engine, concurrency_key="one")] * 4)]
+
+    [leased] = await feeder.lease(replace(await ask_of(engine), kind=Kind.PUSH), 5.0)
+
+    assert leased.id == ids[0]
+    breaker = breakers.of(engine.tenant, "a.example:80")
+    assert breaker.in_flight == 1
+    assert breaker.state == "closed"
+
+
+async def test_what_is_handed_over_as_it_is_stored_counts_for_the_ramp(engine: Engine, feeder: Feeder) -> None:
+    breakers = await ramping(engine, feeder)
+    submitter = Submitter(engine.database, engine.lanes, engine.partitions, feeder.wake, desk=feeder)
+    await engine.lanes.ensure(engine.lane_key(kind=Kind.PUSH))
+    asking = asyncio.create_task(feeder.lease(replace(await ask_of(engine, 100), kind=Kind.PUSH), 5.0))
+    await asyncio.sleep(0)
+
+    await submitter.submit([call_of(engine)] * 12)
+
+    handed = await asking
+    breaker = breakers.of(engine.tenant, "a.example:80")
+    assert breaker.in_flight == len(handed) == 12
+    assert breakers.is_slowed(engine.tenant, "a.example:80")
 
 
 async def test_without_a_lane_at_its_gate_a_task_waits_at_home(

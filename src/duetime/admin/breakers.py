@@ -11,7 +11,7 @@ from duetime.admin.changes import read_changes
 from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.errors import InvalidInput
-from duetime.model.breaker import Forced
+from duetime.model.breaker_status import Forced
 
 MAX_FORCED_PER_TENANT = 1_000
 MAX_NOTE_CHARACTERS = 500

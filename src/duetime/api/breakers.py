@@ -14,7 +14,7 @@ from duetime.api.operations import Operation, Reply
 from duetime.api.task_operations import PAGES
 from duetime.clock import from_ms
 from duetime.errors import InvalidInput
-from duetime.model.breaker import BreakerStatus, Forced, State
+from duetime.model.breaker_status import BreakerStatus, Forced, State
 from duetime.model.origin import read_host
 
 _TAG = "Administration"

@@ -25,7 +25,7 @@ from duetime.executor.outbox import Outbox
 from duetime.executor.verdict import ABANDONED, RETURNED
 from duetime.lifecycle.holders import BEAT_EVERY_SECONDS, Holders, Named
 from duetime.lifecycle.settle import Report, Settler
-from duetime.model.breaker import Ending
+from duetime.model.breaker_status import Ending
 from duetime.model.task import Kind, LeasedTask
 from duetime.scheduler.feed import Ask, Feeder
 

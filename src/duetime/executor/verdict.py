@@ -11,7 +11,7 @@ from typing import NamedTuple
 from duetime.executor.call import read_retry_after
 from duetime.executor.connection import Reason
 from duetime.executor.messages import NoResponse, Response
-from duetime.model.breaker import Ending
+from duetime.model.breaker_status import Ending
 
 _OVERLOAD = frozenset({429, 503})
 _NOT_THE_TARGETS = frozenset({Reason.REFUSED, Reason.INTERNAL})

@@ -2,7 +2,10 @@
 
 A lane that is home to tasks is never changed or deleted, so what is in memory stays
 true; a lane that another node made is found by asking again.  The lane of a gate is
-given to another gate when it is empty.
+given to another gate of its part when it is empty.
+
+A tenant has at most 1,000 lanes, homes and gates of all its parts together.  They are
+counted where they are made, under the tenant's lock, whoever makes them.
 """
 
 import hashlib
@@ -10,77 +13,68 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 
 import asyncpg
+import msgspec
 
 from duetime.database.pool import Database
+from duetime.database.statements import load
 from duetime.errors import InvalidInput
 from duetime.ids import SHARDS
 from duetime.model.task import Kind, LaneKey, PriorityClass
 
 MAX_LANES_PER_TENANT = 1_000
+#: Of these, what is home to tasks.
+MAX_HOMES_PER_TENANT = 750
+#: With so many homes, a tenant that is spread gets no more in its other parts: new queues need the rest.
+MAX_HOMES_TO_SPREAD = 500
+#: Lanes of gates, divided between the parts; a gate that is past needs none any more.
+MAX_GATES_PER_TENANT = 250
 
-#: Lanes of gates beside them; a gate that is past needs none any more.
-MAX_GATES_PER_TENANT = 500
+#: All lanes of gates are in use: for so long nobody looks for an empty one.
 _ASK_AGAIN_SECONDS = 1.0
+#: No lane may be added: for so long nobody tries to.
+_FULL_SECONDS = 60.0
 #: A longer one has no lane: with the rest of the key it may not fit into an entry of an index.
 _MAX_GATE_BYTES = 1_500
 
-_COLUMNS = "id, tenant, queue, class, kind, requires, gate, part"
-_READ_ALL = f"SELECT {_COLUMNS} FROM lane"
-_READ_ONE = f"SELECT {_COLUMNS} FROM lane WHERE id = $1"
-_READ_OF_TENANT = f"SELECT {_COLUMNS} FROM lane WHERE tenant = $1"
-_MAKE = f"""
-INSERT INTO lane ({_COLUMNS})
-SELECT nextval('lane_index') * 256 + $8, tenant.id, $2, $3, $4, $5, $6, $7
-  FROM tenant
- WHERE tenant.id = $1
-    ON CONFLICT DO NOTHING
-"""
-# A gate's lane that is empty, for another gate; no task's id names it.
-_GIVE = """
-UPDATE lane
-   SET queue = $3, class = $4, kind = $5, requires = $6, gate = $7
- WHERE id = (SELECT id
-               FROM lane
-              WHERE tenant = $1
-                AND part = $2
-                AND gate <> ''
-                AND NOT EXISTS (SELECT FROM due WHERE due.lane = lane.id)
-              LIMIT 1)
-RETURNING id
-"""
-_SHARD = "SELECT name, shard FROM tenant WHERE id = $1"
+SQL = load(__package__, "lanes.sql")
 
 
 class Lanes:
     def __init__(self, database: Database) -> None:
         self._database = database
+        #: Also the keys of parts that have no lane of their own, with the lane that serves them.
         self._by_key: dict[LaneKey, int] = {}
         self._by_id: dict[int, LaneKey] = {}
-        #: Per tenant, its lanes of gates: a lane that is one stays one.
+        #: Per tenant, its homes and its lanes of gates: a lane that is one stays one.
+        self._homes: dict[int, set[int]] = {}
         self._gates: dict[int, set[int]] = {}
-        self._no_gates_until: dict[int, float] = {}
+        #: Of the gates of a tenant's part: until when nobody tries to add one, or to find an empty one.
+        self._full_until: dict[tuple[int, int], float] = {}
+        self._none_until: dict[tuple[int, int], float] = {}
         #: Tells the nodes that share the shards of a new lane, before anything is in it.
         self.announce: Callable[[int], Awaitable[None]] | None = None
 
     async def load(self) -> None:
         """Read every lane; again once in a while, for those that other nodes made."""
-        self._take(await self._database.fetch(_READ_ALL))
+        self._take(await self._database.run(SQL["read_all"]))
 
     def find(self, key: LaneKey) -> int | None:
         return self._by_key.get(key)
 
     async def ensure(self, key: LaneKey) -> int:
+        """The home of tasks, made if there is none; of a part, one of another part when there are too many."""
         lane = self._by_key.get(key)
-        if lane is None:
-            held = sum(
-                1 for known in self._by_key if known.tenant == key.tenant and not known.gate and known.part == key.part
-            )
-            if held >= MAX_LANES_PER_TENANT:
-                raise InvalidInput.at(
-                    "queue",
-                    f"a tenant has at most {MAX_LANES_PER_TENANT} lanes (queue, priority, requires); use fewer queues",
-                )
+        if lane is None and self._has_room(key, len(self._homes.get(key.tenant, ())), self._count_known(key.tenant)):
             lane = await self._make(key)
+        if lane is not None:
+            return lane
+        if not key.part:
+            raise InvalidInput.at(
+                "queue",
+                f"a tenant has at most {MAX_HOMES_PER_TENANT} lanes for its tasks (queue, priority, kind, requires); "
+                "use fewer queues",
+            )
+        lane = self._by_key[key] = await self._fold(key)
         return lane
 
     async def ensure_gate(self, key: LaneKey) -> int | None:
@@ -88,21 +82,22 @@ class Lanes:
         lane = self._by_key.get(key)
         if lane is not None:
             return lane
-        if len(key.gate.encode()) > _MAX_GATE_BYTES:
+        place, now = (key.tenant, key.part), time.monotonic()
+        if len(key.gate.encode()) > _MAX_GATE_BYTES or now < self._none_until.get(place, 0.0):
             return None
-        if len(self._gates.get(key.tenant, ())) < MAX_GATES_PER_TENANT:
-            return await self._make(key)
-        if time.monotonic() < self._no_gates_until.get(key.tenant, 0.0):
-            return None
-        values = (key.queue, int(key.priority), int(key.kind), list(key.requires), key.gate)
+        if now >= self._full_until.get(place, 0.0):
+            lane = await self._make(key)
+            if lane is not None:
+                return lane
+            self._full_until[place] = now + _FULL_SECONDS
         try:
-            rows = await self._database.fetch(_GIVE, key.tenant, key.part, *values)
+            rows = await self._database.run_with(SQL["give"], _columns(key))
         except asyncpg.UniqueViolationError:
             # Another node has made one for this gate.
-            self._take(await self._database.fetch(_READ_OF_TENANT, key.tenant))
+            self._take(await self._database.run(SQL["read_of_tenant"], tenant=key.tenant))
             return self._by_key.get(key)
         if not rows:
-            self._no_gates_until[key.tenant] = time.monotonic() + _ASK_AGAIN_SECONDS
+            self._none_until[place] = now + _ASK_AGAIN_SECONDS
             return None
         given: int = rows[0]["id"]
         await self.learn(given)
@@ -111,17 +106,46 @@ class Lanes:
 
     async def learn(self, lane: int) -> None:
         """Read a lane that is new, or that was given to another gate."""
-        self._take(await self._database.fetch(_READ_ONE, lane))
+        self._take(await self._database.run(SQL["read_one"], lane=lane))
 
-    async def _make(self, key: LaneKey) -> int:
-        [tenant] = await self._database.fetch(_SHARD, key.tenant)
-        shard = tenant["shard"] if not key.part else shard_of_part(tenant["name"], key.part)
-        values = (key.queue, int(key.priority), int(key.kind), list(key.requires), key.gate, key.part, shard)
-        await self._database.fetch(_MAKE, key.tenant, *values)
-        self._take(await self._database.fetch(_READ_OF_TENANT, key.tenant))
-        lane = self._by_key[key]
-        await self._tell(lane)
+    async def _fold(self, key: LaneKey) -> int:
+        """A part without a lane of its own shares that of another part, so that all are used alike."""
+        home = msgspec.structs.replace(key, part=0)
+        found = [
+            lane
+            for lane in sorted(self._homes.get(key.tenant, ()))
+            if msgspec.structs.replace(self._by_id[lane], part=0) == home
+        ]
+        return found[key.part % len(found)] if found else await self.ensure(home)
+
+    async def _make(self, key: LaneKey) -> int | None:
+        """A lane that is new, or that another node has just made; None: there are too many."""
+        async with self._database.connection() as connection, connection.transaction():
+            lock, count, make = SQL["lock_tenant"], SQL["count"], SQL["make"]
+            [tenant] = await connection.fetch(lock.sql, *lock.arguments({"tenant": key.tenant}))
+            # Counted by a statement of its own: it sees what whoever had the lock before has made.
+            [held] = await connection.fetch(count.sql, *count.arguments({"tenant": key.tenant, "part": key.part}))
+            if key.gate:
+                has_room = held["gates_of_part"] < max(1, MAX_GATES_PER_TENANT // tenant["spread"])
+                has_room = has_room and held["homes"] + held["gates"] < MAX_LANES_PER_TENANT
+            else:
+                has_room = self._has_room(key, held["homes"], held["homes"] + held["gates"])
+            if has_room:
+                shard = shard_of_part(tenant["name"], key.part) if key.part else tenant["shard"]
+                await connection.execute(make.sql, *make.arguments({**_columns(key), "shard": shard}))
+        self._take(await self._database.run(SQL["read_of_tenant"], tenant=key.tenant))
+        lane = self._by_key.get(key)
+        if lane is not None:
+            await self._tell(lane)
         return lane
+
+    def _has_room(self, key: LaneKey, homes: int, lanes: int) -> bool:
+        """Whether there may be one home more."""
+        most = MAX_HOMES_TO_SPREAD if key.part else MAX_HOMES_PER_TENANT
+        return homes < most and lanes < MAX_LANES_PER_TENANT
+
+    def _count_known(self, tenant: int) -> int:
+        return len(self._homes.get(tenant, ())) + len(self._gates.get(tenant, ()))
 
     async def _tell(self, lane: int) -> None:
         if self.announce is not None:
@@ -132,8 +156,8 @@ class Lanes:
 
     async def resolve(self, lane: int) -> LaneKey | None:
         """The lane's key, asking the database if this process has not met it."""
-        if lane not in self._by_id:
-            self._take(await self._database.fetch(_READ_ONE, lane) if lane < 1 << 31 else [])
+        if lane not in self._by_id and lane < 1 << 31:
+            await self.learn(lane)
         return self._by_id.get(lane)
 
     async def of_tenant(self, tenant: int) -> dict[int, LaneKey]:
@@ -156,8 +180,7 @@ class Lanes:
             before = self._by_id.get(row["id"])
             if before is not None and before != key and self._by_key.get(before) == row["id"]:
                 del self._by_key[before]
-            if key.gate:
-                self._gates.setdefault(key.tenant, set()).add(row["id"])
+            (self._gates if key.gate else self._homes).setdefault(key.tenant, set()).add(row["id"])
             self._by_key[key] = row["id"]
             self._by_id[row["id"]] = key
 
@@ -165,3 +188,15 @@ class Lanes:
 def shard_of_part(tenant: str, part: int) -> int:
     """The shard of a part of a tenant that is spread; the same on every node and machine."""
     return int.from_bytes(hashlib.blake2b(f"{tenant} {part}".encode(), digest_size=8).digest(), "big") % SHARDS
+
+
+def _columns(key: LaneKey) -> dict[str, object]:
+    return {
+        "tenant": key.tenant,
+        "queue": key.queue,
+        "class": int(key.priority),
+        "kind": int(key.kind),
+        "requires": list(key.requires),
+        "gate": key.gate,
+        "part": key.part,
+    }

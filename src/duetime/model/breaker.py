@@ -7,6 +7,8 @@ One `Breaker` is about one host as one tenant calls it.
       │ └──────── the rate has grown enough ──── closing ◀────┘
       └── 429, 503 ──▶ slowed ── the rate has grown enough ──▶ closed
 
+A target that is new, or comes from a rest, is closed and begins slowly (`ramp`).
+
 Time is milliseconds of any clock; one that goes back stands still here.  An
 attempt is told of by `took`, and once more when it is over.  Ends of attempts
 that nobody told of are fine: what is in flight is never counted below zero.
@@ -15,34 +17,14 @@ that nobody told of are fine: what is in flight is never counted below zero.
 import random
 from typing import Literal, assert_never
 
-import msgspec
-
 from duetime.model.adaptive_rate import AdaptiveRate
 from duetime.model.breaker_config import DEFAULT, BreakerConfig
+from duetime.model.breaker_status import FREE, BreakerStatus, Forced, State, Verdict
 from duetime.model.call_window import CallWindow
+from duetime.model.ramp import Ramp
 
-State = Literal["closed", "slowed", "open", "half_open", "closing"]
-Verdict = Literal["ok", "failed", "overloaded"]
-Forced = Literal["open", "closed"]
-#: How a task that was taken is over: with a verdict, without one, or before its call was begun.
-Ending = Verdict | Literal["abandoned", "returned"]
-
-#: What is available where nothing is limited.
-FREE = 1_000_000
-
-
-class BreakerStatus(msgspec.Struct, frozen=True):
-    """What can be seen of a breaker; times are of the clock that it is told."""
-
-    host: str
-    state: State
-    reason: str
-    next_probe_ms: int | None
-    #: Calls that may start in a second; None: not limited; 0: none, or only probes.
-    allowed_rate: float | None
-    calls: int
-    failures: int
-    forced: Forced | None
+#: Closed and ramping are one to what is learned here: a ramp knows nothing of how calls end.
+_Phase = Literal["closed", "slowed", "open", "half_open", "closing"]
 
 
 class Breaker:
@@ -59,6 +41,7 @@ class Breaker:
         "_passed",
         "_probed_ms",
         "_probing",
+        "_ramp",
         "_rate",
         "_skew_ms",
         "_state",
@@ -74,7 +57,7 @@ class Breaker:
         self._chance = chance or random.Random()
         self._window = CallWindow(config.window_seconds, config.window_calls)
         self.forced: Forced | None = None
-        self._state: State = "closed"
+        self._state: _Phase = "closed"
         self._why = ""
         self._detail = ""
         self._now_ms = self._touched_ms = now_ms
@@ -89,6 +72,7 @@ class Breaker:
         self._probing = self._passed = 0
         self._probed_ms = now_ms
         self._rate: AdaptiveRate | None = None
+        self._ramp = Ramp(config, now_ms)
 
     # What may start
 
@@ -99,7 +83,7 @@ class Breaker:
             return 0 if self.forced == "open" else FREE
         match self._state:
             case "closed":
-                return FREE
+                return self._ramp.available(now)
             case "open":
                 return 0
             case "half_open":
@@ -112,8 +96,11 @@ class Breaker:
     def next_ms(self, now_ms: int) -> int | None:
         """When `available` may rise by itself; None: only when something ends, or is forced."""
         now = self._advance(now_ms)
-        if self.forced is not None or self._state == "closed":
+        if self.forced is not None:
             return None
+        if self._state == "closed":
+            following = self._ramp.next_ms(now)
+            return None if following is None else following - self._skew_ms
         if self._state == "half_open":
             return self._probed_ms + self._config.lost_ms - self._skew_ms if self._probing else None
         if self._state == "open" or self._rate is None:
@@ -122,11 +109,22 @@ class Breaker:
             return self._until_ms - self._skew_ms
         return self._rate.next_ms(now) - self._skew_ms
 
+    def begin(self, n: int, now_ms: int) -> bool:
+        """Attempts are started, if all of them may be; if not, whoever calls the target has to ask from now on."""
+        if self.available(now_ms) < n:
+            self._ramp.is_felt = True
+            return False
+        self.took(n, now_ms)
+        return True
+
     def took(self, n: int, now_ms: int) -> None:
         """Attempts were started."""
         self._touched_ms = now = self._advance(now_ms)
         self._in_flight += n
-        if self._state == "half_open":
+        if self._state == "closed":
+            if not self._ramp.is_over:
+                self._ramp.take(n, now)
+        elif self._state == "half_open":
             self._probing += n
             self._probed_ms = now
         elif self._rate is not None:
@@ -141,6 +139,8 @@ class Breaker:
             self._probing = max(0, self._probing - n)
             if self._rate is not None:
                 self._rate.put_back(known)
+            elif self._state == "closed":
+                self._ramp.put_back(known)
 
     def abandoned(self, now_ms: int, *, started_ms: int | None = None) -> None:
         """An attempt ended without saying anything of its target."""
@@ -283,6 +283,7 @@ class Breaker:
         self._until_ms = now
         self._forgiven_ms = now + self._config.forgive_ms
         self._failing_since_ms = self._rate = None
+        self._ramp.finish()
 
     def force(self, state: Forced | None, now_ms: int) -> None:
         """Hold it open or closed whatever happens; None: it decides by itself again.
@@ -308,7 +309,9 @@ class Breaker:
     @property
     def state(self) -> State:
         """As of the last call that told the time."""
-        return self._state if self.forced is None else self.forced
+        if self.forced is not None:
+            return self.forced
+        return "ramping" if self._state == "closed" and self._ramp.is_felt else self._state
 
     @property
     def reason(self) -> str:
@@ -317,12 +320,10 @@ class Breaker:
             return f"it is held {self.forced} by hand"
         match self._state:
             case "closed":
-                return ""
-            case "open":
-                return self._why
+                return self._ramp.reason
             case "half_open":
                 return f"probes are let through, {self._config.probes} in all, after this: {self._why}"
-            case "closing" | "slowed":
+            case "open" | "closing" | "slowed":
                 return self._why
             case _:
                 assert_never(self._state)
@@ -347,16 +348,11 @@ class Breaker:
             rate = 0.0
         elif self._rate is not None and self.forced is None:
             rate = round(self._rate.value, 2)
-        return BreakerStatus(
-            host,
-            self.state,
-            self.reason,
-            self.next_probe_ms,
-            rate,
-            self._window.calls,
-            self._window.failures,
-            self.forced,
-        )
+        elif self.state == "ramping":
+            rate = round(self._ramp.rate, 2)
+        window = self._window
+        seen = (self.state, self.reason, self.next_probe_ms, rate, window.calls, window.failures, self.forced)
+        return BreakerStatus(host, *seen)
 
     def is_idle(self, now_ms: int) -> bool:
         """Whether it can be forgotten: a new one would do the same."""
@@ -367,6 +363,7 @@ class Breaker:
             return True
         self._window.trim(now)
         is_fresh = self._state == "closed" and not (self._openings and now < self._forgiven_ms)
+        is_fresh = is_fresh and (self._ramp.is_off or now - self._touched_ms >= self._config.rest_ms)
         return is_fresh and not self._in_flight and not self._window.calls
 
     # Time
@@ -379,6 +376,8 @@ class Breaker:
             now = self._now_ms
         self._now_ms = now
         if self._state == "closed":
+            if now - self._touched_ms >= self._ramp.patience_ms:
+                self._ramp.begin(now)
             return now
         if self._state == "open":
             if now >= self._until_ms and self.forced is None:

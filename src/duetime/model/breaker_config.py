@@ -45,6 +45,13 @@ class BreakerConfig:
     max_pause_ms: int = 300_000
     #: Idle time counts as growth only up to this between two successes.
     growth_gap_ms: int = 1_000
+    #: A host that had no call for so long, or is new, begins with this rate (calls a second, and as many at once);
+    #: 0: no ramp.  It doubles so often, begins anew without a call for the gap, and is no limit any more at the other.
+    rest_ms: int = 60_000
+    ramp_rate: float = 500.0
+    ramp_doubles_ms: int = 1_000
+    ramp_gap_ms: int = 1_000
+    ramp_free_rate: float = 4_000.0
     #: Without any call for so long it can be forgotten in whatever state.
     forget_ms: int = 900_000
 

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Mapping
 
 import structlog
 
-from duetime.model.breaker import FREE, Breaker, BreakerStatus, Ending, Forced
+from duetime.model.breaker import Breaker
 from duetime.model.breaker_config import DEFAULT, BreakerConfig
+from duetime.model.breaker_status import FREE, BreakerStatus, Ending, Forced
 from duetime.model.origin import host_of
 from duetime.model.task import LaneKey, LeasedTask
 
@@ -41,8 +42,9 @@ class Breakers:
         self._breakers: dict[tuple[int, str], Breaker] = {}
         self._forced: Mapping[tuple[int, str], Forced] = {}
         self._swept_ms: int | None = None
-        #: Hosts that are not called as they would be, by tenant.
+        #: Hosts that are not called as they would be, by tenant; of those that only ramp it ends by itself.
         self._slowed: dict[int, set[str]] = {}
+        self._ramping: set[tuple[int, str]] = set()
         self.on_change: Callable[[int, str], None] | None = None
 
     def __len__(self) -> int:
@@ -68,6 +70,39 @@ class Breakers:
     def has_slowed(self, tenant: int) -> bool:
         return tenant in self._slowed
 
+    def begin(self, tenant: int, host: str, now: int) -> Breaker | None:
+        """Count a call that nothing holds back, at this breaker; None: it has to be asked."""
+        breaker = self.of(tenant, host)
+        if self.is_slowed(tenant, host):
+            breaker.available(now)
+            if breaker.state != "closed":
+                return None
+            # Its ramp has ended meanwhile.
+            self._changed(tenant, host)
+        if breaker.begin(1, now):
+            return breaker
+        self._changed(tenant, host)
+        return None
+
+    def begin_all(self, tenant: int, hosts: Mapping[str, int], now: int) -> bool:
+        """Count the calls of a tenant none of whose hosts is slowed; False: one is now, and none was counted."""
+        full = [host for host, count in hosts.items() if not self.of(tenant, host).begin(count, now)]
+        if not full:
+            return True
+        for host, count in hosts.items():
+            if host in full:
+                self._changed(tenant, host)
+            else:
+                self.of(tenant, host).gave_back(count, now)
+        return False
+
+    def began(self, tenant: int, host: str, count: int, now: int) -> None:
+        """So many calls start, whether they may or not."""
+        breaker = self.of(tenant, host)
+        breaker.took(count, now)
+        if breaker.state == "ramping" and not self.is_slowed(tenant, host):
+            self._changed(tenant, host)
+
     def report(self, task: LeasedTask, ending: Ending, retry_after: float | None = None, detail: str = "") -> None:
         """A task of the executor is over; said once of each that it has taken."""
         target = task.options.target if task.options is not None else None
@@ -80,7 +115,7 @@ class Breakers:
         if breaker is None:
             return
         now, before = self._now_ms(), breaker.state
-        if ending == "ok" and before == "closed":
+        if ending == "ok" and before in ("closed", "ramping"):
             breaker.ended("ok", now)
             return
         started_ms = int(task.picked_at.timestamp() * 1000)
@@ -95,7 +130,7 @@ class Breakers:
         self._changed(key.tenant, host)
 
     def obey(self, forced: Mapping[tuple[int, str], Forced]) -> None:
-        """These are forced, and no others; said twice a second, it also forgets who is idle."""
+        """These are forced, and no others; said twice a second, it also ends ramps and forgets who is idle."""
         now = self._now_ms()
         if forced != self._forced:
             before, self._forced = self._forced, dict(forced)
@@ -103,6 +138,8 @@ class Breakers:
                 if before.get(place) != forced.get(place):
                     self.of(*place).force(forced.get(place), now)
                     self._changed(*place)
+        for place in sorted(self._ramping):
+            self._changed(*place)
         if self._swept_ms is None or not 0 <= now - self._swept_ms < _SWEEP_EVERY_MS:
             self._swept_ms = now
             self._forget_idle(now)
@@ -122,7 +159,12 @@ class Breakers:
     def _changed(self, tenant: int, host: str) -> None:
         breaker = self._breakers.get((tenant, host))
         slowed = self._slowed.get(tenant, set())
-        if breaker is not None and breaker.available(self._now_ms()) < FREE:
+        is_free = breaker is None or breaker.available(self._now_ms()) == FREE
+        self._ramping.discard((tenant, host))
+        if breaker is not None and breaker.state == "ramping":
+            self._ramping.add((tenant, host))
+        # A ramp that nothing had to wait for slows nobody.
+        if breaker is not None and not is_free and breaker.state != "closed":
             slowed.add(host)
             self._slowed[tenant] = slowed
         else:

@@ -148,6 +148,7 @@ class Feeder:
             if answer is None or answer.done():
                 unwanted += given
             else:
+                self._gates.begun(given)
                 answer.set_result(given)
         if unwanted:
             self._later(self._give_back_or_say(unwanted))
@@ -209,6 +210,7 @@ class Feeder:
 
     def heed(self, breakers: Breakers) -> None:
         """Targets are called as their breakers let them."""
+        self._gates.calls = breakers
         self._core.governor.throttle_of = breakers.find
         breakers.on_change = self._host_changed
 

@@ -6,7 +6,7 @@ of the gate, and read again when the gate has room for it.
 """
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -20,8 +20,8 @@ from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.park import Parked, Place, park, read_ended, read_running, take_places
 from duetime.model.gates import Gate, GateRules, MeterName, decode_gate, encode_gate, gate_of
 from duetime.model.origin import host_of
-from duetime.model.task import LaneKey, LeasedTask
-from duetime.scheduler.limits import Governor, Reserved, Rulebook
+from duetime.model.task import Kind, LaneKey, LeasedTask
+from duetime.scheduler.limits import Governor, Reserved, Rulebook, Throttle
 
 log = structlog.get_logger()
 #: How long a task waits that has no lane at its gate, or no place under a strict cap.
@@ -33,6 +33,14 @@ TURN_MS = 5
 
 class Rules(Rulebook, GateRules, Protocol):
     """All that is limited."""
+
+
+class Calls(Protocol):
+    """Who counts calls to targets that nothing holds back, and says when that is over (`breakers`)."""
+
+    def begin(self, tenant: int, host: str, now: int) -> Throttle | None: ...
+    def begin_all(self, tenant: int, hosts: Mapping[str, int], now: int) -> bool: ...
+    def began(self, tenant: int, host: str, count: int, now: int) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -69,6 +77,7 @@ class Gatekeeper:
         self._planned = planned
         self._rules: Rules | None = None
         self._turns_ms: dict[int, int] = {}
+        self.calls: Calls | None = None
 
     def rule(self, rules: Rules) -> None:
         self._rules = rules
@@ -85,28 +94,65 @@ class Gatekeeper:
         kept: list[_Row] = []
         for lane, rows in claims.taken.items():
             key = self._planned(lane)
-            if key is None or not (key.gate or self._governor.is_limited(key.tenant)):
+            if key is None:
+                continue
+            if not key.gate and not self._governor.is_limited(key.tenant) and self._begin_all(key, rows, now_ms):
                 continue
             passed = frozenset(decode_gate(key.gate))
             for place, (_, task) in enumerate(rows):
+                begun = self._begin(key, task, passed, now_ms)
                 gate = gate_of(rules, key.tenant, task.type, task.payload, task.options)
                 home = key if task.lane == lane else self._lanes.key_of(task.lane) or replace_gate(key, ())
                 # The lane of a gate may have been another queue's when the claim was planned, or when it was parked.
                 is_alike = home is key or msgspec.structs.replace(home, gate=key.gate) == key
                 admitted = self._admit(key, gate, passed, now_ms) if is_alike else None
                 if admitted is None:
+                    self._governor.withdraw(begun, now_ms)
                     verdict.put_aside(_Row(lane, place, home, task, gate))
                 else:
-                    kept.append(_Row(lane, place, key, task, gate, admitted))
+                    kept.append(_Row(lane, place, key, task, gate, (*admitted, *begun)))
         try:
             kept = await self._with_places(kept, verdict, now_ms)
         except BaseException:
             for row in kept:
-                self._governor.withdraw(row.admitted, now_ms)
+                self._governor.withdraw(row.admitted, self._database.clock.now_ms())
             raise
+        # Breakers take a time before one that they were told for a clock that went back.
+        now_ms = self._database.clock.now_ms()
         for row in kept:
             self._governor.start(row.task.id, row.key, row.gate, now_ms, row.admitted)
         return verdict
+
+    def _begin_all(self, key: LaneKey, rows: Sequence[tuple[uuid.UUID, LeasedTask]], now_ms: int) -> bool:
+        """Count the calls of a lane that nothing limits; False: a target has to be asked for each of its own."""
+        if self.calls is None or key.kind is not Kind.PUSH:
+            return True
+        hosts: dict[str, int] = {}
+        for _, task in rows:
+            host = _host_of(task)
+            hosts[host] = hosts.get(host, 0) + 1
+        hosts.pop("", None)
+        return self.calls.begin_all(key.tenant, hosts, now_ms)
+
+    def _begin(self, key: LaneKey, task: LeasedTask, passed: frozenset[MeterName], now_ms: int) -> Reserved:
+        """Where a call is counted that asks for nothing; what comes from the gate of its target is counted there."""
+        if self.calls is None or not (host := _host_of(task)) or ("host", host, "") in passed:
+            return ()
+        begun = self.calls.begin(key.tenant, host, now_ms)
+        return () if begun is None else (begun,)
+
+    def begun(self, tasks: Iterable[LeasedTask]) -> None:
+        """These were handed over as they were stored: nobody was asked."""
+        if self.calls is None:
+            return
+        begun: dict[tuple[int, str], int] = {}
+        for task in tasks:
+            host = _host_of(task)
+            if host and (key := self._lanes.key_of(task.lane)) is not None:
+                begun[key.tenant, host] = begun.get((key.tenant, host), 0) + 1
+        now_ms = self._database.clock.now_ms() if begun else 0
+        for (tenant, host), count in begun.items():
+            self.calls.began(tenant, host, count, now_ms)
 
     def _admit(self, key: LaneKey, gate: Gate, passed: frozenset[MeterName], now_ms: int) -> Reserved | None:
         """What is reserved for a task that may run, beside what its lane has reserved; None: it may not."""
@@ -131,6 +177,7 @@ class Gatekeeper:
         if not places:
             return rows
         got = await take_places(self._database, [place for _, place in places])
+        now_ms = self._database.clock.now_ms()
         without = {row.task.id for position, (row, _) in enumerate(places) if position not in got}
         for row in rows:
             if row.task.id in without:
@@ -167,9 +214,9 @@ class Gatekeeper:
         """These were claimed and are for nobody: no target is called."""
         now_ms = self._database.clock.now_ms()
         for task in tasks:
-            key = self._lanes.key_of(task.lane)
-            if key is not None and task.options is not None and task.options.target is not None:
-                self._governor.not_called(key.tenant, host_of(task.options.target.url), now_ms)
+            host = _host_of(task)
+            if host and (key := self._lanes.key_of(task.lane)) is not None:
+                self._governor.not_called(key.tenant, host, now_ms)
 
     # What runs
 
@@ -197,6 +244,12 @@ class Gatekeeper:
         ended = await read_ended(self._database, list(before))
         # What was started again meanwhile runs.
         return self._governor.ended([task for task in ended if self._governor.running.get(task) is before[task]])
+
+
+def _host_of(task: LeasedTask) -> str:
+    """The host of its target; empty if it has none that could be called."""
+    options = task.options
+    return "" if options is None or options.target is None else host_of(options.target.url)
 
 
 def replace_gate(key: LaneKey, gate: Gate) -> LaneKey:

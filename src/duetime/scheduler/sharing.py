@@ -28,7 +28,7 @@ from duetime.errors import Unavailable
 from duetime.ids import SHARDS, lane_of
 from duetime.lifecycle.holders import BeatAnswer, Holders, Named
 from duetime.lifecycle.lanes import Lanes
-from duetime.model.breaker import BreakerStatus
+from duetime.model.breaker_status import BreakerStatus
 from duetime.model.task import LeasedTask
 from duetime.scheduler import messages
 from duetime.scheduler.breakers import Breakers, strictest
