@@ -5,7 +5,7 @@ import uuid
 import msgspec
 
 from duetime.lifecycle.holders import BeatAnswer, Named
-from duetime.model.breaker import BreakerStatus
+from duetime.model.breaker_status import BreakerStatus
 from duetime.model.task import LeasedTask
 from duetime.scheduler.plan import Ask, LaneStatus
 
