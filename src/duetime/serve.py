@@ -60,6 +60,7 @@ from duetime.lifecycle.settle import Settler
 from duetime.lifecycle.steer import Steering
 from duetime.lifecycle.submit import Submitter
 from duetime.lifecycle.waiting import WaitingRoom, count_waiting
+from duetime.model.attempt import Past
 from duetime.scheduler.breakers import Breakers
 from duetime.scheduler.clockwork import Clockwork
 from duetime.scheduler.feed import Feeder
@@ -363,8 +364,8 @@ class Node:
     def _wake(self, wakes: Iterable[uuid.UUID]) -> None:
         (self.shared or self.feeder).wake(wakes)
 
-    def _ended(self, tasks: Sequence[uuid.UUID]) -> None:
-        (self.shared or self.feeder).ended(tasks)
+    def _ended(self, attempts: Sequence[Past]) -> None:
+        (self.shared or self.feeder).ended(attempts)
 
     async def _secret_of(self, lane: int) -> bytes:
         key = await self.lanes.resolve(lane)

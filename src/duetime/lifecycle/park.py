@@ -9,6 +9,7 @@ from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.ids import lane_of
 from duetime.lifecycle.onward import decode_options
+from duetime.model.attempt import Attempt, Past
 from duetime.model.task import LeasedTask, Options
 
 SQL = load(__package__, "park.sql")
@@ -27,6 +28,7 @@ class Parked:
 class Running:
     lane: int
     task: uuid.UUID
+    number: int
     type: str
     payload: bytes
     options: Options | None
@@ -63,6 +65,7 @@ async def read_running(database: Database, lanes: Sequence[int]) -> list[Running
         Running(
             row["lane"],
             row["task"],
+            row["number"],
             row["type"],
             row["payload"],
             decode_options(row["options"]) if row["options"] else None,
@@ -71,10 +74,15 @@ async def read_running(database: Database, lanes: Sequence[int]) -> list[Running
     ]
 
 
-async def read_ended(database: Database, tasks: Sequence[uuid.UUID]) -> list[uuid.UUID]:
+async def read_ended(database: Database, attempts: Sequence[Attempt]) -> list[Past]:
     """Which of these run no more."""
-    rows = await database.run(SQL["read_ended"], lanes=[lane_of(task) for task in tasks], tasks=list(tasks))
-    return [row["task"] for row in rows]
+    rows = await database.run(
+        SQL["read_ended"],
+        lanes=[lane_of(task) for task, _ in attempts],
+        tasks=[task for task, _ in attempts],
+        numbers=[number for _, number in attempts],
+    )
+    return [Past(row["task"], row["number"]) for row in rows]
 
 
 async def retire_places(database: Database, before: datetime) -> None:

@@ -35,7 +35,7 @@ RETURNING wake;
 -- name: read_running
 -- What runs in these lanes, with what its gate follows from.
 -- Index: claim_pkey (lane, task), then task_pkey.
-SELECT claim.lane, claim.task, task.type, task.payload, task.options
+SELECT claim.lane, claim.task, claim.number, task.type, task.payload, task.options
   FROM claim
  CROSS JOIN LATERAL (  -- the LIMIT keeps the look-up by key, also in a plan made while the table was tiny
        SELECT *
@@ -46,15 +46,16 @@ SELECT claim.lane, claim.task, task.type, task.payload, task.options
  WHERE claim.lane = ANY (@lanes::int[]);
 
 -- name: read_ended
--- Which of these tasks run no more.
+-- Which of these attempts run no more.
 -- Index: claim_pkey (lane, task).
-SELECT asked.task
-  FROM unnest(@lanes::int[], @tasks::uuid[]) AS asked (lane, task)
+SELECT asked.task, asked.number
+  FROM unnest(@lanes::int[], @tasks::uuid[], @numbers::int[]) AS asked (lane, task, number)
   LEFT JOIN LATERAL (
        SELECT claim.task
          FROM claim
         WHERE claim.lane = asked.lane
           AND claim.task = asked.task
+          AND claim.number = asked.number
         LIMIT 1) AS running ON true
  WHERE running.task IS NULL;
 

@@ -25,7 +25,7 @@ from duetime.lifecycle.claim import Claims, LaneOrder, claim_due
 from duetime.lifecycle.handover import Seats
 from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.onward import Claimed, End, Onward
-from duetime.model.attempt import Ended
+from duetime.model.attempt import Ended, Past
 from duetime.model.task import LaneKey, LeasedTask, Outcome, Waiting
 from duetime.scheduler.breakers import Breakers
 from duetime.scheduler.core import Core
@@ -119,7 +119,7 @@ class Feeder:
     async def give_back(self, tasks: Sequence[LeasedTask], delay_seconds: float = 0.0) -> None:
         """These were claimed and never handed out: they wait again, and it costs them nothing."""
         ended = Ended(Outcome.RELEASED, retry_after=delay_seconds, is_certain=True)
-        await self._onward.move([(_claimed(task), End(task.id, task.number, ended)) for task in tasks])
+        await self._onward.move([(_claimed(task), _not_begun(task, ended)) for task in tasks])
 
     def reserve(self, wanted: Mapping[int, int]) -> Seats | None:
         """Seats at waiting polls for tasks that are about to be stored (`lifecycle.handover`)."""
@@ -202,9 +202,9 @@ class Feeder:
         self._core.open_lanes()
         self._changed.set()
 
-    def ended(self, tasks: Iterable[uuid.UUID]) -> None:
-        """Attempts at these tasks have ended; whoever waited for their place may have it."""
-        if self._core.governor.running and (lanes := self._core.governor.ended(tasks)):
+    def ended(self, attempts: Iterable[Past]) -> None:
+        """These have ended; whoever waited for their place may have it."""
+        if self._core.governor.running and (lanes := self._core.governor.ended(attempts)):
             self._core.open_lanes(lanes)
             self._changed.set()
 
@@ -420,7 +420,7 @@ class Feeder:
         try:
             if late:
                 ended = Ended(Outcome.EXPIRED)
-                await self._onward.move([(_claimed(task), End(task.id, task.number, ended)) for task in late])
+                await self._onward.move([(_claimed(task), _not_begun(task, ended)) for task in late])
             if unwanted:
                 await self.give_back(unwanted)
         except Unavailable as error:
@@ -471,6 +471,10 @@ class Feeder:
         asks = {(ask.tenant, ask.kind, ask.queues, ask.tags): ask for ask in self._recent_asks()}.values()
         oldest = heapq.nsmallest(most, self._core.due_lanes(), key=lambda each: each[2].int)
         return [(lane, key, hint, any(ask.fits(key) for ask in asks)) for lane, key, hint in oldest]
+
+
+def _not_begun(task: LeasedTask, ended: Ended) -> End:
+    return End(task.id, task.number, ended, never_began=True)
 
 
 def _claimed(task: LeasedTask) -> Claimed:

@@ -105,7 +105,7 @@ class Gatekeeper:
                 self._governor.withdraw(row.admitted, now_ms)
             raise
         for row in kept:
-            self._governor.start(row.task.id, row.key, row.gate, now_ms, row.admitted)
+            self._governor.start((row.task.id, row.task.number), row.key, row.gate, now_ms, row.admitted)
         return verdict
 
     def _admit(self, key: LaneKey, gate: Gate, passed: frozenset[MeterName], now_ms: int) -> Reserved | None:
@@ -187,16 +187,18 @@ class Gatekeeper:
             key = self._lanes.key_of(running.lane)
             if key is not None:
                 gate = gate_of(rules, key.tenant, running.type, running.payload, running.options)
-                self._governor.found(running.task, key, gate, now_ms)
+                self._governor.found((running.task, running.number), key, gate, now_ms)
 
     async def notice_ended(self) -> set[int]:
         """Ends of which nobody here was told; returns the lanes that waited for them."""
         before = dict(self._governor.running)
         if not before:
             return set()
-        ended = await read_ended(self._database, list(before))
+        ended = await read_ended(self._database, [(task, run.number) for task, run in before.items()])
         # What was started again meanwhile runs.
-        return self._governor.ended([task for task in ended if self._governor.running.get(task) is before[task]])
+        return self._governor.ended(
+            [past for past in ended if self._governor.running.get(past.task) is before[past.task]]
+        )
 
 
 def replace_gate(key: LaneKey, gate: Gate) -> LaneKey:

@@ -29,6 +29,8 @@ class Meter:
     reserved: int = 0
     #: Lanes that wait for an attempt or a reservation to end.
     waiting: set[int] = field(default_factory=set)
+    #: Lanes that wait for the next token, which comes earlier if one is given back.
+    delayed: set[int] = field(default_factory=set)
     #: How many nodes feed its tenant.  More than one draw their tokens from a common budget (`granted`), and take
     #: places under its cap; a cap that is too large for that is divided.
     nodes: int = 1

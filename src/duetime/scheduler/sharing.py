@@ -29,6 +29,7 @@ from duetime.errors import Unavailable
 from duetime.ids import SHARDS, lane_of
 from duetime.lifecycle.holders import BeatAnswer, Holders, Named
 from duetime.lifecycle.lanes import Lanes
+from duetime.model.attempt import Past
 from duetime.model.breaker import BreakerStatus
 from duetime.model.task import LeasedTask
 from duetime.scheduler.breakers import Breakers, strictest
@@ -66,6 +67,7 @@ class _Beat(msgspec.Struct, frozen=True, array_like=True):
 _encode = msgspec.msgpack.Encoder(uuid_format="bytes").encode
 _decode_tasks = msgspec.msgpack.Decoder(list[LeasedTask]).decode
 _decode_wakes = msgspec.msgpack.Decoder(list[uuid.UUID]).decode
+_decode_ended = msgspec.msgpack.Decoder(list[Past]).decode
 _decode_poll = msgspec.msgpack.Decoder(_Poll).decode
 _decode_beat = msgspec.msgpack.Decoder(_Beat).decode
 _decode_beaten = msgspec.msgpack.Decoder(BeatAnswer).decode
@@ -261,27 +263,27 @@ class SharedFeeder:
         finally:
             del self._outboxes[owner]
 
-    def ended(self, tasks: Sequence[uuid.UUID]) -> None:
+    def ended(self, attempts: Sequence[Past]) -> None:
         """Attempts have ended: the node that feeds their lane counts what runs, if there is a limit."""
-        own: list[uuid.UUID] = []
-        others: dict[str, list[uuid.UUID]] = {}
+        own: list[Past] = []
+        others: dict[str, list[Past]] = {}
         if not self._feeder.has_limits:
             return
-        for task in tasks:
-            lane = lane_of(task)
+        for past in attempts:
+            lane = lane_of(past.task)
             owner = self._owners[lane % SHARDS]
             if owner == self.name:
-                own.append(task)
+                own.append(past)
             elif owner is not None and self._feeder.is_limited(lane):
-                others.setdefault(owner, []).append(task)
+                others.setdefault(owner, []).append(past)
         if own:
             self._feeder.ended(own)
         for owner, ended in others.items():
             # Not repeated: the other looks once a second what has ended.
             self._later(self._tell_ended(owner, ended))
 
-    async def _tell_ended(self, owner: str, tasks: list[uuid.UUID]) -> None:
-        await self._call(owner, "ended", _encode(tasks), WAKE_SECONDS)
+    async def _tell_ended(self, owner: str, attempts: list[Past]) -> None:
+        await self._call(owner, "ended", _encode(attempts), WAKE_SECONDS)
 
     # For workers
 
@@ -417,7 +419,7 @@ class SharedFeeder:
                 poll = _decode_poll(body)
                 return _encode(await self._feeder.lease(poll.ask, poll.wait_seconds))
             case "ended":
-                self._feeder.ended(_decode_wakes(body))
+                self._feeder.ended(_decode_ended(body))
                 return b""
             case "lane":
                 lane = msgspec.msgpack.decode(body, type=int)
