@@ -351,7 +351,7 @@ class Node:
         self.admission.rule(rules.quotas)
         self.submitter.spread = rules.spread
         if self.shared is not None:
-            self.shared.share(rules.spread)
+            await self.shared.share(rules.spread)
         await self.types.refresh(changes["types"])
         await self.limits.refresh(changes["limits"])
         changes_seen = (self.types.change, self.limits.change)

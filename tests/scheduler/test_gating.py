@@ -256,7 +256,7 @@ async def test_two_feeders_of_a_spread_tenant_share_its_rate_and_its_cap(engine:
     other = Feeder(engine.database, engine.lanes, engine.onward)
     for each in (feeder, other):
         each.budgets = PostgresBudgets(engine.database)
-        each.share({engine.tenant: 2})
+        await each.share({engine.tenant: 2})
         await each.limit(book)
     await other.start()
     try:

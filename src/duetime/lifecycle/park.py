@@ -27,7 +27,7 @@ class Parked:
 @dataclass(frozen=True)
 class Running:
     lane: int
-    task: uuid.UUID
+    id: uuid.UUID
     number: int
     type: str
     payload: bytes
@@ -41,7 +41,7 @@ class Place:
     tenant: int
     name: str
     cap: int
-    task: LeasedTask
+    task: LeasedTask | Running
 
 
 async def park(database: Database, parked: Sequence[Parked]) -> list[uuid.UUID]:
@@ -89,10 +89,32 @@ async def retire_places(database: Database, before: datetime) -> None:
     await database.run(SQL["retire_slots"], before=before)
 
 
-async def take_places(database: Database, places: Sequence[Place]) -> set[int]:
-    """Which of the places (by their position) could be had."""
+@dataclass(frozen=True)
+class Cap:
+    """A strict cap of a tenant."""
+
+    tenant: int
+    name: str
+    most: int
+
+
+async def await_places(database: Database, caps: Sequence[Cap], asker: int) -> set[int]:
+    """Under which of these caps (by their position) a node that was refused may have a place now."""
+    rows = await database.run(
+        SQL["await_slots"],
+        tenants=[cap.tenant for cap in caps],
+        names=[cap.name for cap in caps],
+        caps=[cap.most for cap in caps],
+        asker=asker,
+    )
+    return {row["ordinal"] - 1 for row in rows}
+
+
+async def take_places(database: Database, places: Sequence[Place], asker: int = 0) -> set[int]:
+    """Which of the places (by their position) could be had; `asker` is the node."""
     rows = await database.run(
         SQL["take_slots"],
+        asker=asker,
         tenants=[place.tenant for place in places],
         names=[place.name for place in places],
         caps=[place.cap for place in places],

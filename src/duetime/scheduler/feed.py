@@ -38,6 +38,7 @@ from duetime.service import Loop
 log = structlog.get_logger()
 NOTICE_EVERY = timedelta(seconds=1)
 _DRAW_EVERY = timedelta(milliseconds=DRAW_EVERY_MS)
+_LOOK_FOR_PLACES_EVERY = timedelta(milliseconds=50)
 _LOOK_FOR_SHARED_EVERY = timedelta(seconds=1)
 #: A worker whose hands are full does not ask; it is still there.
 REMEMBER_ASKS_SECONDS = 90.0
@@ -194,13 +195,24 @@ class Feeder:
     async def limit(self, rules: Rules) -> None:
         """These are the limits from now on."""
         self._gates.rule(rules)
-        if self._feeding is not None:
-            own = frozenset(range(SHARDS)) if self._shards is None else self._shards
-            # A limit that is new knows nothing of what runs: until that is counted, nothing limited starts.
-            self._core.governor.uncounted |= own
-            await self._count(own)
+        # A limit that is new knows nothing of what runs.
+        await self._count_anew()
         self._core.open_lanes()
         self._changed.set()
+
+    async def share(self, nodes: Mapping[int, int]) -> None:
+        """Tenants that other nodes feed as well, and how many nodes do."""
+        if self._core.governor.share(nodes):
+            # What runs has no places yet under caps that are strict from now on.
+            await self._count_anew()
+            self._changed.set()
+
+    async def _count_anew(self) -> None:
+        """Until what runs is counted, nothing limited starts."""
+        if self._feeding is not None:
+            own = frozenset(range(SHARDS)) if self._shards is None else self._shards
+            self._core.governor.uncounted |= own
+            await self._count(own)
 
     def ended(self, attempts: Iterable[Past]) -> None:
         """These have ended; whoever waited for their place may have it."""
@@ -427,20 +439,19 @@ class Feeder:
             # Their holders do not name them, so two beats release them.
             log.warning("claims could not be given back", error=str(error))
 
-    def share(self, nodes: Mapping[int, int]) -> None:
-        """Tenants that other nodes feed as well, and how many nodes do."""
-        self._core.governor.share(nodes)
-
     async def _draw(self) -> timedelta:
-        """Tokens for the rates of tenants that several nodes feed."""
+        """Tokens for the rates of tenants that several nodes feed, and places under their caps."""
         governor = self._core.governor
-        if self.budgets is None or not governor.is_shared:
-            return _LOOK_FOR_SHARED_EVERY
-        if wanted := governor.wants():
+        has_places = await self._gates.look_for_places()
+        wanted = governor.wants() if self.budgets is not None else {}
+        if self.budgets is not None and wanted:
             governor.grant(await self.budgets.take(wanted))
+        if has_places or wanted:
             self._core.open_lanes()
             self._changed.set()
-        return _DRAW_EVERY
+        if governor.refused():
+            return _LOOK_FOR_PLACES_EVERY
+        return _DRAW_EVERY if governor.is_shared else _LOOK_FOR_SHARED_EVERY
 
     async def _notice_ended(self) -> timedelta:
         """Ends of attempts of which nobody told this node, and meters that are at rest."""

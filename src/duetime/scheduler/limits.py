@@ -91,15 +91,22 @@ class Governor:
         for tenant, meters in self._meters.items():
             for name, meter in meters.items():
                 meter.limits = book.limits_of(tenant, name) or Limits()
+                meter.is_refused = False
 
-    def share(self, nodes: Mapping[int, int]) -> None:
-        """These tenants are fed by several nodes from now on, and no others."""
+    def share(self, nodes: Mapping[int, int]) -> bool:
+        """These tenants are fed by several nodes from now on, and no others; whether that is new."""
         if nodes == self._nodes:
-            return
+            return False
         self._nodes = dict(nodes)
         for tenant, meters in self._meters.items():
             for meter in meters.values():
                 meter.nodes = self._nodes.get(tenant, 1)
+                meter.is_refused = False
+        return True
+
+    def is_shared_with(self, tenant: int) -> bool:
+        """Whether other nodes feed the tenant as well."""
+        return tenant in self._nodes
 
     def wants(self) -> dict[str, Want]:
         """What the meters of shared tenants want of the common budgets."""
@@ -260,12 +267,18 @@ class Governor:
     def running(self) -> Mapping[uuid.UUID, Run]:
         return self._running
 
-    def strict_caps(self, key: LaneKey, gate: Gate, now_ms: int) -> list[tuple[MeterName, int]]:
-        """The caps that must hold even beside another feeder."""
+    def strict(self, key: LaneKey, gate: Gate, now_ms: int) -> list[tuple[Meter, int]]:
+        """The meters with a cap that must hold even beside another feeder."""
         return [
-            (meter.name, meter.limits.max_running)
+            (meter, meter.limits.max_running)
             for meter in self._of_task(key, gate, now_ms)
             if meter.is_strict and meter.limits.max_running is not None
+        ]
+
+    def refused(self) -> list[tuple[int, Meter]]:
+        """Where other nodes have all places, with the tenant."""
+        return [
+            (tenant, meter) for tenant, meters in self._meters.items() for meter in meters.values() if meter.is_refused
         ]
 
     def withdraw(self, admitted: Reserved, now_ms: int) -> None:

@@ -205,14 +205,14 @@ class SharedFeeder:
             *(self._call(peer.member.name, verb, body, ANNOUNCE_SECONDS) for peer in self._mesh.peers())
         )
 
-    def share(self, tenants: Iterable[int]) -> None:
+    async def share(self, tenants: Iterable[int]) -> None:
         """Tell the feeder which of these tenants, all of them spread, other nodes feed as well."""
         wanted = frozenset(tenants)
         owners: dict[int, set[str]] = {}
         for lane, key in self._lanes.all().items() if wanted else ():
             if key.tenant in wanted and (owner := self._owners[lane % SHARDS]) is not None:
                 owners.setdefault(key.tenant, set()).add(owner)
-        self._feeder.share({tenant: len(names) for tenant, names in owners.items() if len(names) > 1})
+        await self._feeder.share({tenant: len(names) for tenant, names in owners.items() if len(names) > 1})
 
     def _forget_shards(self, lane: int) -> None:
         """Its tenant may have a shard more now."""
