@@ -17,7 +17,7 @@ from duetime.database.pool import Database
 from duetime.errors import Unavailable
 from duetime.ids import SHARDS, due_ms_of, make_id
 from duetime.lifecycle import lanes as lanes_module
-from duetime.lifecycle.park import Place, Running, read_ended, take_places
+from duetime.lifecycle.park import Parked, Place, Running, park, read_ended, take_places
 from duetime.lifecycle.settle import Report
 from duetime.model.attempt import Attempt, Past
 from duetime.model.limits import Limits, TypeLimits
@@ -533,3 +533,30 @@ async def test_a_task_that_is_too_late_costs_a_rate_nothing(engine: Engine, feed
 
     assert [each.id for each in got] == [task]
     assert await engine.state(late) is TaskState.EXPIRED
+
+
+async def test_nobody_overtakes_a_task_that_is_on_its_way_to_the_gate(
+    engine: Engine, feeder: Feeder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await feeder.limit(keyed(engine, shop=Limits(max_running=1)))
+    [first, second] = await engine.submit(2, options=Options(concurrency_key="shop"))
+    is_parking, may_park = asyncio.Event(), asyncio.Event()
+
+    async def park_slowly(database: Database, rows: Sequence[Parked]) -> list[uuid.UUID]:
+        is_parking.set()
+        await may_park.wait()
+        return await park(database, rows)
+
+    monkeypatch.setattr(gating, "park", park_slowly)
+    [running] = await lease(engine, feeder)
+    assert running.id == first
+    await is_parking.wait()
+    await engine.settle([running])
+    third, free = [*await engine.submit(1, options=Options(concurrency_key="shop")), *await engine.submit(1)]
+
+    assert [task.id for task in await lease(engine, feeder)] == [free]
+    may_park.set()
+    [running] = await lease(engine, feeder)
+    assert running.id == second
+    await engine.settle([running])
+    assert [task.id for task in await lease(engine, feeder)] == [third]

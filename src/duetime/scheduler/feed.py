@@ -380,23 +380,30 @@ class Feeder:
                 await asyncio.sleep(1.0)
                 return
             verdict = await self._judge(claims)
-            metrics.CLAIMED.inc(sum(len(rows) for rows in claims.taken.values()) - len(verdict.parked))
-            answers = self._core.claimed(
-                plan,
-                {lane: [(wake, len(task.payload)) for wake, task in rows] for lane, rows in claims.taken.items()},
-                claims.later,
-                verdict.aside,
-                self._database.clock.now_ms(),
-            )
-            await self._hand_out(
-                {number: [claims.taken[lane][place][1] for lane, place in got] for number, got in answers.items()}
-            )
-            if verdict.parked:
-                await self._park(verdict)
+            try:
+                await self._land(plan, claims, verdict)
+            finally:
+                self._gates.forget(verdict)
         finally:
             self._end_overdue(plan.holders)
             self._free_flights += 1
             self._changed.set()
+
+    async def _land(self, plan: Plan, claims: Claims, verdict: Verdict) -> None:
+        """Give out what may run, and park the rest."""
+        metrics.CLAIMED.inc(sum(len(rows) for rows in claims.taken.values()) - len(verdict.parked))
+        answers = self._core.claimed(
+            plan,
+            {lane: [(wake, len(task.payload)) for wake, task in rows] for lane, rows in claims.taken.items()},
+            claims.later,
+            verdict.aside,
+            self._database.clock.now_ms(),
+        )
+        await self._hand_out(
+            {number: [claims.taken[lane][place][1] for lane, place in got] for number, got in answers.items()}
+        )
+        if verdict.parked:
+            await self._park(verdict)
 
     async def _judge(self, claims: Claims) -> Verdict:
         try:

@@ -7,6 +7,7 @@ of the gate, and read again when the gate has room for it.
 
 import secrets
 import uuid
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -46,17 +47,25 @@ class _Row:
     #: What was reserved for it alone; of the lane of a gate, all is reserved together.
     admitted: Reserved = ()
 
+    @property
+    def gate_key(self) -> LaneKey:
+        """The lane in which it has to wait, if it has to."""
+        return replace_gate(self.key, self.gate)
+
 
 @dataclass
 class Verdict:
     """Of what was claimed: which rows, by lane and place, are for nobody yet."""
 
     aside: dict[int, set[int]] = field(default_factory=dict)
+    #: Counts what is on its way to each gate.
+    approached: Counter[LaneKey] = field(default_factory=Counter)
     parked: list[_Row] = field(default_factory=list)
 
     def put_aside(self, row: _Row) -> None:
         self.aside.setdefault(row.lane, set()).add(row.place)
         self.parked.append(row)
+        self.approached[row.gate_key] += 1
 
 
 class Gatekeeper:
@@ -70,6 +79,8 @@ class Gatekeeper:
         self._planned = planned
         self._rules: Rules | None = None
         self._turns_ms: dict[int, int] = {}
+        #: Gates to which rows are on their way: what is claimed meanwhile may not overtake them.
+        self._approached: Counter[LaneKey] = Counter()
         #: Who this node is, among those that want the same places.
         self._asker = secrets.randbits(31)
 
@@ -80,11 +91,23 @@ class Gatekeeper:
     # What was claimed
 
     async def judge(self, claims: Claims) -> Verdict:
-        """Start what may run; the rest is to be parked."""
-        verdict = Verdict()
+        """Start what may run; the rest is to be parked, and `forget` must follow."""
+        verdict = Verdict(approached=self._approached)
+        try:
+            await self._judge(claims, verdict)
+        except BaseException:
+            self.forget(verdict)
+            raise
+        return verdict
+
+    def forget(self, verdict: Verdict) -> None:
+        """Its rows are where they belong, as far as they can be got there."""
+        self._approached -= Counter(row.gate_key for row in verdict.parked)
+
+    async def _judge(self, claims: Claims, verdict: Verdict) -> None:
         rules, now_ms = self._rules, self._database.clock.now_ms()
         if rules is None:
-            return verdict
+            return
         kept: list[_Row] = []
         for lane, rows in claims.taken.items():
             key = self._planned(lane)
@@ -109,7 +132,6 @@ class Gatekeeper:
             raise
         for row in kept:
             self._governor.start((row.task.id, row.task.number), row.key, row.gate, now_ms, row.admitted)
-        return verdict
 
     def _admit(self, key: LaneKey, gate: Gate, passed: frozenset[MeterName], now_ms: int) -> Reserved | None:
         """What is reserved for a task that may run, beside what its lane has reserved; None: it may not."""
@@ -118,8 +140,9 @@ class Gatekeeper:
             return () if passed.issuperset(gate) else None
         if not gate:
             return ()
-        lane = self._lanes.find(replace_gate(key, gate))
-        if lane is not None and self._planned(lane) is not None:
+        gate_key = replace_gate(key, gate)
+        lane = self._lanes.find(gate_key)
+        if gate_key in self._approached or (lane is not None and self._planned(lane) is not None):
             # Others came before it.
             return None
         return self._governor.admit(key.tenant, gate, now_ms)
@@ -149,12 +172,12 @@ class Gatekeeper:
         """Let them wait where they belong; returns their wakes."""
         parked = []
         for row in verdict.parked:
-            key, wait_ms = replace_gate(row.key, row.gate), 0
-            lane = self._lanes.find(key)
+            wait_ms = 0
+            lane = self._lanes.find(row.gate_key)
             if lane is None and not row.gate:
                 lane = row.task.lane
             elif lane is None:
-                lane = await self._lanes.ensure_gate(key)
+                lane = await self._lanes.ensure_gate(row.gate_key)
             if lane is None:
                 lane, wait_ms = row.task.lane, self._wait_at_home(row.key.tenant)
             parked.append(Parked(row.task, lane, wait_ms))
