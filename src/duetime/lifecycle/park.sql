@@ -115,56 +115,59 @@ place AS MATERIALIZED (
               AND claim.number = taken.number
             LIMIT 1) AS holding ON true
 ),
-own AS MATERIALIZED (
-    SELECT asked.*, place.slot, place.is_above, place.taken_at
-      FROM asked
-      JOIN place
-     USING (tenant, name, task, number)
+own AS MATERIALIZED (  -- a FULL JOIN, here and below, cannot be made by comparing each with each
+    SELECT *
+      FROM (SELECT *
+              FROM asked
+              FULL JOIN place
+             USING (tenant, name, task, number)
+            OFFSET 0) AS met
+     WHERE ordinal IS NOT NULL
+       AND slot IS NOT NULL
 ),
-kept_back AS MATERIALIZED (
-    SELECT rule.tenant, rule.name, above.count + waiting.count AS count
+above AS MATERIALIZED (
+    SELECT tenant, name, count(*)
+      FROM place
+     WHERE is_above
+       AND is_held
+       AND ((tenant, name, slot) NOT IN (SELECT tenant, name, slot FROM own)) IS TRUE
+     GROUP BY tenant, name
+),
+first AS MATERIALIZED (
+    SELECT rule.tenant, rule.name, waiting.place, waiting.number,
+           waiting.number <> @asker::int AND waiting.taken_at > clock_timestamp() - interval '0.5 seconds' AS is_waiting
       FROM rule
      CROSS JOIN LATERAL (
-           SELECT count(*)
-             FROM place
-            WHERE place.tenant = rule.tenant
-              AND place.name = rule.name
-              AND place.is_above
-              AND place.is_held
-              AND (place.slot NOT IN (SELECT own.slot FROM own WHERE own.tenant = rule.tenant AND own.name = rule.name))
-                  IS TRUE) AS above
-     CROSS JOIN LATERAL (
-           SELECT count(*)
-             FROM (SELECT limit_slot.number, limit_slot.taken_at
-                     FROM limit_slot
-                    WHERE limit_slot.tenant = rule.tenant
-                      AND limit_slot.name = rule.name
-                      AND limit_slot.slot = 0
-                    LIMIT 1) AS first
-            WHERE first.number <> @asker::int
-              AND first.taken_at > clock_timestamp() - interval '0.5 seconds') AS waiting
+           SELECT limit_slot.ctid AS place, limit_slot.number, limit_slot.taken_at
+             FROM limit_slot
+            WHERE limit_slot.tenant = rule.tenant
+              AND limit_slot.name = rule.name
+              AND limit_slot.slot = 0
+            LIMIT 1) AS waiting
 ),
 wanted AS MATERIALIZED (
     SELECT *, row_number() OVER (PARTITION BY tenant, name ORDER BY ordinal) AS turn
       FROM asked
      WHERE (ordinal NOT IN (SELECT own.ordinal FROM own WHERE NOT own.is_above)) IS TRUE
 ),
-free AS MATERIALIZED (
+free AS MATERIALIZED (  -- the last of them stay free
     SELECT tenant, name, slot, taken_at,
-           row_number() OVER (PARTITION BY tenant, name ORDER BY slot) AS turn,
-           count(*) OVER (PARTITION BY tenant, name) AS count
-      FROM place
-     WHERE NOT is_held
-       AND NOT is_above
+           row_number() OVER (PARTITION BY tenant, name ORDER BY slot DESC)
+               - COALESCE(above.count, 0) - ((tenant, name) IN (SELECT tenant, name FROM first WHERE is_waiting))::int AS left_over,
+           row_number() OVER (PARTITION BY tenant, name ORDER BY slot) AS turn
+      FROM (SELECT * FROM place WHERE NOT is_held AND NOT is_above) AS place
+      LEFT JOIN above
+     USING (tenant, name)
 ),
 matched AS MATERIALIZED (
-    SELECT wanted.ordinal, wanted.tenant, wanted.name, wanted.lane, wanted.task, wanted.number, free.slot, free.taken_at
-      FROM wanted
-      JOIN free
-     USING (tenant, name, turn)
-      JOIN kept_back
-     USING (tenant, name)
-     WHERE turn <= free.count - kept_back.count
+    SELECT ordinal, tenant, name, lane, task, number, slot, taken_at
+      FROM (SELECT *
+              FROM wanted
+              FULL JOIN free
+             USING (tenant, name, turn)
+            OFFSET 0) AS met
+     WHERE ordinal IS NOT NULL
+       AND left_over > 0
      UNION ALL  -- who asks again says so: somebody may have seen the place before the task was claimed again
     SELECT ordinal, tenant, name, lane, task, number, slot, taken_at
       FROM own
@@ -191,18 +194,18 @@ made AS (
 ),
 over AS (
     DELETE FROM limit_slot
-     USING matched
-     WHERE limit_slot.tenant = matched.tenant
-       AND limit_slot.name = matched.name
-       AND limit_slot.slot = 0
-       AND limit_slot.number = @asker::int
+     WHERE ctid = ANY (ARRAY(SELECT place
+                               FROM first
+                              WHERE number = @asker::int
+                                AND ((tenant, name) IN (SELECT tenant, name FROM matched)) IS TRUE))
+       AND slot = 0
+       AND number = @asker::int
 )
 SELECT ordinal FROM changed
  UNION ALL
-SELECT matched.ordinal
+SELECT ordinal
   FROM matched
-  JOIN made
- USING (tenant, name, slot);
+ WHERE ((tenant, name, slot) IN (SELECT tenant, name, slot FROM made)) IS TRUE;
 
 -- name: await_slots
 -- A node that got no place says that it waits (slot 0), unless another does already, and looks whether there is one.
