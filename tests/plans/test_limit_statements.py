@@ -11,13 +11,12 @@ from duetime.budgets.contract import Want
 from duetime.budgets.postgres import PostgresBudgets
 from duetime.database.pool import Database
 from duetime.ids import EARLIEST, just_after
-from duetime.lifecycle import lanes as lanes_module
 from duetime.lifecycle.claim import SQL as CLAIM_SQL
 from duetime.lifecycle.flow import SQL as FLOW_SQL
 from duetime.lifecycle.holders import SQL as HOLDERS_SQL
 from duetime.lifecycle.park import Cap, Parked, Place, await_places, park, read_ended, read_running, take_places
 from engine import Engine
-from plans.explain import MODES, ExplainingDatabase, Plan, Plans, explain
+from plans.explain import ExplainingDatabase, Plans
 from services import Server
 
 BATCH = 40
@@ -168,11 +167,3 @@ async def test_every_batch_reads_by_key_and_in_proportion_to_itself(engine: Engi
             # It reads all that live, by an index of those.
             assert plan.wrong_ways() == [] or plan.statement == "read_beats", told
             assert plan.rows_compared() <= 20 * BATCH, told
-
-
-async def test_a_lane_for_another_gate_is_looked_for_among_the_tenants_own(engine: Engine) -> None:
-    async with engine.database.connection() as connection:
-        for mode in MODES:
-            arguments: list[object] = [engine.tenant, 0, "default", 2, 1, [], '[["key","a",""]]']
-            plan = Plan("give", mode, await explain(connection, lanes_module._GIVE, arguments, mode))
-            assert plan.rows_read() <= BATCH, (mode, plan.rows_read(), plan.root)
