@@ -55,6 +55,7 @@ from duetime.lifecycle.steer import Steering
 from duetime.lifecycle.submit import Submitter
 from duetime.lifecycle.waiting import WaitingRoom, count_waiting
 from duetime.listening import listen, make_server, url_of
+from duetime.model.attempt import Past
 from duetime.scheduler.breakers import Breakers
 from duetime.scheduler.clockwork import Clockwork
 from duetime.scheduler.feed import Feeder
@@ -329,7 +330,7 @@ class Node:
         self.admission.rule(rules.quotas)
         self.submitter.spread = rules.spread
         if self.shared is not None:
-            self.shared.share(rules.spread)
+            await self.shared.share(rules.spread)
         await self.types.refresh(changes["types"])
         await self.limits.refresh(changes["limits"])
         changes_seen = (self.types.change, self.limits.change)
@@ -342,8 +343,8 @@ class Node:
     def _wake(self, wakes: Iterable[uuid.UUID]) -> None:
         (self.shared or self.feeder).wake(wakes)
 
-    def _ended(self, tasks: Sequence[uuid.UUID]) -> None:
-        (self.shared or self.feeder).ended(tasks)
+    def _ended(self, attempts: Sequence[Past]) -> None:
+        (self.shared or self.feeder).ended(attempts)
 
     async def _secret_of(self, lane: int) -> bytes:
         key = await self.lanes.resolve(lane)

@@ -29,6 +29,14 @@ INSERT INTO due (lane, wake, task, number) SELECT lane, id, id, 1 FROM task;
 INSERT INTO attempt (lane, task, number, outcome, final) SELECT lane, id, 1, 1, true FROM task;
 INSERT INTO dead (lane, task, number, reason) SELECT lane, id, 1, 'failed' FROM task;
 """
+#: Half of what is due waits at a gate, all since the same moment.
+PARKED = """
+INSERT INTO lane (id, tenant, queue, class, kind, gate) VALUES (512, 1, 'default', 2, 1, '[["key","a",""]]');
+UPDATE due
+   SET lane = 512, home = 256, wake = mint_wake(1000000, 512, place)
+  FROM (SELECT task AS parked, row_number() OVER () AS place FROM due LIMIT 50) AS half
+ WHERE task = parked
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,6 +95,37 @@ async def test_every_way_down_leaves_what_was_before_with_rows_in_the_tables(
     await migrate(connection, to=0)
     assert target.dump() == dumps[0]
     assert await read_settings(connection) == {}
+
+
+async def test_what_waits_at_a_gate_goes_home_on_the_way_down(connection: asyncpg.Connection) -> None:
+    await migrate(connection)
+    await connection.execute("SET search_path = duetime, public")
+    await connection.execute(ROWS)
+    await connection.execute(PARKED)
+
+    await migrate(connection, to=5)
+
+    rows = await connection.fetch("SELECT lane, count(DISTINCT task) AS tasks, count(*) AS all FROM due GROUP BY lane")
+    assert [tuple(row) for row in rows] == [(256, 100, 100)]
+
+
+async def test_the_way_down_is_refused_where_a_tenant_is_spread(connection: asyncpg.Connection) -> None:
+    await migrate(connection)
+    await connection.execute("SET search_path = duetime, public")
+    await connection.execute(ROWS)
+    await connection.execute(PARKED)
+    await connection.execute("INSERT INTO lane (id, tenant, queue, class, kind, part) VALUES (768, 1, 'b', 2, 1, 1)")
+
+    with pytest.raises(UsageError) as refused:
+        await migrate(connection, to=0)
+
+    told = str(refused.value)
+    assert "migration 6 (gates, down) failed: tenants are spread over several shards" in told
+    assert "Restore a backup from before they were" in told
+    assert told.endswith("The database is at migration 6.")
+    assert await connection.fetchval("SELECT count(*) FROM due WHERE home = 256") == 50
+    assert await connection.fetchval("SELECT count(*) FROM lane") == 3
+    await migrate(connection)
 
 
 async def test_the_migrations_give_the_schema_that_is_written_down(

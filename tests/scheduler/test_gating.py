@@ -5,6 +5,7 @@ import random
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import msgspec
@@ -12,12 +13,15 @@ import pytest
 
 from duetime.admin.invariants import check_invariants
 from duetime.budgets.postgres import PostgresBudgets
+from duetime.clock import from_ms
 from duetime.database.pool import Database
 from duetime.errors import Unavailable
-from duetime.ids import SHARDS, make_id
+from duetime.ids import SHARDS, due_ms_of, make_id
 from duetime.lifecycle import lanes as lanes_module
-from duetime.lifecycle.park import Place, Running, read_ended, take_places
+from duetime.lifecycle.park import Parked, Place, Running, park, read_ended, take_places
+from duetime.lifecycle.settle import Report
 from duetime.lifecycle.submit import Submitter
+from duetime.model.attempt import Attempt, Past
 from duetime.model.breaker_config import BreakerConfig
 from duetime.model.limits import Limits, TypeLimits
 from duetime.model.task import Kind, LeasedTask, NewTask, Options, Outcome, Target, TaskState
@@ -229,9 +233,9 @@ async def test_a_strict_cap_holds_between_two_feeders_of_one_lane(engine: Engine
     await other.limit(book)
     await other.start()
 
-    def both(tasks: Sequence[uuid.UUID]) -> None:
-        feeder.ended(tasks)
-        other.ended(tasks)
+    def both(attempts: Sequence[Past]) -> None:
+        feeder.ended(attempts)
+        other.ended(attempts)
 
     engine.onward.on_ended = both
     try:
@@ -255,7 +259,7 @@ async def test_two_feeders_of_a_spread_tenant_share_its_rate_and_its_cap(engine:
     other = Feeder(engine.database, engine.lanes, engine.onward)
     for each in (feeder, other):
         each.budgets = PostgresBudgets(engine.database)
-        each.share({engine.tenant: 2})
+        await each.share({engine.tenant: 2})
         await each.limit(book)
     await other.start()
     try:
@@ -528,9 +532,9 @@ async def test_a_look_for_ends_does_not_end_what_was_started_meanwhile(engine: E
     first = await lease(engine, feeder)
     gates = feeder._gates
 
-    async def read_late(database: Database, tasks: Sequence[uuid.UUID]) -> list[uuid.UUID]:
+    async def read_late(database: Database, attempts: Sequence[Attempt]) -> list[Past]:
         await engine.settle(first, Outcome.RELEASED)
-        ended = await read_ended(database, tasks)
+        ended = await read_ended(database, attempts)
         await lease(engine, feeder)
         return ended
 
@@ -539,3 +543,108 @@ async def test_a_look_for_ends_does_not_end_what_was_started_meanwhile(engine: E
         await gates.notice_ended()
 
     assert len(feeder._core.governor.running) == 1
+
+
+async def test_a_late_word_of_an_attempts_end_leaves_the_next_attempts_place_alone(
+    engine: Engine, feeder: Feeder
+) -> None:
+    await feeder.limit(keyed(engine, shop=Limits(max_running=1)))
+    [task, waits] = await engine.submit(2, options=Options(concurrency_key="shop"))
+    [first] = await lease(engine, feeder)
+    await until_parked(engine, [waits])
+    await engine.steering.pause([waits])
+    await engine.settle([first], Outcome.FAILED, retry_after=0.0)
+    [second] = await lease(engine, feeder)
+    assert (second.id, second.number) == (task, 2)
+    await engine.steering.resume([waits])
+
+    feeder.ended([Past(task, 1)])
+
+    assert await lease(engine, feeder, wait=0.1) == []
+    feeder.ended([Past(task, 2)])
+    assert [each.id for each in await lease(engine, feeder)] == [waits]
+
+
+@pytest.mark.parametrize("way", ["a poll that was given up", "a worker", "two beats"])
+async def test_what_is_given_back_before_it_began_costs_a_rate_nothing(
+    engine: Engine, feeder: Feeder, way: str
+) -> None:
+    # Filled up by now, and the next token would come in a quarter of an hour.
+    feeder._core.governor.since_ms -= 3_600_000
+    await feeder.limit(Book(queues={(engine.tenant, "default"): Limits(rate=0.001, burst=1)}))
+    [task, _] = await engine.submit(2)
+    leased = await lease(engine, feeder)
+    assert [each.id for each in leased] == [task]
+    assert await lease(engine, feeder, wait=0.05) == []
+
+    match way:
+        case "a poll that was given up":
+            await feeder.give_back(leased)
+        case "a worker":
+            await engine.settle(leased, Outcome.RELEASED)
+        case _:
+            for _ in range(2):
+                await engine.holders.beat(engine.tenant, "w", [])
+
+    assert len(await lease(engine, feeder)) == 1
+
+
+@pytest.mark.parametrize("way", ["a worker that had begun", "a worker that is gone"])
+async def test_what_may_have_begun_has_used_its_token(engine: Engine, feeder: Feeder, way: str) -> None:
+    feeder._core.governor.since_ms -= 3_600_000
+    await feeder.limit(Book(queues={(engine.tenant, "default"): Limits(rate=0.001, burst=1)}))
+    await engine.submit(1)
+    leased = await lease(engine, feeder)
+
+    if way == "a worker that had begun":
+        now = engine.database.clock.now()
+        reports = [Report(task.id, task.number, Outcome.RELEASED, started_at=now) for task in leased]
+        await engine.settler.settle(engine.tenant, "w", reports)
+    else:
+        await engine.lapse()
+
+    assert await lease(engine, feeder, wait=0.1) == []
+
+
+async def test_a_task_that_is_too_late_costs_a_rate_nothing(engine: Engine, feeder: Feeder) -> None:
+    feeder._core.governor.since_ms -= 3_600_000
+    await feeder.limit(Book(queues={(engine.tenant, "default"): Limits(rate=0.001, burst=1)}))
+    [late] = await engine.submit(1, expires_at=engine.database.clock.now() + timedelta(milliseconds=1))
+    [task] = await engine.submit(1)
+    while engine.database.clock.now() < from_ms(due_ms_of(task) + 5):
+        await asyncio.sleep(0.001)
+
+    got: list[LeasedTask] = []
+    async with asyncio.timeout(5.0):
+        while not got:
+            got = await lease(engine, feeder, wait=0.5)
+
+    assert [each.id for each in got] == [task]
+    assert await engine.state(late) is TaskState.EXPIRED
+
+
+async def test_nobody_overtakes_a_task_that_is_on_its_way_to_the_gate(
+    engine: Engine, feeder: Feeder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await feeder.limit(keyed(engine, shop=Limits(max_running=1)))
+    [first, second] = await engine.submit(2, options=Options(concurrency_key="shop"))
+    is_parking, may_park = asyncio.Event(), asyncio.Event()
+
+    async def park_slowly(database: Database, rows: Sequence[Parked]) -> list[uuid.UUID]:
+        is_parking.set()
+        await may_park.wait()
+        return await park(database, rows)
+
+    monkeypatch.setattr(gating, "park", park_slowly)
+    [running] = await lease(engine, feeder)
+    assert running.id == first
+    await is_parking.wait()
+    await engine.settle([running])
+    third, free = [*await engine.submit(1, options=Options(concurrency_key="shop")), *await engine.submit(1)]
+
+    assert [task.id for task in await lease(engine, feeder)] == [free]
+    may_park.set()
+    [running] = await lease(engine, feeder)
+    assert running.id == second
+    await engine.settle([running])
+    assert [task.id for task in await lease(engine, feeder)] == [third]

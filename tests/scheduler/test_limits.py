@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duetime.ids import make_id
+from duetime.model.attempt import Past
 from duetime.model.gates import encode_gate, gate_of
 from duetime.model.limits import Limits, TypeLimits
 from duetime.model.task import Kind, LaneKey, Options, PriorityClass, Target
@@ -50,7 +51,7 @@ def carry_out(core: Core, plan: Plan | None, now_ms: int) -> dict[int, list[uuid
         started[order.lane] = ids
         key = core._work[order.lane].key
         for task in ids:
-            core.governor.start(task, key, (), now_ms)
+            core.governor.start((task, 1), key, (), now_ms)
     core.claimed(plan, taken, {}, {}, now_ms)
     return started
 
@@ -64,7 +65,7 @@ def test_a_cap_holds_and_an_end_lets_the_next_one_start() -> None:
 
     assert len(first[256]) == 3
     assert core.plan(START_MS) is None
-    core.open_lanes(core.governor.ended(first[256][:1]))
+    core.open_lanes(core.governor.ended([Past(first[256][0], 1)]))
     assert len(carry_out(core, core.plan(START_MS), START_MS)[256]) == 1
 
 
@@ -175,10 +176,10 @@ def test_a_bucket_begins_empty_with_the_node_and_a_key_that_is_at_rest_is_forgot
     assert governor.admit(TENANT, gate, START_MS) is None
     admitted = governor.admit(TENANT, gate, START_MS + 500)
     assert admitted is not None
-    governor.start(uuid.uuid4(), HOME, gate, START_MS + 500, admitted)
+    governor.start((uuid.uuid4(), 1), HOME, gate, START_MS + 500, admitted)
     governor.forget_idle(START_MS + 1_000)
     assert governor._meters[TENANT]
-    governor.ended(list(governor.running))
+    governor.ended([Past(task, 1) for task in governor.running])
     governor.forget_idle(START_MS + 60_000)
     assert not governor._meters
 
@@ -188,14 +189,14 @@ def test_a_lower_cap_lets_what_runs_end_and_starts_nothing_until_then() -> None:
     governor.rule(Book(tenants={TENANT: Limits(max_running=5)}))
     tasks = [uuid.uuid4() for _ in range(5)]
     for task in tasks:
-        governor.found(task, HOME, (), START_MS)
+        governor.found((task, 1), HOME, (), START_MS)
 
     governor.rule(Book(tenants={TENANT: Limits(max_running=2)}))
 
     assert governor.room(HOME, START_MS) == 0
-    governor.ended(tasks[:3])
+    governor.ended([Past(task, 1) for task in tasks[:3]])
     assert governor.room(HOME, START_MS) == 0
-    governor.ended(tasks[3:4])
+    governor.ended([Past(tasks[3], 1)])
     assert governor.room(HOME, START_MS) == 1
 
 
@@ -323,7 +324,7 @@ def test_a_place_at_a_gate_that_was_admitted_is_counted_once() -> None:
     admitted = governor.admit(TENANT, gate, START_MS)
     assert admitted is not None
     assert governor.room(waits, START_MS) == 1
-    governor.start(uuid.uuid4(), HOME, gate, START_MS, admitted)
+    governor.start((uuid.uuid4(), 1), HOME, gate, START_MS, admitted)
     assert governor.room(waits, START_MS) == 1
     withdrawn = governor.admit(TENANT, gate, START_MS)
     assert withdrawn is not None
@@ -335,7 +336,7 @@ def test_a_new_limit_counts_what_runs_under_others_already() -> None:
     governor = Governor(START_MS)
     governor.rule(Book(tenants={TENANT: Limits(max_running=10)}))
     task, gate = uuid.uuid4(), (("key", "k", ""),)
-    governor.found(task, HOME, (), START_MS)
+    governor.found((task, 1), HOME, (), START_MS)
 
     book = Book(
         tenants={TENANT: Limits(max_running=10)},
@@ -343,7 +344,7 @@ def test_a_new_limit_counts_what_runs_under_others_already() -> None:
         keyed=frozenset({TENANT}),
     )
     governor.rule(book)
-    governor.found(task, HOME, gate, START_MS)
+    governor.found((task, 1), HOME, gate, START_MS)
 
     assert governor.admit(TENANT, gate, START_MS) is None
     assert governor.room(HOME, START_MS) == 9

@@ -105,8 +105,11 @@ async def migrate(
             try:
                 await _take(connection, step)
             except asyncpg.PostgresError as error:
+                # Steps before it are taken, and stay so.
+                at = step.migration.number - (step.direction == "up")
                 raise UsageError(
-                    f"migration {step.migration.number} ({step.migration.name}, {step.direction}) failed: {error}"
+                    f"migration {step.migration.number} ({step.migration.name}, {step.direction}) failed: {error}\n"
+                    f"The database is at migration {at}."
                 ) from error
         if target == len(known):
             await apply_settings(connection)

@@ -19,8 +19,8 @@ from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.errors import Unknown
 from duetime.lifecycle.gather import Gather
-from duetime.lifecycle.onward import Attempt, End, Onward
-from duetime.model.attempt import Ended
+from duetime.lifecycle.onward import End, Onward
+from duetime.model.attempt import Attempt, Ended
 from duetime.model.task import Outcome
 
 SQL = load(__package__, "holders.sql")
@@ -164,7 +164,7 @@ class Holders:
             claimed = await self._onward.read(suspects)
             await self._onward.move(
                 [
-                    (claim, End(claim.task, claim.number, Ended(Outcome.RELEASED)))
+                    (claim, End(claim.task, claim.number, Ended(Outcome.RELEASED), never_began=True))
                     for claim in claimed.values()
                     if claim.holder in held
                 ]

@@ -43,7 +43,8 @@ UPDATE holder
   FROM unnest(@ids::bigint[], @beats::bigint[]) AS silent (id, beats)
  WHERE holder.id = silent.id
    AND holder.beats = silent.beats
-   AND holder.ended_at IS NULL
+   -- Not "IS NULL", as above.
+   AND COALESCE(holder.ended_at, 'infinity') = 'infinity'
 RETURNING holder.id;
 
 -- name: end_now
@@ -57,15 +58,23 @@ RETURNING id;
 -- name: read_left_behind
 -- Claims of holders that have ended, with what is needed to decide what follows.
 -- A claim may be committed shortly after its holder's end: so look back a while.
+-- Index: holder_ended, claim_holder, task_pkey; the LIMITs keep the look-ups by key, whatever the planner thinks of
+--        tables that nobody has analysed: it would read every task there is.
 SELECT claim.lane, claim.task, claim.number, claim.holder, claim.failures, claim.crashes, claim.releases,
        (claim.task, claim.number) IN (
            SELECT * FROM unnest(holder.running, holder.running_numbers)) AS was_started,
        task.options, claim.picked_at AS first_picked_at
   FROM holder
-  JOIN claim
-    ON claim.holder = holder.id
-  JOIN task
-    ON task.lane = claim.lane
-   AND task.id = claim.task
- WHERE holder.ended_at > clock_timestamp() - @lookback::interval
+ CROSS JOIN LATERAL (
+       SELECT *
+         FROM claim
+        WHERE claim.holder = holder.id
+        LIMIT @batch::int) AS claim
+ CROSS JOIN LATERAL (
+       SELECT task.options
+         FROM task
+        WHERE task.lane = claim.lane
+          AND task.id = claim.task
+        LIMIT 1) AS task
+ WHERE holder.ended_at > now() - @lookback::interval  -- clock_timestamp() could not lead an index scan
  LIMIT @batch::int;

@@ -19,13 +19,13 @@ from duetime.database.partitions import Partitions
 from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.ids import lane_of
-from duetime.model.attempt import Again, Bury, Ended, what_follows
+from duetime.model.attempt import Again, Attempt, Bury, Ended, Past, what_follows
 from duetime.model.task import Options, Outcome, Waiting
 
 SQL = load(__package__, "onward.sql")
 decode_options = msgspec.json.Decoder(Options).decode
-Attempt = tuple[uuid.UUID, int]
 Wake = Callable[[Iterable[uuid.UUID]], None]
+OnEnded = Callable[[Sequence[Past]], None]
 #: A wait may cross into the next partition between here and the database.
 _MARGIN_MS = 3_600_000
 
@@ -41,6 +41,7 @@ class End:
     completed_at: datetime | None = None
     result: bytes | None = None
     detail: bytes | None = None
+    never_began: bool = False
 
 
 @dataclass(frozen=True)
@@ -78,12 +79,12 @@ class Onward:
         self._wake = wake
         self._chance = chance or random.Random()
         self._now = now
-        #: Told of tasks whose attempt has ended: somebody may wait for its place.
-        self.on_ended: Callable[[Sequence[uuid.UUID]], None] | None = None
+        #: Told of attempts that have ended: somebody may wait for their place.
+        self.on_ended: OnEnded | None = None
 
-    def ended(self, tasks: Sequence[uuid.UUID]) -> None:
-        if self.on_ended is not None and tasks:
-            self.on_ended(tasks)
+    def ended(self, attempts: Sequence[Past]) -> None:
+        if self.on_ended is not None and attempts:
+            self.on_ended(attempts)
 
     async def read(self, attempts: Sequence[Attempt]) -> dict[Attempt, Claimed]:
         rows = await self._database.run(
@@ -134,7 +135,8 @@ class Onward:
         rows = await self._database.run(SQL["move_onward"], now=self._now, **vars(columns))
         ended = {(row["task"], row["number"]) for row in rows if row["wake"] is None}
         # First the ends: who counts what runs is not to take the next attempt's start for this one's.
-        self.ended([task for task, _ in ended])
+        never_began = {(end.task, end.number) for _, end in ends if end.never_began}
+        self.ended([Past(*attempt, attempt in never_began) for attempt in ended])
         self._wake(row["wake"] for row in rows if row["wake"] is not None)
         return ended
 

@@ -9,6 +9,7 @@ from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.ids import lane_of
 from duetime.lifecycle.onward import decode_options
+from duetime.model.attempt import Attempt, Past
 from duetime.model.task import LeasedTask, Options
 
 SQL = load(__package__, "park.sql")
@@ -26,7 +27,8 @@ class Parked:
 @dataclass(frozen=True)
 class Running:
     lane: int
-    task: uuid.UUID
+    id: uuid.UUID
+    number: int
     type: str
     payload: bytes
     options: Options | None
@@ -39,7 +41,7 @@ class Place:
     tenant: int
     name: str
     cap: int
-    task: LeasedTask
+    task: LeasedTask | Running
 
 
 async def park(database: Database, parked: Sequence[Parked]) -> list[uuid.UUID]:
@@ -63,6 +65,7 @@ async def read_running(database: Database, lanes: Sequence[int]) -> list[Running
         Running(
             row["lane"],
             row["task"],
+            row["number"],
             row["type"],
             row["payload"],
             decode_options(row["options"]) if row["options"] else None,
@@ -71,20 +74,47 @@ async def read_running(database: Database, lanes: Sequence[int]) -> list[Running
     ]
 
 
-async def read_ended(database: Database, tasks: Sequence[uuid.UUID]) -> list[uuid.UUID]:
+async def read_ended(database: Database, attempts: Sequence[Attempt]) -> list[Past]:
     """Which of these run no more."""
-    rows = await database.run(SQL["read_ended"], lanes=[lane_of(task) for task in tasks], tasks=list(tasks))
-    return [row["task"] for row in rows]
+    rows = await database.run(
+        SQL["read_ended"],
+        lanes=[lane_of(task) for task, _ in attempts],
+        tasks=[task for task, _ in attempts],
+        numbers=[number for _, number in attempts],
+    )
+    return [Past(row["task"], row["number"]) for row in rows]
 
 
 async def retire_places(database: Database, before: datetime) -> None:
     await database.run(SQL["retire_slots"], before=before)
 
 
-async def take_places(database: Database, places: Sequence[Place]) -> set[int]:
-    """Which of the places (by their position) could be had."""
+@dataclass(frozen=True)
+class Cap:
+    """A strict cap of a tenant."""
+
+    tenant: int
+    name: str
+    most: int
+
+
+async def await_places(database: Database, caps: Sequence[Cap], asker: int) -> set[int]:
+    """Under which of these caps (by their position) a node that was refused may have a place now."""
+    rows = await database.run(
+        SQL["await_slots"],
+        tenants=[cap.tenant for cap in caps],
+        names=[cap.name for cap in caps],
+        caps=[cap.most for cap in caps],
+        asker=asker,
+    )
+    return {row["ordinal"] - 1 for row in rows}
+
+
+async def take_places(database: Database, places: Sequence[Place], asker: int = 0) -> set[int]:
+    """Which of the places (by their position) could be had; `asker` is the node."""
     rows = await database.run(
         SQL["take_slots"],
+        asker=asker,
         tenants=[place.tenant for place in places],
         names=[place.name for place in places],
         caps=[place.cap for place in places],

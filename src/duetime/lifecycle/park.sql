@@ -35,7 +35,7 @@ RETURNING wake;
 -- name: read_running
 -- What runs in these lanes, with what its gate follows from.
 -- Index: claim_pkey (lane, task), then task_pkey.
-SELECT claim.lane, claim.task, task.type, task.payload, task.options
+SELECT claim.lane, claim.task, claim.number, task.type, task.payload, task.options
   FROM claim
  CROSS JOIN LATERAL (  -- the LIMIT keeps the look-up by key, also in a plan made while the table was tiny
        SELECT *
@@ -46,15 +46,16 @@ SELECT claim.lane, claim.task, task.type, task.payload, task.options
  WHERE claim.lane = ANY (@lanes::int[]);
 
 -- name: read_ended
--- Which of these tasks run no more.
+-- Which of these attempts run no more.
 -- Index: claim_pkey (lane, task).
-SELECT asked.task
-  FROM unnest(@lanes::int[], @tasks::uuid[]) AS asked (lane, task)
+SELECT asked.task, asked.number
+  FROM unnest(@lanes::int[], @tasks::uuid[], @numbers::int[]) AS asked (lane, task, number)
   LEFT JOIN LATERAL (
        SELECT claim.task
          FROM claim
         WHERE claim.lane = asked.lane
           AND claim.task = asked.task
+          AND claim.number = asked.number
         LIMIT 1) AS running ON true
  WHERE running.task IS NULL;
 
@@ -69,46 +70,42 @@ DELETE FROM limit_slot
                       AND claim.number = limit_slot.number);
 
 -- name: take_slots
--- Places under strict caps, for attempts that are about to be handed out.  A place is free if nobody has it, if the
--- claim of who had it is gone, or if who has it asks again: it was parked with it.  Of those that are free, so many are
--- left as are taken above a cap that was lowered.
+-- Places under strict caps, for attempts that are about to be handed out.  A place is free if nobody has it, or if the
+-- claim of who had it is gone; who has one already, because it was parked with it, keeps it.  Of those that are free, so
+-- many are left as are taken above a cap that was lowered, and one for another node that has waited for it (slot 0, see
+-- await_slots).
 -- Two that want the same place: the second finds it changed, and gets none.
 -- Index: limit_slot_pkey (tenant, name, slot), claim_pkey (lane, task).
 -- Gives: which of the asked (by ordinal) have got one.
 WITH asked AS MATERIALIZED (
-    SELECT *, row_number() OVER (PARTITION BY tenant, name ORDER BY ordinal) AS turn
+    SELECT *
       FROM unnest(@tenants::int[], @names::text[], @caps::int[], @lanes::int[], @tasks::uuid[], @numbers::int[])
           WITH ORDINALITY AS asked (tenant, name, cap, lane, task, number, ordinal)
 ),
-free AS MATERIALIZED (
-    SELECT rule.tenant, rule.name, place.slot, taken.task AS seen_task, taken.number AS seen_number,
-           row_number() OVER (PARTITION BY rule.tenant, rule.name ORDER BY place.slot) AS turn,
-           count(*) OVER (PARTITION BY rule.tenant, rule.name) - above.count AS most
-      FROM (SELECT DISTINCT tenant, name, cap FROM asked) AS rule
+rule AS MATERIALIZED (
+    SELECT tenant, name, max(cap) AS cap
+      FROM asked
+     GROUP BY tenant, name
+),
+place AS MATERIALIZED (
+    SELECT rule.tenant, rule.name, each.slot, each.slot > rule.cap AS is_above, taken.task, taken.number,
+           taken.taken_at, holding.task IS NOT NULL AS is_held
+      FROM rule
      CROSS JOIN LATERAL (
-           SELECT count(*)
-             FROM limit_slot AS taken
-            WHERE taken.tenant = rule.tenant
-              AND taken.name = rule.name
-              AND taken.slot > rule.cap
-              AND EXISTS (SELECT
-                            FROM claim
-                           WHERE claim.lane = taken.lane
-                             AND claim.task = taken.task
-                             AND claim.number = taken.number)
-              AND NOT EXISTS (SELECT
-                                FROM asked
-                               WHERE asked.tenant = taken.tenant
-                                 AND asked.name = taken.name
-                                 AND asked.task = taken.task
-                                 AND asked.number = taken.number)) AS above
-     CROSS JOIN LATERAL generate_series(1, rule.cap) AS place (slot)
+           SELECT slot
+             FROM generate_series(1, rule.cap) AS slot
+            UNION ALL
+           SELECT limit_slot.slot
+             FROM limit_slot
+            WHERE limit_slot.tenant = rule.tenant
+              AND limit_slot.name = rule.name
+              AND limit_slot.slot > rule.cap) AS each
       LEFT JOIN LATERAL (  -- the LIMITs keep the look-ups by key, also in a plan made while the tables were tiny
            SELECT *
              FROM limit_slot
             WHERE limit_slot.tenant = rule.tenant
               AND limit_slot.name = rule.name
-              AND limit_slot.slot = place.slot
+              AND limit_slot.slot = each.slot
             LIMIT 1) AS taken ON true
       LEFT JOIN LATERAL (
            SELECT claim.task
@@ -117,22 +114,64 @@ free AS MATERIALIZED (
               AND claim.task = taken.task
               AND claim.number = taken.number
             LIMIT 1) AS holding ON true
-     WHERE holding.task IS NULL
-        OR EXISTS (SELECT
-                     FROM asked
-                    WHERE asked.tenant = taken.tenant
-                      AND asked.name = taken.name
-                      AND asked.task = taken.task
-                      AND asked.number = taken.number)
+),
+own AS MATERIALIZED (  -- a FULL JOIN, here and below, cannot be made by comparing each with each
+    SELECT *
+      FROM (SELECT *
+              FROM asked
+              FULL JOIN place
+             USING (tenant, name, task, number)
+            OFFSET 0) AS met
+     WHERE ordinal IS NOT NULL
+       AND slot IS NOT NULL
+),
+above AS MATERIALIZED (
+    SELECT tenant, name, count(*)
+      FROM place
+     WHERE is_above
+       AND is_held
+       AND ((tenant, name, slot) NOT IN (SELECT tenant, name, slot FROM own)) IS TRUE
+     GROUP BY tenant, name
+),
+first AS MATERIALIZED (
+    SELECT rule.tenant, rule.name, waiting.place, waiting.number,
+           waiting.number <> @asker::int AND waiting.taken_at > clock_timestamp() - interval '0.5 seconds' AS is_waiting
+      FROM rule
+     CROSS JOIN LATERAL (
+           SELECT limit_slot.ctid AS place, limit_slot.number, limit_slot.taken_at
+             FROM limit_slot
+            WHERE limit_slot.tenant = rule.tenant
+              AND limit_slot.name = rule.name
+              AND limit_slot.slot = 0
+            LIMIT 1) AS waiting
+),
+wanted AS MATERIALIZED (
+    SELECT *, row_number() OVER (PARTITION BY tenant, name ORDER BY ordinal) AS turn
+      FROM asked
+     WHERE (ordinal NOT IN (SELECT own.ordinal FROM own WHERE NOT own.is_above)) IS TRUE
+),
+free AS MATERIALIZED (  -- the last of them stay free
+    SELECT tenant, name, slot, taken_at,
+           row_number() OVER (PARTITION BY tenant, name ORDER BY slot DESC)
+               - COALESCE(above.count, 0) - ((tenant, name) IN (SELECT tenant, name FROM first WHERE is_waiting))::int AS left_over,
+           row_number() OVER (PARTITION BY tenant, name ORDER BY slot) AS turn
+      FROM (SELECT * FROM place WHERE NOT is_held AND NOT is_above) AS place
+      LEFT JOIN above
+     USING (tenant, name)
 ),
 matched AS MATERIALIZED (
-    SELECT asked.*, free.slot, free.seen_task, free.seen_number
-      FROM asked
-      JOIN free
-        ON free.tenant = asked.tenant
-       AND free.name = asked.name
-       AND free.turn = asked.turn
-       AND free.turn <= free.most
+    SELECT ordinal, tenant, name, lane, task, number, slot, taken_at
+      FROM (SELECT *
+              FROM wanted
+              FULL JOIN free
+             USING (tenant, name, turn)
+            OFFSET 0) AS met
+     WHERE ordinal IS NOT NULL
+       AND left_over > 0
+     UNION ALL  -- who asks again says so: somebody may have seen the place before the task was claimed again
+    SELECT ordinal, tenant, name, lane, task, number, slot, taken_at
+      FROM own
+     WHERE NOT is_above
 ),
 changed AS (
     UPDATE limit_slot
@@ -141,24 +180,71 @@ changed AS (
      WHERE limit_slot.tenant = matched.tenant
        AND limit_slot.name = matched.name
        AND limit_slot.slot = matched.slot
-       AND limit_slot.task = matched.seen_task
-       AND limit_slot.number = matched.seen_number
+       AND limit_slot.taken_at = matched.taken_at
  RETURNING matched.ordinal
 ),
 made AS (
     INSERT INTO limit_slot (tenant, name, slot, lane, task, number)
     SELECT tenant, name, slot, lane, task, number
       FROM matched
-     WHERE seen_task IS NULL
+     WHERE taken_at IS NULL
      ORDER BY tenant, name, slot
         ON CONFLICT DO NOTHING
  RETURNING tenant, name, slot
+),
+over AS (
+    DELETE FROM limit_slot
+     WHERE ctid = ANY (ARRAY(SELECT place
+                               FROM first
+                              WHERE number = @asker::int
+                                AND ((tenant, name) IN (SELECT tenant, name FROM matched)) IS TRUE))
+       AND slot = 0
+       AND number = @asker::int
 )
 SELECT ordinal FROM changed
  UNION ALL
-SELECT matched.ordinal
+SELECT ordinal
   FROM matched
-  JOIN made
-    ON made.tenant = matched.tenant
-   AND made.name = matched.name
-   AND made.slot = matched.slot;
+ WHERE ((tenant, name, slot) IN (SELECT tenant, name, slot FROM made)) IS TRUE;
+
+-- name: await_slots
+-- A node that got no place says that it waits (slot 0), unless another does already, and looks whether there is one.
+-- Index: limit_slot_pkey (tenant, name, slot), claim_pkey (lane, task).
+-- Gives: the caps (by ordinal) under which it may have one.
+WITH asked AS MATERIALIZED (
+    SELECT *
+      FROM unnest(@tenants::int[], @names::text[], @caps::int[]) WITH ORDINALITY AS asked (tenant, name, cap, ordinal)
+),
+waiting AS (
+    INSERT INTO limit_slot AS kept (tenant, name, slot, lane, task, number)
+    SELECT tenant, name, 0, 0, '00000000-0000-0000-0000-000000000000', @asker::int
+      FROM asked
+     ORDER BY tenant, name
+        ON CONFLICT (tenant, name, slot) DO UPDATE
+       SET number = excluded.number, taken_at = clock_timestamp()
+     WHERE kept.number = excluded.number
+        OR kept.taken_at <= clock_timestamp() - interval '0.5 seconds'
+ RETURNING kept.tenant, kept.name
+)
+SELECT asked.ordinal
+  FROM asked
+  JOIN waiting
+ USING (tenant, name)
+ CROSS JOIN LATERAL (
+       SELECT count(holding.task)
+         FROM generate_series(1, asked.cap) AS each (slot)
+         LEFT JOIN LATERAL (
+              SELECT *
+                FROM limit_slot
+               WHERE limit_slot.tenant = asked.tenant
+                 AND limit_slot.name = asked.name
+                 AND limit_slot.slot = each.slot
+               LIMIT 1) AS taken ON true
+         LEFT JOIN LATERAL (
+              SELECT claim.task
+                FROM claim
+               WHERE claim.lane = taken.lane
+                 AND claim.task = taken.task
+                 AND claim.number = taken.number
+               LIMIT 1) AS holding ON true) AS held
+ WHERE held.count < asked.cap;

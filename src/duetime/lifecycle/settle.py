@@ -20,8 +20,8 @@ from duetime.database.pool import Database
 from duetime.errors import Unknown
 from duetime.lifecycle.gather import Backlog, Gather
 from duetime.lifecycle.holders import Holders
-from duetime.lifecycle.onward import SQL, Attempt, Claimed, End, HowItEnded, Onward, may_exist
-from duetime.model.attempt import Ended
+from duetime.lifecycle.onward import SQL, Claimed, End, HowItEnded, Onward, may_exist
+from duetime.model.attempt import Attempt, Ended, Past
 from duetime.model.task import Outcome
 
 MAX_ROWS_PER_COMMIT = 5_000
@@ -168,7 +168,7 @@ class Settler:
         )
         ended = range(len(keys)) if places is None else [place - 1 for place in places]
         if self._onward.on_ended is not None:
-            self._onward.ended([ordered[place].id for place in ended])
+            self._onward.ended([Past(ordered[place].id, ordered[place].number) for place in ended])
         if count == sum(len(part.reports) for part in parts):
             return None
         return {(keys[place][2], ordered[place].id, keys[place][1]) for place in ended}
@@ -230,4 +230,5 @@ def _end_of(report: Report) -> End:
         completed_at=report.completed_at,
         result=report.result,
         detail=report.detail(),
+        never_began=report.outcome is Outcome.RELEASED and report.started_at is None,
     )

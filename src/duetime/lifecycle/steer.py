@@ -7,7 +7,7 @@ and a move are two statements, and the task may have moved in between.
 """
 
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 import msgspec
@@ -18,8 +18,9 @@ from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.errors import Unavailable, Unknown
 from duetime.ids import lane_of, looks_like_id
-from duetime.lifecycle.onward import Wake
+from duetime.lifecycle.onward import OnEnded, Wake
 from duetime.lifecycle.state import read_states
+from duetime.model.attempt import Past
 from duetime.model.task import TaskState
 from duetime.model.transitions import Move, sources_of
 
@@ -52,8 +53,8 @@ class Steering:
         self._partitions = partitions
         self._wake = wake
         self._now = now
-        #: Told of tasks that may have been running.
-        self.on_ended: Callable[[Sequence[uuid.UUID]], None] | None = None
+        #: Told of attempts that may have been running.
+        self.on_ended: OnEnded | None = None
 
     async def cancel(self, ids: Sequence[uuid.UUID], reason: str | None = None) -> dict[uuid.UUID, Verdict]:
         """End tasks for good; a running one's holder hears of it at its next word."""
@@ -108,7 +109,7 @@ class Steering:
                 raise
             moved |= {row["task"] for row in rows}
             if move is Move.CANCEL and self.on_ended is not None:
-                self.on_ended([row["task"] for row in rows])
+                self.on_ended([Past(row["task"], row["number"]) for row in rows])
             self._wake(row["wake"] for row in rows if row["wake"] is not None)
             try:
                 states = await read_states(self._database, pending, now=self._now)

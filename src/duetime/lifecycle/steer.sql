@@ -57,7 +57,7 @@ SELECT lane, task, number, 6, true, NULL::bigint, NULL::timestamptz, @detail::by
 SELECT lane, task, number + 1, 6, true, NULL::bigint, NULL::timestamptz, @detail::bytea FROM dead_letter
  UNION ALL
 SELECT lane, task, number, 6, true, holder, picked_at, @detail::bytea FROM running
-RETURNING task, NULL::uuid AS wake;
+RETURNING task, number, NULL::uuid AS wake;
 
 -- name: pause
 -- Takes: due.  Leaves: held, with the same wake and number.

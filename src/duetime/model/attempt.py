@@ -6,14 +6,26 @@ holder ever said) against neither, up to a limit that stops a loop.
 """
 
 import random
+import uuid
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
 from duetime.model.retry import CRASH_BUDGET, DEFAULT_RETRY, RELEASE_LIMIT
 from duetime.model.task import Options, Outcome, Waiting
 
+#: A task, and the number of its attempt.
+Attempt = tuple[uuid.UUID, int]
 _DEFAULTS = Options()
+
+
+class Past(NamedTuple):
+    """An attempt that runs no more."""
+
+    task: uuid.UUID
+    number: int
+    #: It was claimed, and given back before anybody began with it.
+    never_began: bool = False
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,9 @@ MAX_BURST = 1_000_000
 
 
 class LimitScope(enum.IntEnum):
-    """What a limit is about; the number is what is stored."""
+    """What a limit is about that is stored by itself; the number is what is stored."""
 
-    TENANT = 0
     QUEUE = 1
-    TYPE = 2
     KEY = 3
 
 

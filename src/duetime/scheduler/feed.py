@@ -25,7 +25,7 @@ from duetime.lifecycle.claim import Claims, LaneOrder, claim_due
 from duetime.lifecycle.handover import Seats
 from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.onward import Claimed, End, Onward
-from duetime.model.attempt import Ended
+from duetime.model.attempt import Ended, Past
 from duetime.model.task import LaneKey, LeasedTask, Outcome, Waiting
 from duetime.scheduler.breakers import Breakers
 from duetime.scheduler.core import Core
@@ -38,6 +38,7 @@ from duetime.service import Loop
 log = structlog.get_logger()
 NOTICE_EVERY = timedelta(seconds=1)
 _DRAW_EVERY = timedelta(milliseconds=DRAW_EVERY_MS)
+_LOOK_FOR_PLACES_EVERY = timedelta(milliseconds=50)
 _LOOK_FOR_SHARED_EVERY = timedelta(seconds=1)
 #: A worker whose hands are full does not ask; it is still there.
 REMEMBER_ASKS_SECONDS = 90.0
@@ -119,7 +120,7 @@ class Feeder:
     async def give_back(self, tasks: Sequence[LeasedTask], delay_seconds: float = 0.0) -> None:
         """These were claimed and never handed out: they wait again, and it costs them nothing."""
         ended = Ended(Outcome.RELEASED, retry_after=delay_seconds, is_certain=True)
-        await self._onward.move([(_claimed(task), End(task.id, task.number, ended)) for task in tasks])
+        await self._onward.move([(_claimed(task), _not_begun(task, ended)) for task in tasks])
 
     def reserve(self, wanted: Mapping[int, int]) -> Seats | None:
         """Seats at waiting polls for tasks that are about to be stored (`lifecycle.handover`)."""
@@ -194,17 +195,28 @@ class Feeder:
     async def limit(self, rules: Rules) -> None:
         """These are the limits from now on."""
         self._gates.rule(rules)
-        if self._feeding is not None:
-            own = frozenset(range(SHARDS)) if self._shards is None else self._shards
-            # A limit that is new knows nothing of what runs: until that is counted, nothing limited starts.
-            self._core.governor.uncounted |= own
-            await self._count(own)
+        # A limit that is new knows nothing of what runs.
+        await self._count_anew()
         self._core.open_lanes()
         self._changed.set()
 
-    def ended(self, tasks: Iterable[uuid.UUID]) -> None:
-        """Attempts at these tasks have ended; whoever waited for their place may have it."""
-        if self._core.governor.running and (lanes := self._core.governor.ended(tasks)):
+    async def share(self, nodes: Mapping[int, int]) -> None:
+        """Tenants that other nodes feed as well, and how many nodes do."""
+        if self._core.governor.share(nodes):
+            # What runs has no places yet under caps that are strict from now on.
+            await self._count_anew()
+            self._changed.set()
+
+    async def _count_anew(self) -> None:
+        """Until what runs is counted, nothing limited starts."""
+        if self._feeding is not None:
+            own = frozenset(range(SHARDS)) if self._shards is None else self._shards
+            self._core.governor.uncounted |= own
+            await self._count(own)
+
+    def ended(self, attempts: Iterable[Past]) -> None:
+        """These have ended; whoever waited for their place may have it."""
+        if self._core.governor.running and (lanes := self._core.governor.ended(attempts)):
             self._core.open_lanes(lanes)
             self._changed.set()
 
@@ -369,23 +381,30 @@ class Feeder:
                 await asyncio.sleep(1.0)
                 return
             verdict = await self._judge(claims)
-            metrics.CLAIMED.inc(sum(len(rows) for rows in claims.taken.values()) - len(verdict.parked))
-            answers = self._core.claimed(
-                plan,
-                {lane: [(wake, len(task.payload)) for wake, task in rows] for lane, rows in claims.taken.items()},
-                claims.later,
-                verdict.aside,
-                self._database.clock.now_ms(),
-            )
-            await self._hand_out(
-                {number: [claims.taken[lane][place][1] for lane, place in got] for number, got in answers.items()}
-            )
-            if verdict.parked:
-                await self._park(verdict)
+            try:
+                await self._land(plan, claims, verdict)
+            finally:
+                self._gates.forget(verdict)
         finally:
             self._end_overdue(plan.holders)
             self._free_flights += 1
             self._changed.set()
+
+    async def _land(self, plan: Plan, claims: Claims, verdict: Verdict) -> None:
+        """Give out what may run, and park the rest."""
+        metrics.CLAIMED.inc(sum(len(rows) for rows in claims.taken.values()) - len(verdict.parked))
+        answers = self._core.claimed(
+            plan,
+            {lane: [(wake, len(task.payload)) for wake, task in rows] for lane, rows in claims.taken.items()},
+            claims.later,
+            verdict.aside,
+            self._database.clock.now_ms(),
+        )
+        await self._hand_out(
+            {number: [claims.taken[lane][place][1] for lane, place in got] for number, got in answers.items()}
+        )
+        if verdict.parked:
+            await self._park(verdict)
 
     async def _judge(self, claims: Claims) -> Verdict:
         try:
@@ -421,27 +440,26 @@ class Feeder:
         try:
             if late:
                 ended = Ended(Outcome.EXPIRED)
-                await self._onward.move([(_claimed(task), End(task.id, task.number, ended)) for task in late])
+                await self._onward.move([(_claimed(task), _not_begun(task, ended)) for task in late])
             if unwanted:
                 await self.give_back(unwanted)
         except Unavailable as error:
             # Their holders do not name them, so two beats release them.
             log.warning("claims could not be given back", error=str(error))
 
-    def share(self, nodes: Mapping[int, int]) -> None:
-        """Tenants that other nodes feed as well, and how many nodes do."""
-        self._core.governor.share(nodes)
-
     async def _draw(self) -> timedelta:
-        """Tokens for the rates of tenants that several nodes feed."""
+        """Tokens for the rates of tenants that several nodes feed, and places under their caps."""
         governor = self._core.governor
-        if self.budgets is None or not governor.is_shared:
-            return _LOOK_FOR_SHARED_EVERY
-        if wanted := governor.wants():
+        has_places = await self._gates.look_for_places()
+        wanted = governor.wants() if self.budgets is not None else {}
+        if self.budgets is not None and wanted:
             governor.grant(await self.budgets.take(wanted))
+        if has_places or wanted:
             self._core.open_lanes()
             self._changed.set()
-        return _DRAW_EVERY
+        if governor.refused():
+            return _LOOK_FOR_PLACES_EVERY
+        return _DRAW_EVERY if governor.is_shared else _LOOK_FOR_SHARED_EVERY
 
     async def _notice_ended(self) -> timedelta:
         """Ends of attempts of which nobody told this node, and meters that are at rest."""
@@ -472,6 +490,10 @@ class Feeder:
         asks = {(ask.tenant, ask.kind, ask.queues, ask.tags): ask for ask in self._recent_asks()}.values()
         oldest = heapq.nsmallest(most, self._core.due_lanes(), key=lambda each: each[2].int)
         return [(lane, key, hint, any(ask.fits(key) for ask in asks)) for lane, key, hint in oldest]
+
+
+def _not_begun(task: LeasedTask, ended: Ended) -> End:
+    return End(task.id, task.number, ended, never_began=True)
 
 
 def _claimed(task: LeasedTask) -> Claimed:

@@ -5,9 +5,11 @@ limited by.  If its gate has room it runs, else it is parked once, in the lane
 of the gate, and read again when the gate has room for it.
 """
 
+import secrets
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import msgspec
@@ -17,16 +19,16 @@ from duetime.database.pool import Database
 from duetime.ids import SHARDS
 from duetime.lifecycle.claim import Claims
 from duetime.lifecycle.lanes import Lanes
-from duetime.lifecycle.park import Parked, Place, park, read_ended, read_running, take_places
+from duetime.lifecycle.park import Cap, Parked, Place, await_places, park, read_ended, read_running, take_places
 from duetime.model.gates import Gate, GateRules, MeterName, decode_gate, encode_gate, gate_of
+from duetime.model.limits import MAX_STRICT
 from duetime.model.origin import host_of
 from duetime.model.task import Kind, LaneKey, LeasedTask
 from duetime.scheduler.limits import Governor, Reserved, Rulebook, Throttle
 
 log = structlog.get_logger()
-#: How long a task waits that has no lane at its gate, or no place under a strict cap.
+#: How long a task waits that has no lane at its gate.
 NO_LANE_MS = 2_000
-NO_PLACE_MS = 200
 #: Tasks that wait without a lane are read again one after the other, 200 a second for each tenant.
 TURN_MS = 5
 
@@ -53,17 +55,25 @@ class _Row:
     #: What was reserved for it alone; of the lane of a gate, all is reserved together.
     admitted: Reserved = ()
 
+    @property
+    def gate_key(self) -> LaneKey:
+        """The lane in which it has to wait, if it has to."""
+        return replace_gate(self.key, self.gate)
+
 
 @dataclass
 class Verdict:
     """Of what was claimed: which rows, by lane and place, are for nobody yet."""
 
     aside: dict[int, set[int]] = field(default_factory=dict)
-    parked: list[tuple[_Row, int]] = field(default_factory=list)
+    #: Counts what is on its way to each gate.
+    approached: Counter[LaneKey] = field(default_factory=Counter)
+    parked: list[_Row] = field(default_factory=list)
 
-    def put_aside(self, row: _Row, wait_ms: int = 0) -> None:
+    def put_aside(self, row: _Row) -> None:
         self.aside.setdefault(row.lane, set()).add(row.place)
-        self.parked.append((row, wait_ms))
+        self.parked.append(row)
+        self.approached[row.gate_key] += 1
 
 
 class Gatekeeper:
@@ -78,6 +88,10 @@ class Gatekeeper:
         self._rules: Rules | None = None
         self._turns_ms: dict[int, int] = {}
         self.calls: Calls | None = None
+        #: Gates to which rows are on their way: what is claimed meanwhile may not overtake them.
+        self._approached: Counter[LaneKey] = Counter()
+        #: Who this node is, among those that want the same places.
+        self._asker = secrets.randbits(31)
 
     def rule(self, rules: Rules) -> None:
         self._rules = rules
@@ -86,11 +100,23 @@ class Gatekeeper:
     # What was claimed
 
     async def judge(self, claims: Claims) -> Verdict:
-        """Start what may run; the rest is to be parked."""
-        verdict = Verdict()
+        """Start what may run; the rest is to be parked, and `forget` must follow."""
+        verdict = Verdict(approached=self._approached)
+        try:
+            await self._judge(claims, verdict)
+        except BaseException:
+            self.forget(verdict)
+            raise
+        return verdict
+
+    def forget(self, verdict: Verdict) -> None:
+        """Its rows are where they belong, as far as they can be got there."""
+        self._approached -= Counter(row.gate_key for row in verdict.parked)
+
+    async def _judge(self, claims: Claims, verdict: Verdict) -> None:
         rules, now_ms = self._rules, self._database.clock.now_ms()
         if rules is None:
-            return verdict
+            return
         kept: list[_Row] = []
         for lane, rows in claims.taken.items():
             key = self._planned(lane)
@@ -120,8 +146,7 @@ class Gatekeeper:
         # Breakers take a time before one that they were told for a clock that went back.
         now_ms = self._database.clock.now_ms()
         for row in kept:
-            self._governor.start(row.task.id, row.key, row.gate, now_ms, row.admitted)
-        return verdict
+            self._governor.start((row.task.id, row.task.number), row.key, row.gate, now_ms, row.admitted)
 
     def _begin_all(self, key: LaneKey, rows: Sequence[tuple[uuid.UUID, LeasedTask]], now_ms: int) -> bool:
         """Count the calls of a lane that nothing limits; False: a target has to be asked for each of its own."""
@@ -161,8 +186,9 @@ class Gatekeeper:
             return () if passed.issuperset(gate) else None
         if not gate:
             return ()
-        lane = self._lanes.find(replace_gate(key, gate))
-        if lane is not None and self._planned(lane) is not None:
+        gate_key = replace_gate(key, gate)
+        lane = self._lanes.find(gate_key)
+        if gate_key in self._approached or (lane is not None and self._planned(lane) is not None):
             # Others came before it.
             return None
         return self._governor.admit(key.tenant, gate, now_ms)
@@ -170,36 +196,37 @@ class Gatekeeper:
     async def _with_places(self, rows: list[_Row], verdict: Verdict, now_ms: int) -> list[_Row]:
         """Those that have a place under every strict cap; mostly there is none."""
         places = [
-            (row, Place(row.key.tenant, encode_gate((name,)), cap, row.task))
+            (row, meter, Place(row.key.tenant, encode_gate((meter.name,)), cap, row.task))
             for row in rows
-            for name, cap in self._governor.strict_caps(row.key, row.gate, now_ms)
+            for meter, cap in self._governor.strict(row.key, row.gate, now_ms)
         ]
         if not places:
             return rows
-        got = await take_places(self._database, [place for _, place in places])
+        got = await take_places(self._database, [place for _, _, place in places], self._asker)
         now_ms = self._database.clock.now_ms()
-        without = {row.task.id for position, (row, _) in enumerate(places) if position not in got}
+        without: set[uuid.UUID] = set()
+        for position, (row, meter, _) in enumerate(places):
+            if position not in got:
+                without.add(row.task.id)
+                meter.is_refused = True
         for row in rows:
             if row.task.id in without:
-                verdict.put_aside(row, NO_PLACE_MS)
+                verdict.put_aside(row)
                 self._governor.withdraw(row.admitted, now_ms)
         return [row for row in rows if row.task.id not in without]
 
     async def park(self, verdict: Verdict) -> list[uuid.UUID]:
         """Let them wait where they belong; returns their wakes."""
         parked = []
-        for row, wait_ms in verdict.parked:
-            lane: int | None = row.lane
-            if not wait_ms:
-                key = replace_gate(row.key, row.gate)
-                lane = self._lanes.find(key)
-                if lane is None and not row.gate:
-                    lane = row.task.lane
-                elif lane is None:
-                    lane = await self._lanes.ensure_gate(key)
-                if lane is None:
-                    lane, wait_ms = row.task.lane, self._wait_at_home(row.key.tenant)
-            assert lane is not None
+        for row in verdict.parked:
+            wait_ms = 0
+            lane = self._lanes.find(row.gate_key)
+            if lane is None and not row.gate:
+                lane = row.task.lane
+            elif lane is None:
+                lane = await self._lanes.ensure_gate(row.gate_key)
+            if lane is None:
+                lane, wait_ms = row.task.lane, self._wait_at_home(row.key.tenant)
             parked.append(Parked(row.task, lane, wait_ms))
         return await park(self._database, parked)
 
@@ -221,29 +248,57 @@ class Gatekeeper:
     # What runs
 
     async def recount(self, shards: frozenset[int] | None) -> None:
-        """What runs already, of tenants with limits, in these shards or in all."""
-        rules, now_ms = self._rules, self._database.clock.now_ms()
+        """What runs already, of tenants with limits, in these shards or in all.
+
+        Under a cap that is strict, it has a place from now on: also what another node let start when it was not.
+        """
+        rules, now_ms, governor = self._rules, self._database.clock.now_ms(), self._governor
         lanes = [
             lane
             for lane, key in self._lanes.all().items()
-            if not key.gate and self._governor.is_limited(key.tenant) and (shards is None or lane % SHARDS in shards)
+            if not key.gate
+            and governor.is_limited(key.tenant)
+            and (shards is None or lane % SHARDS in shards or governor.is_shared_with(key.tenant))
         ]
         if rules is None or not lanes:
             return
+        places: list[Place] = []
         for running in await read_running(self._database, lanes):
             key = self._lanes.key_of(running.lane)
-            if key is not None:
-                gate = gate_of(rules, key.tenant, running.type, running.payload, running.options)
-                self._governor.found(running.task, key, gate, now_ms)
+            if key is None:
+                continue
+            gate = gate_of(rules, key.tenant, running.type, running.payload, running.options)
+            if shards is None or running.lane % SHARDS in shards:
+                governor.found((running.id, running.number), key, gate, now_ms)
+            for meter, cap in governor.strict(key, gate, now_ms):
+                places.append(Place(key.tenant, encode_gate((meter.name,)), cap, running))
+        if places:
+            # More may run than the cap lets start: each has a place all the same, above the cap.
+            most = max(MAX_STRICT, len(places))
+            held = [replace(place, cap=most) for place in sorted(places, key=lambda place: place.task.id)]
+            await take_places(self._database, held, self._asker)
+
+    async def look_for_places(self) -> bool:
+        """Whether there are places again under a cap where other nodes had all."""
+        refused = self._governor.refused()
+        if not refused:
+            return False
+        caps = [Cap(tenant, encode_gate((meter.name,)), meter.limits.max_running or 0) for tenant, meter in refused]
+        free = await await_places(self._database, caps, self._asker)
+        for position in free:
+            refused[position][1].is_refused = False
+        return bool(free)
 
     async def notice_ended(self) -> set[int]:
         """Ends of which nobody here was told; returns the lanes that waited for them."""
         before = dict(self._governor.running)
         if not before:
             return set()
-        ended = await read_ended(self._database, list(before))
+        ended = await read_ended(self._database, [(task, run.number) for task, run in before.items()])
         # What was started again meanwhile runs.
-        return self._governor.ended([task for task in ended if self._governor.running.get(task) is before[task]])
+        return self._governor.ended(
+            [past for past in ended if self._governor.running.get(past.task) is before[past.task]]
+        )
 
 
 def _host_of(task: LeasedTask) -> str:

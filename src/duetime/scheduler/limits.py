@@ -11,11 +11,13 @@ Nothing here does I/O: time comes in as milliseconds of the database's clock.
 
 import uuid
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
 from duetime.budgets.contract import Want
 from duetime.clock import from_ms
+from duetime.model.attempt import Attempt, Past
 from duetime.model.gates import Gate, MeterName, decode_gate, encode_gate
 from duetime.model.limits import Limits
 from duetime.model.task import LaneKey
@@ -57,6 +59,14 @@ class Throttle(Protocol):
 Reserved = tuple[Meter | Throttle, ...]
 
 
+@dataclass(frozen=True, eq=False)
+class Run:
+    """An attempt that counts, and where."""
+
+    number: int
+    meters: tuple[Meter, ...]
+
+
 class Governor:
     """All meters of the lanes that are fed here."""
 
@@ -66,7 +76,7 @@ class Governor:
         self._book: Rulebook | None = None
         self._meters: dict[int, dict[MeterName, Meter]] = {}
         self._of_lane: dict[LaneKey, tuple[Meter | Throttle, ...]] = {}
-        self._running: dict[uuid.UUID, tuple[Meter, ...]] = {}
+        self._running: dict[uuid.UUID, Run] = {}
         self.throttle_of: ThrottleOf | None = None
         self._at_hosts: dict[tuple[int, str], set[int]] = {}
         #: Tenants that other nodes feed as well, with the number of nodes.
@@ -81,15 +91,22 @@ class Governor:
         for tenant, meters in self._meters.items():
             for name, meter in meters.items():
                 meter.limits = book.limits_of(tenant, name) or Limits()
+                meter.is_refused = False
 
-    def share(self, nodes: Mapping[int, int]) -> None:
-        """These tenants are fed by several nodes from now on, and no others."""
+    def share(self, nodes: Mapping[int, int]) -> bool:
+        """These tenants are fed by several nodes from now on, and no others; whether that is new."""
         if nodes == self._nodes:
-            return
+            return False
         self._nodes = dict(nodes)
         for tenant, meters in self._meters.items():
             for meter in meters.values():
                 meter.nodes = self._nodes.get(tenant, 1)
+                meter.is_refused = False
+        return True
+
+    def is_shared_with(self, tenant: int) -> bool:
+        """Whether other nodes feed the tenant as well."""
+        return tenant in self._nodes
 
     def wants(self) -> dict[str, Want]:
         """What the meters of shared tenants want of the common budgets."""
@@ -162,8 +179,8 @@ class Governor:
                 until = None
             elif until is not None:
                 until = max(until, following)
-            if isinstance(meter, Meter) and (following is None or meter.reserved):
-                meter.waiting.add(lane)
+            if isinstance(meter, Meter):
+                (meter.waiting if following is None or meter.reserved else meter.delayed).add(lane)
         for scope, host, _ in decode_gate(key.gate):
             if scope == "host":
                 self._at_hosts.setdefault((key.tenant, host), set()).add(lane)
@@ -209,43 +226,59 @@ class Governor:
             meter.took(1, now_ms)
         return meters
 
-    def start(self, task: uuid.UUID, key: LaneKey, gate: Gate, now_ms: int, admitted: Reserved = ()) -> None:
+    def start(self, attempt: Attempt, key: LaneKey, gate: Gate, now_ms: int, admitted: Reserved = ()) -> None:
         """A task is given to its holder; the place at the gate that was reserved for it alone is its own."""
         _release(admitted, 1, 1, now_ms)
-        self.found(task, key, gate, now_ms)
+        self.found(attempt, key, gate, now_ms)
 
-    def found(self, task: uuid.UUID, key: LaneKey, gate: Gate, now_ms: int) -> None:
+    def found(self, attempt: Attempt, key: LaneKey, gate: Gate, now_ms: int) -> None:
         """A task runs, and counts here from now on, and nowhere else."""
+        task, number = attempt
         meters = self._of_task(key, gate, now_ms)
-        for meter in self._running.pop(task, ()):
+        if (before := self._running.pop(task, None)) is not None:
             # An attempt before this one whose end has not been heard of, or limits that were others.
-            meter.ended()
+            for meter in before.meters:
+                meter.ended()
         for meter in meters:
             meter.running += 1
         if meters:
-            self._running[task] = tuple(meters)
+            self._running[task] = Run(number, tuple(meters))
 
-    def ended(self, tasks: Iterable[uuid.UUID]) -> set[int]:
+    def ended(self, attempts: Iterable[Past]) -> set[int]:
         """These run no more; returns the lanes that waited for it."""
         woken: set[int] = set()
-        for task in tasks:
-            for meter in self._running.pop(task, ()):
+        for task, number, never_began in attempts:
+            run = self._running.get(task)
+            if run is None or run.number > number:
+                # The task's next attempt runs already: this was heard late.
+                continue
+            del self._running[task]
+            for meter in run.meters:
                 meter.ended()
-                if meter.waiting:
-                    woken |= meter.waiting
-                    meter.waiting.clear()
+                woken |= meter.waiting
+                meter.waiting.clear()
+                if never_began and meter.limits.rate is not None:
+                    meter.granted(1.0)
+                    woken |= meter.delayed
+                    meter.delayed.clear()
         return woken
 
     @property
-    def running(self) -> Mapping[uuid.UUID, tuple[Meter, ...]]:
+    def running(self) -> Mapping[uuid.UUID, Run]:
         return self._running
 
-    def strict_caps(self, key: LaneKey, gate: Gate, now_ms: int) -> list[tuple[MeterName, int]]:
-        """The caps that must hold even beside another feeder."""
+    def strict(self, key: LaneKey, gate: Gate, now_ms: int) -> list[tuple[Meter, int]]:
+        """The meters with a cap that must hold even beside another feeder."""
         return [
-            (meter.name, meter.limits.max_running)
+            (meter, meter.limits.max_running)
             for meter in self._of_task(key, gate, now_ms)
             if meter.is_strict and meter.limits.max_running is not None
+        ]
+
+    def refused(self) -> list[tuple[int, Meter]]:
+        """Where other nodes have all places, with the tenant."""
+        return [
+            (tenant, meter) for tenant, meters in self._meters.items() for meter in meters.values() if meter.is_refused
         ]
 
     def withdraw(self, admitted: Reserved, now_ms: int) -> None:

@@ -5,6 +5,7 @@ import uuid
 import msgspec
 
 from duetime.lifecycle.holders import BeatAnswer, Named
+from duetime.model.attempt import Past
 from duetime.model.breaker_status import BreakerStatus
 from duetime.model.task import LeasedTask
 from duetime.scheduler.plan import Ask, LaneStatus
@@ -24,6 +25,7 @@ class Beat(msgspec.Struct, frozen=True, array_like=True):
 encode = msgspec.msgpack.Encoder(uuid_format="bytes").encode
 decode_tasks = msgspec.msgpack.Decoder(list[LeasedTask]).decode
 decode_wakes = msgspec.msgpack.Decoder(list[uuid.UUID]).decode
+decode_ended = msgspec.msgpack.Decoder(list[Past]).decode
 decode_poll = msgspec.msgpack.Decoder(Poll).decode
 decode_beat = msgspec.msgpack.Decoder(Beat).decode
 decode_beaten = msgspec.msgpack.Decoder(BeatAnswer).decode

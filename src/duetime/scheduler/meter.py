@@ -29,11 +29,15 @@ class Meter:
     reserved: int = 0
     #: Lanes that wait for an attempt or a reservation to end.
     waiting: set[int] = field(default_factory=set)
+    #: Lanes that wait for the next token, which comes earlier if one is given back.
+    delayed: set[int] = field(default_factory=set)
     #: How many nodes feed its tenant.  More than one draw their tokens from a common budget (`granted`), and take
     #: places under its cap; a cap that is too large for that is divided.
     nodes: int = 1
     #: Something was started or wanted since tokens were last drawn.
     is_used: bool = False
+    #: Other nodes have the places under its cap: nothing is claimed until there is one (`Gatekeeper.look_for_places`).
+    is_refused: bool = False
 
     @property
     def cap(self) -> int | None:
@@ -47,6 +51,8 @@ class Meter:
 
     def available(self, now_ms: int) -> int:
         limits, most, cap = self.limits, UNLIMITED, self.cap
+        if self.is_refused:
+            return 0
         if cap is not None:
             most = max(0, cap - self.running - self.reserved)
         if limits.rate is not None:
@@ -86,7 +92,7 @@ class Meter:
         limits, cap = self.limits, self.cap
         if cap is not None and self.running + self.reserved >= cap:
             return None
-        if limits.rate is None:
+        if self.is_refused or limits.rate is None:
             return None
         if self.nodes > 1:
             return now_ms + DRAW_EVERY_MS
@@ -96,7 +102,7 @@ class Meter:
     def is_at_rest(self, now_ms: int) -> bool:
         """A new one would be the same."""
         self._refill(now_ms)
-        if self.running or self.reserved:
+        if self.running or self.reserved or self.is_refused:
             return False
         return not self.is_used if self.nodes > 1 else self.tokens >= self._most()
 
@@ -128,6 +134,8 @@ def in_words(meter: Meter) -> tuple[Limitation, str]:
         "rate": f"rate_key '{name}'",
     }[scope]
     limits = meter.limits
+    if meter.is_refused:
+        return "cap", f"{whose} has {limits.max_running} running on all nodes, and that is its max_running"
     if meter.cap is not None and meter.running + meter.reserved >= meter.cap:
         return "cap", f"{whose} has {meter.running} running, max_running is {limits.max_running}"
     return "rate_limit", f"{whose} may start {limits.rate:g} a second, and has"

@@ -28,6 +28,7 @@ from duetime.errors import Unavailable
 from duetime.ids import SHARDS, lane_of
 from duetime.lifecycle.holders import BeatAnswer, Holders, Named
 from duetime.lifecycle.lanes import Lanes
+from duetime.model.attempt import Past
 from duetime.model.breaker_status import BreakerStatus
 from duetime.model.task import LeasedTask
 from duetime.scheduler import messages
@@ -175,14 +176,14 @@ class SharedFeeder:
             *(self._call(peer.member.name, verb, body, ANNOUNCE_SECONDS) for peer in self._mesh.peers())
         )
 
-    def share(self, tenants: Iterable[int]) -> None:
+    async def share(self, tenants: Iterable[int]) -> None:
         """Tell the feeder which of these tenants, all of them spread, other nodes feed as well."""
         wanted = frozenset(tenants)
         owners: dict[int, set[str]] = {}
         for lane, key in self._lanes.all().items() if wanted else ():
             if key.tenant in wanted and (owner := self._owner_of(lane)) is not None:
                 owners.setdefault(key.tenant, set()).add(owner)
-        self._feeder.share({tenant: len(names) for tenant, names in owners.items() if len(names) > 1})
+        await self._feeder.share({tenant: len(names) for tenant, names in owners.items() if len(names) > 1})
 
     def _forget_shards(self, lane: int) -> None:
         """Its tenant may have a shard more now."""
@@ -200,27 +201,27 @@ class SharedFeeder:
     async def _tell_wakes(self, owner: str, wakes: list[uuid.UUID]) -> bool:
         return await self._call(owner, "wake", messages.encode(wakes), WAKE_SECONDS) is not None
 
-    def ended(self, tasks: Sequence[uuid.UUID]) -> None:
+    def ended(self, attempts: Sequence[Past]) -> None:
         """Attempts have ended: the node that feeds their lane counts what runs, if there is a limit."""
-        own: list[uuid.UUID] = []
-        others: dict[str, list[uuid.UUID]] = {}
+        own: list[Past] = []
+        others: dict[str, list[Past]] = {}
         if not self._feeder.has_limits:
             return
-        for task in tasks:
-            lane = lane_of(task)
+        for past in attempts:
+            lane = lane_of(past.task)
             owner = self._owner_of(lane)
             if owner == self.name:
-                own.append(task)
+                own.append(past)
             elif owner is not None and self._feeder.is_limited(lane):
-                others.setdefault(owner, []).append(task)
+                others.setdefault(owner, []).append(past)
         if own:
             self._feeder.ended(own)
         for owner, ended in others.items():
             # Not repeated: the other looks once a second what has ended.
             self._later(self._tell_ended(owner, ended))
 
-    async def _tell_ended(self, owner: str, tasks: list[uuid.UUID]) -> None:
-        await self._call(owner, "ended", messages.encode(tasks), WAKE_SECONDS)
+    async def _tell_ended(self, owner: str, attempts: list[Past]) -> None:
+        await self._call(owner, "ended", messages.encode(attempts), WAKE_SECONDS)
 
     # For workers
 
@@ -350,7 +351,7 @@ class SharedFeeder:
                 poll = messages.decode_poll(body)
                 return messages.encode(await self._feeder.lease(poll.ask, poll.wait_seconds))
             case "ended":
-                self._feeder.ended(messages.decode_wakes(body))
+                self._feeder.ended(messages.decode_ended(body))
                 return b""
             case "lane":
                 lane = msgspec.msgpack.decode(body, type=int)
