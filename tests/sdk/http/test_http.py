@@ -342,10 +342,11 @@ async def test_many_requests_at_a_time_share_a_bounded_number_of_connections() -
 async def test_who_finds_no_place_in_the_time_to_connect_is_told_so() -> None:
     async with (
         serving(saying(b"", stays=True)) as target,
-        speaking_to(target, max_connections=1, connect_seconds=0.05) as client,
+        speaking_to(target, max_connections=1, connect_seconds=0.5) as client,
     ):
         first = asyncio.create_task(post(client))
-        await asyncio.sleep(0)
+        while not target.connections:
+            await asyncio.sleep(0.01)
         with pytest.raises(ServerUnreachable, match="all connections are in use"):
             await post(client)
 
