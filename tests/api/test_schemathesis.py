@@ -14,7 +14,7 @@ import pytest
 from api.client import Api
 from depth import far
 
-EXAMPLES = far(6, 100)
+EXAMPLES = far(3, 100)
 #: A batch is taken as far as it is right: what is wrong in it is answered in its place.
 CONFIG = """
 [[operations]]
