@@ -4,7 +4,8 @@ PORT ?= 8080
 DATA ?= .duetime
 VENV ?= .venv
 TESTS ?= tests
-JOBS ?= 2
+# One more than the cores of a small machine: many tests wait for a process that they started.
+JOBS ?= 3
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
@@ -12,16 +13,19 @@ LOCK := $(BIN)/uv --quiet pip compile --universal --generate-hashes --python-ver
 	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 
 .DEFAULT_GOAL := help
-.PHONY: help up test check format bench lock schema packages clean
+.PHONY: help up test test-deep check format bench lock schema packages clean
 
 help: ## Show this
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 up: $(VENV)/.installed ## Run duetime with its own PostgreSQL (PORT=8080 DATA=.duetime)
 	@exec $(BIN)/duetime up --port "$(PORT)" --data "$(DATA)"
 
 test: check packages ## Check the code, then run the tests (TESTS=tests/api for some)
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(TESTS)
+
+test-deep: export DUETIME_TEST_DEPTH = deep
+test-deep: test ## The same with far more examples, seeds, tasks and rows: an hour or more
 
 check: $(VENV)/.installed-dev ## Lint, format, types, layers
 	$(BIN)/ruff check .

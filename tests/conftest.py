@@ -15,7 +15,7 @@ pytest_plugins = ["nodes"]
 LONG_FILES = frozenset(
     f"test_{name}.py"
     for name in (
-        *("schemathesis", "twenty_thousand", "simulation", "worker", "shutdown", "processes", "plans", "commands"),
+        *("schemathesis", "storm", "simulation", "worker", "shutdown", "processes", "plans", "commands"),
         *("hot_statements", "core_properties", "database_away", "examples"),
     )
 )

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from api.client import Api
+from depth import far
 
-EXAMPLES = 6
+EXAMPLES = far(3, 100)
 #: A batch is taken as far as it is right: what is wrong in it is answered in its place.
 CONFIG = """
 [[operations]]

@@ -69,7 +69,7 @@ class Storm:
     def _task(self, place: int) -> dict[str, object]:
         """One half is pushed, of the other one half to async and one half to plain handlers."""
         payload: dict[str, object] = {"place": place}
-        if place % 250 in (0, 1):
+        if place % 125 in (0, 1):
             # Long enough to be named in a beat: these are the ones that lapse.
             payload["seconds"] = 4
         elif place % 20 in (6, 7):

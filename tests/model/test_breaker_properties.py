@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from depth import far
 from duetime.model.breaker import Breaker
 from duetime.model.breaker_config import DEFAULT, BreakerConfig
 from duetime.model.breaker_status import FREE
@@ -127,7 +128,7 @@ class AnyHistory(RuleBasedStateMachine):
         assert self.breaker.is_idle(self.now + DEFAULT.forget_ms)
 
 
-AnyHistory.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+AnyHistory.TestCase.settings = settings(max_examples=far(60, 1_500), stateful_step_count=40, deadline=None)
 TestAnyHistory = AnyHistory.TestCase
 
 
@@ -192,7 +193,7 @@ class Simulation:
 
 
 @given(st.integers(0, 10_000), st.sampled_from([10, 100, 1_000]), st.sampled_from([100, 1_000]))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=far(8, 60), deadline=None)
 def test_a_minute_of_failure_wastes_few_calls_and_ends_soon(seed: int, takes_ms: int, per_second: int) -> None:
     target = Simulation(seed, takes_ms, per_second)
     assert target.run(10_000, is_up=True) >= 9.9 * per_second

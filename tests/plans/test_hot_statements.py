@@ -11,6 +11,7 @@ from datetime import timedelta
 
 import pytest
 
+from depth import far
 from duetime.clock import from_ms
 from duetime.database.pool import Database
 from duetime.ids import EARLIEST, just_after, make_id
@@ -26,7 +27,7 @@ from engine import Engine, submitted
 from plans.explain import MODES, ExplainingDatabase, Plan, Plans, explain
 from services import Server
 
-MILLION = 1_000_000
+HUGE = far(200_000, 1_000_000)
 BATCH = 40
 QUEUES = [f"queue-{number}" for number in range(20)]
 CROWDED = "crowded"
@@ -86,8 +87,8 @@ async def fill(url: str, count: int, *, is_analysed: bool) -> None:
 FILLINGS = {
     "empty": (0, False),
     "small": (100, True),
-    "huge": (MILLION, False),
-    "huge-on-postgres15": (MILLION, False),
+    "huge": (HUGE, False),
+    "huge-on-postgres15": (HUGE, False),
     "empty-on-postgres15": (0, False),
 }
 
@@ -257,7 +258,7 @@ async def outgrow(url: str) -> None:
         await connection.execute("SET plan_cache_mode = force_generic_plan")
         await connection.execute(f"PREPARE kept AS {statement.sql}")
         before = await explain(connection, statement.sql, arguments, MODES[0], prepared="kept")
-        await database.execute(_CROWD, lane, now_ms - MILLION // 5, MILLION // 5, timeout=120.0)
+        await database.execute(_CROWD, lane, now_ms - HUGE, HUGE, timeout=120.0)
         after = await explain(connection, statement.sql, arguments, MODES[0], prepared="kept")
     assert Plan("claim_due", "kept", before).rows_read() > 0
     assert Plan("claim_due", "kept", after).rows_read() <= 3 * BATCH + 1

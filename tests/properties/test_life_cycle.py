@@ -23,6 +23,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from depth import far
 from duetime.ids import make_id
 from duetime.model.retry import RetryPolicy
 from duetime.model.task import Options, Outcome, TaskState
@@ -362,7 +363,7 @@ def test_the_database_lives_as_the_model_says(world: World) -> None:
     run_state_machine_as_test(
         partial(LifeCycle, world),
         settings=settings(
-            max_examples=100,
+            max_examples=far(50, 1_000),
             stateful_step_count=40,
             derandomize=True,
             deadline=None,

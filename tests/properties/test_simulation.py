@@ -1,15 +1,27 @@
-"""A million steps of a world in which everything fails, and proof that they would show it."""
+"""Hundreds of thousands of steps of a world in which everything fails, and proof that they would show it."""
 
 from dataclasses import fields
 
 import pytest
 
+from depth import far
 from duetime.model.task import Outcome
 from properties.simulation import SimulationFailure, simulate
 from properties.store_double import Faults
 
+#: Where faults show that show in few worlds: the search for one takes a quarter of a minute.
+SEEDS = {
+    "stores_old_ids": 14,
+    "trusts_snapshot_end": 2,
+    "lapses_without_counter": 17,
+    "lapses_while_away": 2,
+    "charges_by_task": 2,
+    "mints_anew_in_doubt": 2,
+    "sweeps_lately_ended": 7,
+}
 
-@pytest.mark.parametrize("seed", range(1, 11))
+
+@pytest.mark.parametrize("seed", range(1, far(5, 51)))
 def test_what_must_hold_holds_whatever_fails(seed: int) -> None:
     figures = simulate(seed, steps=100_000)
 
@@ -33,7 +45,9 @@ def test_a_rule_that_is_switched_off_is_missed(fault: str) -> None:
 
 
 def find_failure(faults: Faults) -> str:
-    for seed in range(1, 31):
+    """By the seed that is known to show it, or else, since the rules may have changed, by any other."""
+    known = [seed for fault, seed in SEEDS.items() if getattr(faults, fault)]
+    for seed in (*known, *range(1, 31)):
         try:
             simulate(seed, steps=30_000, faults=faults)
         except SimulationFailure as failure:

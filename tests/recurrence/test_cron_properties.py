@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.recurrence.brute import fires, to_ms
 
+from depth import far
 from duetime.recurrence import Definition, Dst, Fire, Recurrence, Spec, SpecError, compile_definition
 
 # Zones with the UTC days of changes worth a look; each zone has others.
@@ -98,7 +99,7 @@ def make(cron: str, zone: str, gap: str, overlap: str, jitter: float = 0, key: s
         return None
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=far(60, 2_000), deadline=None)
 @given(crons, st.sampled_from(CHANGES), policies)
 def test_a_cron_fires_as_a_walk_through_every_minute_says(
     cron: str, change: tuple[str, str], policy: tuple[str, str]
@@ -139,7 +140,7 @@ def by_previous(recurrence: Recurrence, start: int, end: int) -> list[Fire]:
     return found[::-1]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=far(40, 600), deadline=None)
 @given(crons, st.sampled_from(CHANGES), policies, st.floats(0, 7200), st.text(max_size=8))
 def test_jitter_keeps_the_order_and_stays_before_the_next_time(
     cron: str, change: tuple[str, str], policy: tuple[str, str], jitter: float, key: str
@@ -162,7 +163,7 @@ def test_jitter_keeps_the_order_and_stays_before_the_next_time(
         fire = following
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=far(80, 1_500), deadline=None)
 @given(crons, st.sampled_from(CHANGES), policies, st.integers(-(10**9), 4 * 10**9))
 def test_the_next_and_the_previous_fire_enclose_nothing(
     cron: str, change: tuple[str, str], policy: tuple[str, str], second: int

@@ -10,6 +10,7 @@ from dateutil.rrule import rrulestr
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from depth import far
 from duetime.recurrence import Definition, Recurrence, Spec, SpecError, compile_definition
 
 EPOCH = datetime(1970, 1, 1)
@@ -112,7 +113,7 @@ def expected_times(text: str, start: datetime, limit: datetime, count: int) -> t
 
 
 # Shrinking would take minutes: the failing rule is short enough as it is.
-@settings(max_examples=200, deadline=None, phases=[Phase.explicit, Phase.generate])
+@settings(max_examples=far(80, 2_000), deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(rules(), starts)
 def test_a_rule_fires_as_dateutil_says(text: str, start: datetime) -> None:
     limit = start + timedelta(days=366 * 12)

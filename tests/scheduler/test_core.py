@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from asks import NOW, ask_for, key_of, plan_of, take, wake_of
+from depth import far
 from duetime.ids import due_ms_of, just_after, make_id
 from duetime.model.task import Kind, LaneKey, PriorityClass
 from duetime.scheduler.core import (
@@ -412,7 +413,7 @@ class CoreMachine(RuleBasedStateMachine):
 
 
 TestCore = CoreMachine.TestCase
-TestCore.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
+TestCore.settings = settings(max_examples=far(50, 1_000), stateful_step_count=50, deadline=None)
 
 
 def test_a_class_that_came_first_does_not_starve_the_others_when_room_is_small() -> None:

@@ -14,14 +14,15 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from asks import NOW, ask_for, key_of, wake_of
+from depth import far
 from duetime.ids import SHARDS, due_ms_of
 from duetime.model.task import Kind, LaneKey, PriorityClass
 from duetime.scheduler.core import MAX_ROWS_PER_CLAIM, Core
 from duetime.scheduler.plan import Ask, Plan
 from duetime.scheduler.shares import CLASS_SHARES
 
-QUICK = settings(max_examples=25, deadline=None)
-LONG = settings(max_examples=15, deadline=None)
+QUICK = settings(max_examples=far(12, 250), deadline=None)
+LONG = settings(max_examples=far(8, 150), deadline=None)
 CLASSES = st.sampled_from(PriorityClass)
 
 

@@ -83,8 +83,8 @@ async def fired_times(engine: Engine, name: str = "s") -> list[int]:
 
 
 async def go_to(engine: Engine, clock: MovableClock, firing: Firing, moment_ms: int) -> None:
-    """Let it be this time, and let everything have its turn that has one by then."""
-    clock.ahead_ms += moment_ms - engine.database.clock.now_ms()
+    """Let it be this time, if it is not later yet, and let everything have its turn that has one by then."""
+    clock.ahead_ms += max(moment_ms - engine.database.clock.now_ms(), 0)
     await firing.look()
     for _ in range(20):
         pause = await firing.step()

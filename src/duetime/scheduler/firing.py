@@ -73,7 +73,7 @@ class Firing:
         self._hints = Hints(MINT_TOLERANCE_MS)
         #: The first turn that is known of, by lane.
         self._first: dict[int, uuid.UUID] = {}
-        self._lanes: list[int] = []
+        self._lanes: set[int] = set()
         self._lanes_at = 0.0
         #: The batch that the database is carrying out.
         self._flight: tuple[list[Decided], asyncio.Task[list[DueSchedule]]] | None = None
@@ -107,9 +107,9 @@ class Firing:
         """Rows were put into the schedule lanes."""
         for wake in wakes:
             lane = lane_of(wake)
+            # Also of a shard that is on its way here: the next look finds it.
+            self._lanes.add(lane)
             if self._feeds(lane):
-                if lane not in self._lanes:
-                    self._lanes.append(lane)
                 self._know(lane, wake)
 
     def clock_jumped(self, jump_us: int) -> None:
@@ -138,7 +138,10 @@ class Firing:
                 # Whatever it is, a loop that ends would leave every schedule waiting.
                 log.exception("firing failed")
                 pause = min(1.0 * failures, 5.0)
-            if pause is None or pause > 0:
+            if failures:
+                # What was put back is no news.
+                self._changed.clear()
+            if (pause is None or pause > 0) and not self._is_stopping:
                 await self._pause(pause)
 
     async def _pause(self, seconds: float | None) -> None:
@@ -156,19 +159,22 @@ class Firing:
         if not since:
             await self._land()
             return self._until_next()
-        found = await read_due(self._database, since, until, BATCH)
+        # Taken out before the read: a turn that is told of from here on may not be in what it sees.
         for lane in since:
-            # What comes meanwhile is told of, or found by the next look.
-            if self._first.get(lane) == since[lane]:
-                del self._first[lane]
+            del self._first[lane]
         try:
-            turns = await self._decide_all(found)
-            # While the database carries one batch out, the next one is read and decided.
-            await self._land()
+            await self._take_turns(since, until)
         except BaseException:
             for lane, first in since.items():
                 self._know(lane, first)
             raise
+        return self._until_next()
+
+    async def _take_turns(self, since: dict[int, uuid.UUID], until: uuid.UUID) -> None:
+        found = await read_due(self._database, since, until, BATCH)
+        turns = await self._decide_all(found)
+        # While the database carries one batch out, the next one is read and decided.
+        await self._land()
         self._flight = (turns, asyncio.create_task(self._carry_out(turns)))
         if found.is_full:
             # In the order of time over all lanes: what was read is up to here in each of them.
@@ -178,7 +184,6 @@ class Firing:
         else:
             await self._land()
             await self._look_behind(since, until)
-        return self._until_next()
 
     async def _land(self) -> None:
         """Wait for the batch under way; what was not carried out comes again."""
@@ -214,12 +219,14 @@ class Firing:
         if found.orphans:
             lanes = [lane_of(wake) for wake in found.orphans]
             await self._database.run(SQL["forget"], lanes=lanes, wakes=found.orphans)
-        if not found.schedules:
+        flying = set() if self._flight is None else {schedule.wake for schedule, _, _ in self._flight[0]}
+        schedules = [schedule for schedule in found.schedules if schedule.wake not in flying]
+        if not schedules:
             return []
-        situations = await read_situations(self._database, found.schedules)
+        situations = await read_situations(self._database, schedules)
         turns: list[Decided] = []
         now_ms = self._database.clock.now_ms()
-        for place, schedule in enumerate(found.schedules):
+        for place, schedule in enumerate(schedules):
             turn = await self._decide(schedule, situations[schedule.id], now_ms)
             if turn is not None:
                 turns.append((schedule, situations[schedule.id], turn))
@@ -292,9 +299,10 @@ class Firing:
         self._hints.note(look.now_us // 1000, look.oldest_open, look.next_new)
         for lane, first in look.first.items():
             self._hints.seen(lane, first)
-            # What is under way is still to be seen; the next look is soon enough.
-            if first is not None and self._flight is None:
+            if first is not None:
                 self._know(lane, first)
+        # Whatever it sleeps for, it reckons anew: the clock may have jumped, a shard may have come.
+        self._changed.set()
         # Where looking is dear, less often.
         took = time.monotonic() - began
         return max(LOOK_EVERY, timedelta(seconds=min(took * 50, 10.0)))
@@ -302,7 +310,8 @@ class Firing:
     async def _read_lanes(self) -> None:
         if time.monotonic() >= self._lanes_at:
             rows = await self._database.run(SCHEDULES_SQL["read_shards"])
-            self._lanes = [row["shard"] for row in rows]
+            # Lanes that were told of meanwhile are not in the answer.
+            self._lanes.update(row["shard"] for row in rows)
             self._lanes_at = time.monotonic() + _LANES_EVERY_SECONDS
 
     async def backfill(self) -> timedelta:
