@@ -26,15 +26,16 @@ def due_ms_for(task: NewTask, now_ms: int) -> int:
 def columns(calls: list[Call], seats: Seats | None) -> dict[str, object]:
     tasks = [task for call in calls for task in call.tasks]
     ids = [identifier for call in calls for identifier in call.ids]
+    is_even = all(call.is_even for call in calls)
     return {
         "lanes": [lane for call in calls for lane in call.lanes],
         "ids": ids,
         "types": [task.type for task in tasks],
         "payloads": [task.payload for task in tasks],
-        "options": [each and _encode(each) for each in _sparse([task.options for task in tasks])],
-        "labels": [_encode(each).decode() if each else None for each in _sparse([task.labels for task in tasks])],
-        "run_ats": []
-        if all(call.is_even for call in calls)
+        "options": _sparse([task.options and _encode(task.options) for task in tasks]),
+        "labels": _sparse([_encode(task.labels).decode() if task.labels else None for task in tasks]),
+        "run_ats": None
+        if is_even
         else _sparse(
             [
                 task.run_at or (from_ms(due_ms_of(identifier)) if task.delay else None)
@@ -42,7 +43,7 @@ def columns(calls: list[Call], seats: Seats | None) -> dict[str, object]:
             ]
         ),
         "expires_ats": _sparse([task.expires_at for task in tasks]),
-        "holders": []
+        "holders": None
         if seats is None
         else _sparse(
             [
@@ -54,9 +55,9 @@ def columns(calls: list[Call], seats: Seats | None) -> dict[str, object]:
     }
 
 
-def _sparse(column: list[Value]) -> list[Value]:
-    """An array of nothing but NULL is as good as an empty one, and costs nothing."""
-    return column if any(column) else []
+def _sparse(column: list[Value]) -> list[Value] | None:
+    """An array of nothing but NULL is as good as none: unnest fills it up, and an array costs even if it is empty."""
+    return column if any(column) else None
 
 
 def keyed_columns(calls: list[Call], seats: Seats | None) -> tuple[list[Call], dict[str, object]]:
@@ -78,12 +79,12 @@ def keyed_columns(calls: list[Call], seats: Seats | None) -> tuple[list[Call], d
         "request_tenants": [call.tenant for _, call in asked],
         "request_fingerprints": [call.fingerprint for _, call in asked],
         "request_tasks": [pack_ids(call.ids, is_row=call.is_even) for _, call in asked],
-        "key_tenants": [tenant for (tenant, _), _ in ordered],
-        "keys": [key for (_, key), _ in ordered],
-        "key_tasks": [identifier for _, (identifier, _, _) in ordered],
-        "key_fingerprints": [task.fingerprint for _, (_, task, _) in ordered],
-        "key_ttls": [task.idempotency_ttl for _, (_, task, _) in ordered],
-        "key_requests": [request for _, (_, _, request) in ordered],
+        "key_tenants": [tenant for (tenant, _), _ in ordered] or None,
+        "keys": [key for (_, key), _ in ordered] or None,
+        "key_tasks": [identifier for _, (identifier, _, _) in ordered] or None,
+        "key_fingerprints": [task.fingerprint for _, (_, task, _) in ordered] or None,
+        "key_ttls": [task.idempotency_ttl for _, (_, task, _) in ordered] or None,
+        "key_requests": [request for _, (_, _, request) in ordered] or None,
         "requests": _sparse([place for call in firsts for place in [places[call.request]] * len(call.tasks)]),
-        "is_keyed": [task.idempotency_key is not None for call in firsts for task in call.tasks] if keys else [],
+        "is_keyed": [task.idempotency_key is not None for call in firsts for task in call.tasks] if keys else None,
     }

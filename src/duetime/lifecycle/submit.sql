@@ -5,7 +5,7 @@
 --        which is read after the transaction has its number: a claimer may then
 --        forget what lies further back.
 -- Gives: one row if the ids were fresh, none if they must be minted anew.
--- An array that would hold nothing but NULL may be empty: unnest fills it up.
+-- An array that would hold nothing but NULL may be NULL itself: unnest fills it up.
 WITH started AS MATERIALIZED (
     SELECT pg_current_xact_id() AS transaction, COALESCE(@now::timestamptz, clock_timestamp()) AS at
 ),
