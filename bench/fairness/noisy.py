@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from dataclasses import dataclass
 
 from bench.fairness.outcome import Options, Outcome, say
 from bench.fairness.place import Place, open_place
@@ -14,28 +15,37 @@ METHOD = """One tenant, A, submits 200,000 tasks at once, from a process of its 
 each. Their lag is the time from just before the call of `POST /v1/tasks` until their task has begun. Three runs on
 one node: B to J alone (the empty system), A alone (what it gets done with everything for itself, from its first
 start to its last), and all together. *push*: tasks are calls to HTTP targets, a host for each tenant, so all
-tenants compete for the executor. *pull*: each tenant has a worker of its own."""
+tenants compete for the executor. *pull*: each tenant has a worker of its own, A's in a process for itself. Each
+submits with a key of its own."""
 
 
 async def run(options: Options) -> Outcome:
     outcome = Outcome(1, "A tenant with 200,000 tasks beside nine quiet ones", METHOD)
     for is_push in (True, False):
         async with open_place(options.processes) as place:
-            await _measure(place, outcome, is_push, options.is_quick)
+            await _measure(Teams(place, *await _prepare(place, is_push)), outcome, is_push, options.is_quick)
     return outcome
 
 
-async def _measure(place: Place, outcome: Outcome, is_push: bool, is_quick: bool) -> None:
-    way = "push" if is_push else "pull"
-    tasks = await _prepare(place, is_push)
+@dataclass(frozen=True)
+class Teams:
+    """The tenants by their numbers, A first: what each submits, and with which key."""
+
+    place: Place
+    tasks: list[dict[str, object]]
+    keys: list[str]
+
+
+async def _measure(teams: Teams, outcome: Outcome, is_push: bool, is_quick: bool) -> None:
+    way, place = "push" if is_push else "pull", teams.place
     count, seconds = (10_000, 10) if is_quick else (200_000, 60)
     say(f"{way}: B to J alone for {seconds} s")
-    empty = await _submit_quietly(place, tasks, seconds)
+    empty = await _submit_quietly(teams, seconds)
     say(f"{way}: A alone, {count:,} tasks")
-    alone = await _flood(place, tasks, count, is_beside=False)
+    alone = await _flood(teams, count, is_beside=False)
     say(f"{way}: all of them")
     before = len(place.call_seconds)
-    together = await _flood(place, tasks, count, is_beside=True)
+    together = await _flood(teams, count, is_beside=True)
     calls = place.call_seconds[before:]
     lags = [start.lag_ms for start in together if start.who != NOISY]
     empty_lags = [start.lag_ms for start in empty]
@@ -56,37 +66,45 @@ async def _measure(place: Place, outcome: Outcome, is_push: bool, is_quick: bool
     )
 
 
-async def _prepare(place: Place, is_push: bool) -> list[dict[str, object]]:
-    """A tenant for each, named by its number, and its task."""
+async def _prepare(place: Place, is_push: bool) -> tuple[list[dict[str, object]], list[str]]:
+    """A tenant for each, named by its number, with its task and its key."""
     names = [f"tenant-{who}" for who in range(QUIET + 1)]
     for name in names:
         await place.make_tenant(name)
+    keys = [await place.make_key(name, "producer") for name in names]
     if is_push:
         urls = await place.run_target(len(names))
-        return [{"type": "bench", "payload": {"who": who}, "target": {"url": url}} for who, url in enumerate(urls)]
-    await place.run_hands([await place.make_key(name) for name in names], concurrency=1_000)
-    return [{"type": "bench", "payload": {"who": who}} for who in range(len(names))]
+        tasks: list[dict[str, object]] = [
+            {"type": "bench", "payload": {"who": who}, "target": {"url": url}} for who, url in enumerate(urls)
+        ]
+        return tasks, keys
+    workers = [await place.make_key(name) for name in names]
+    await place.run_hands(workers[:1], concurrency=1_000, name="hands-noisy")
+    await place.run_hands(workers[1:], concurrency=1_000, name="hands-quiet")
+    return [{"type": "bench", "payload": {"who": who}} for who in range(len(names))], keys
 
 
-async def _submit_quietly(place: Place, tasks: list[dict[str, object]], seconds: float) -> list[Start]:
+async def _submit_quietly(teams: Teams, seconds: float) -> list[Start]:
     """One a second for each quiet tenant, evenly over the second."""
     sent = 0
     async with asyncio.TaskGroup() as group:
         began = time.monotonic()
         while (at := sent / QUIET) < seconds:
             await asyncio.sleep(began + at - time.monotonic())
-            group.create_task(_submit_one(place, tasks, 1 + sent % QUIET))
+            group.create_task(_submit_one(teams, 1 + sent % QUIET))
             sent += 1
-    return await place.until(lambda starts: len(starts) >= sent, 60.0)
+    return await teams.place.until(lambda starts: len(starts) >= sent, 60.0)
 
 
-async def _submit_one(place: Place, tasks: list[dict[str, object]], who: int) -> None:
-    await place.submit(f"tenant-{who}", {**tasks[who], "payload": {"who": who, "at": time.time()}})
+async def _submit_one(teams: Teams, who: int) -> None:
+    task = {**teams.tasks[who], "payload": {"who": who, "at": time.time()}}
+    await teams.place.submit(f"tenant-{who}", task, teams.keys[who])
 
 
-async def _flood(place: Place, tasks: list[dict[str, object]], count: int, *, is_beside: bool) -> list[Start]:
+async def _flood(teams: Teams, count: int, *, is_beside: bool) -> list[Start]:
     """A's tasks until all have begun; B to J go on beside them until then."""
-    flood = place.flood("tenant-0", tasks[NOISY], count)
+    place = teams.place
+    flood = place.flood("tenant-0", teams.tasks[NOISY], count)
     sent = 0
 
     async def submit_beside() -> None:
@@ -95,7 +113,7 @@ async def _flood(place: Place, tasks: list[dict[str, object]], count: int, *, is
         async with asyncio.TaskGroup() as group:
             while True:
                 await asyncio.sleep(began + sent / QUIET - time.monotonic())
-                group.create_task(_submit_one(place, tasks, 1 + sent % QUIET))
+                group.create_task(_submit_one(teams, 1 + sent % QUIET))
                 sent += 1
 
     beside = asyncio.create_task(submit_beside()) if is_beside else None

@@ -44,9 +44,12 @@ class Place:
 
     # The API
 
-    async def call(self, method: str, path: str, body: object = None, tenant: str = "default") -> Any:
-        """What it answers; anything but success is a BenchError."""
-        headers = {"Duetime-Tenant": tenant, "Content-Type": "application/json"}
+    async def call(
+        self, method: str, path: str, body: object = None, tenant: str = "default", key: str | None = None
+    ) -> Any:
+        """What it answers; anything but success is a BenchError.  By the tenant's own key, or an admin's."""
+        own = {"Duetime-Tenant": tenant} if key is None else {"Authorization": f"Bearer {key}"}
+        headers = {"Content-Type": "application/json", **own}
         data = None if body is None else msgspec.json.encode(body)
         async with self._session.request(method, self.node.url + path, data=data, headers=headers) as answer:
             told = await answer.read()
@@ -57,14 +60,13 @@ class Place:
     async def make_tenant(self, name: str, weight: int = 1) -> None:
         await self.call("PUT", f"/v1/tenants/{name}", {"weight": weight})
 
-    async def make_key(self, tenant: str) -> str:
-        """The key of a worker."""
-        answer = await self.call("POST", "/v1/keys", {"role": "worker"}, tenant)
+    async def make_key(self, tenant: str, role: str = "worker") -> str:
+        answer = await self.call("POST", "/v1/keys", {"role": role}, tenant)
         return str(answer["key"])
 
-    async def submit(self, tenant: str, task: dict[str, object]) -> None:
+    async def submit(self, tenant: str, task: dict[str, object], key: str | None = None) -> None:
         began = time.monotonic()
-        await self.call("POST", "/v1/tasks", task, tenant)
+        await self.call("POST", "/v1/tasks", task, tenant, key)
         self.call_seconds.append(time.monotonic() - began)
 
     # Programs beside it
@@ -75,8 +77,8 @@ class Place:
         await self.start_program("target", self.file, delay, *ports)
         return [f"http://127.0.0.1:{port}/" for port in ports]
 
-    async def run_hands(self, keys: list[str], concurrency: int) -> None:
-        await self.start_program("hands", self.file, self.node.url, concurrency, *keys)
+    async def run_hands(self, keys: list[str], concurrency: int, name: str = "hands") -> None:
+        await self.start_program("hands", self.file, self.node.url, concurrency, *keys, name=name)
 
     async def start_program(self, program: str, *words: object, name: str | None = None) -> Child:
         """One of this folder's, once it is ready."""
