@@ -1,13 +1,17 @@
 """1: a tenant that submits 200,000 tasks at once, beside nine that submit one a second each."""
 
-import asyncio
-import time
+import os
+import signal
 from dataclasses import dataclass
+
+import msgspec
 
 from bench.fairness.outcome import Options, Outcome, say
 from bench.fairness.place import Place, open_place
+from bench.fairness.quiet import Quiet
 from bench.fairness.records import Start, percentile
 from bench.plots import Bar, draw_bars
+from bench.processes import Child, Ended
 
 QUIET = 9
 NOISY = 0
@@ -16,7 +20,7 @@ each. Their lag is the time from just before the call of `POST /v1/tasks` until 
 one node: B to J alone (the empty system), A alone (what it gets done with everything for itself, from its first
 start to its last), and all together. *push*: tasks are calls to HTTP targets, a host for each tenant, so all
 tenants compete for the executor. *pull*: each tenant has a worker of its own, A's in a process for itself. Each
-submits with a key of its own."""
+submits from a process of its own, with its own key."""
 
 
 async def run(options: Options) -> Outcome:
@@ -35,18 +39,21 @@ class Teams:
     tasks: list[dict[str, object]]
     keys: list[str]
 
+    async def submit_quietly(self, seconds: float | None) -> Child:
+        """B to J, from a process of their own; None: until it is told to end."""
+        order = Quiet(self.place.node.url, self.keys[1:], self.tasks[1:], seconds)
+        return await self.place.start_program("quiet", msgspec.json.encode(order).decode())
+
 
 async def _measure(teams: Teams, outcome: Outcome, is_push: bool, is_quick: bool) -> None:
-    way, place = "push" if is_push else "pull", teams.place
+    way = "push" if is_push else "pull"
     count, seconds = (10_000, 10) if is_quick else (200_000, 60)
     say(f"{way}: B to J alone for {seconds} s")
     empty = await _submit_quietly(teams, seconds)
     say(f"{way}: A alone, {count:,} tasks")
-    alone = await _flood(teams, count, is_beside=False)
+    alone, _ = await _flood(teams, count, is_beside=False)
     say(f"{way}: all of them")
-    before = len(place.call_seconds)
-    together = await _flood(teams, count, is_beside=True)
-    calls = place.call_seconds[before:]
+    together, calls = await _flood(teams, count, is_beside=True)
     lags = [start.lag_ms for start in together if start.who != NOISY]
     empty_lags = [start.lag_ms for start in empty]
     p99, empty_p99 = percentile(lags, 0.99), percentile(empty_lags, 0.99)
@@ -85,46 +92,27 @@ async def _prepare(place: Place, is_push: bool) -> tuple[list[dict[str, object]]
 
 
 async def _submit_quietly(teams: Teams, seconds: float) -> list[Start]:
-    """One a second for each quiet tenant, evenly over the second."""
-    sent = 0
-    async with asyncio.TaskGroup() as group:
-        began = time.monotonic()
-        while (at := sent / QUIET) < seconds:
-            await asyncio.sleep(began + at - time.monotonic())
-            group.create_task(_submit_one(teams, 1 + sent % QUIET))
-            sent += 1
+    child = await teams.submit_quietly(seconds)
+    sent = len(_calls_of(await child.wait(seconds + 60.0)))
     return await teams.place.until(lambda starts: len(starts) >= sent, 60.0)
 
 
-async def _submit_one(teams: Teams, who: int) -> None:
-    task = {**teams.tasks[who], "payload": {"who": who, "at": time.time()}}
-    await teams.place.submit(f"tenant-{who}", task, teams.keys[who])
+def _calls_of(ended: Ended) -> list[float]:
+    """The seconds of each."""
+    return msgspec.json.decode(ended.output.splitlines()[-1], type=list[float])
 
 
-async def _flood(teams: Teams, count: int, *, is_beside: bool) -> list[Start]:
-    """A's tasks until all have begun; B to J go on beside them until then."""
+async def _flood(teams: Teams, count: int, *, is_beside: bool) -> tuple[list[Start], list[float]]:
+    """A's tasks until all have begun, and how long the calls of B to J took, who go on beside them until then."""
     place = teams.place
+    beside = await teams.submit_quietly(None) if is_beside else None
     flood = place.flood("tenant-0", teams.tasks[NOISY], count)
-    sent = 0
-
-    async def submit_beside() -> None:
-        nonlocal sent
-        began = time.monotonic()
-        async with asyncio.TaskGroup() as group:
-            while True:
-                await asyncio.sleep(began + sent / QUIET - time.monotonic())
-                group.create_task(_submit_one(teams, 1 + sent % QUIET))
-                sent += 1
-
-    beside = asyncio.create_task(submit_beside()) if is_beside else None
-    try:
-        starts = await place.until(lambda starts: sum(start.who == NOISY for start in starts) >= count, 600.0)
-        await flood.wait(60.0)
-    finally:
-        if beside is not None:
-            beside.cancel()
-            await asyncio.gather(beside, return_exceptions=True)
-    return starts
+    starts = await place.until(lambda starts: sum(start.who == NOISY for start in starts) >= count, 600.0)
+    await flood.wait(60.0)
+    if beside is None:
+        return starts, []
+    os.kill(beside.pid, signal.SIGTERM)
+    return starts, _calls_of(await beside.wait(60.0))
 
 
 def _rate(starts: list[Start]) -> float:

@@ -37,19 +37,14 @@ class Place:
         self._session = session
         self.file = folder / "starts"
         self.children: list[Child] = []
-        #: How long each submission of one task took.
-        self.call_seconds: list[float] = []
         self._floods = 0
         self._starts = Starts(self.file)
 
     # The API
 
-    async def call(
-        self, method: str, path: str, body: object = None, tenant: str = "default", key: str | None = None
-    ) -> Any:
-        """What it answers; anything but success is a BenchError.  By the tenant's own key, or an admin's."""
-        own = {"Duetime-Tenant": tenant} if key is None else {"Authorization": f"Bearer {key}"}
-        headers = {"Content-Type": "application/json", **own}
+    async def call(self, method: str, path: str, body: object = None, tenant: str = "default") -> Any:
+        """What it answers; anything but success is a BenchError."""
+        headers = {"Duetime-Tenant": tenant, "Content-Type": "application/json"}
         data = None if body is None else msgspec.json.encode(body)
         async with self._session.request(method, self.node.url + path, data=data, headers=headers) as answer:
             told = await answer.read()
@@ -64,10 +59,8 @@ class Place:
         answer = await self.call("POST", "/v1/keys", {"role": role}, tenant)
         return str(answer["key"])
 
-    async def submit(self, tenant: str, task: dict[str, object], key: str | None = None) -> None:
-        began = time.monotonic()
-        await self.call("POST", "/v1/tasks", task, tenant, key)
-        self.call_seconds.append(time.monotonic() - began)
+    async def submit(self, tenant: str, task: dict[str, object]) -> None:
+        await self.call("POST", "/v1/tasks", task, tenant)
 
     # Programs beside it
 

@@ -67,6 +67,7 @@ from duetime.scheduler.sharing import SharedFeeder
 from duetime.scheduler.survey import Survey
 from duetime.scheduler.upkeep import Upkeep
 from duetime.service import Loop, calm_collector
+from duetime.turns import Turns
 
 log = structlog.get_logger()
 #: Without an answer of the database for so long, a node says that it is not ready.
@@ -106,10 +107,11 @@ class Node:
         self.forced_breakers = ForcedBreakers(database, self.breakers.obey)
         self.onward = Onward(database, self.partitions, self._wake)
         self.holders = Holders(database, self.onward)
-        self.settler = Settler(database, self.holders, self.onward)
+        turns = Turns()
+        self.settler = Settler(database, self.holders, self.onward, turns=turns)
         self.feeder = Feeder(database, self.lanes, self.onward)
         self.feeder.heed(self.breakers)
-        self.submitter = Submitter(database, self.lanes, self.partitions, self._wake, desk=self.feeder)
+        self.submitter = Submitter(database, self.lanes, self.partitions, self._wake, desk=self.feeder, turns=turns)
         is_sharing = sharing is not None or config.redis_url is not None
         budgets = open_budgets(database, config.redis_url) if is_sharing else None
         self.feeder.budgets = budgets
@@ -182,6 +184,7 @@ class Node:
             breakers=self.forced_breakers,
             breakers_of=self.breakers.describe if self.shared is None else self.shared.describe_breakers,
             keys=self.keys,
+            turns=turns,
             is_ready=self.why_not_ready,
             nodes=self.nodes,
             node=self.name,

@@ -46,6 +46,7 @@ from duetime.scheduler.feed import Feeder
 from duetime.scheduler.firing import Firing
 from duetime.scheduler.relay import Relay
 from duetime.scheduler.rulebook import put_together
+from duetime.turns import Turns
 
 
 @dataclass
@@ -254,6 +255,7 @@ async def serve(database: Database) -> AsyncIterator[Serving]:
         breakers=ForcedBreakers(database, breakers.obey),
         breakers_of=breakers.describe,
         keys=Keys(database),
+        turns=Turns(),
         is_ready=lambda: reasons[0] if reasons else None,
         nodes=lambda: [NodeView("here", 256, True)],
         node="here",

@@ -55,6 +55,7 @@ from duetime.lifecycle.schedules import Schedules
 from duetime.lifecycle.settle import Settler
 from duetime.lifecycle.steer import Steering
 from duetime.lifecycle.submit import Submitter
+from duetime.turns import Turns
 from duetime.views.explain import LaneFeeder
 
 log = structlog.get_logger()
@@ -89,6 +90,7 @@ class App:
         breakers: ForcedBreakers,
         breakers_of: BreakersOf,
         keys: Keys,
+        turns: Turns,
         is_ready: Callable[[], str | None],
         nodes: Callable[[], list[NodeView]],
         node: str,
@@ -97,10 +99,10 @@ class App:
         self._clock = database.clock
         self._date = (0, b"")
         self._bodies = Bodies()
-        self._workers = Workers(lanes, feeder, holders, settler)
+        self._workers = Workers(lanes, feeder, holders, settler, turns)
         reader = TaskReader(types)
         flow = FlowControl(database, submitter, steering)
-        tasks = Tasks(database, lanes, submitter, flow, feeder, reader, admission)
+        tasks = Tasks(database, lanes, submitter, flow, feeder, reader, admission, turns)
         #: The short way for single submissions.
         self.express = Express(tasks, keys)
         self._router = Router(

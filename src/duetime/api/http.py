@@ -19,6 +19,7 @@ from duetime.api.operations import Operation
 from duetime.api.problems import read_decode_error
 from duetime.api.seconds import decode_hook
 from duetime.errors import InvalidInput, MalformedBody, NotFound, UnsupportedMediaType
+from duetime.turns import LONG_BYTES, Turns
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -63,11 +64,14 @@ class Request:
         given = self.headers.get(b"content-type", b"").decode("latin-1")
         return given.partition(";")[0].strip().lower() or JSON
 
-    async def json(self, decoder: "msgspec.json.Decoder[Body]") -> Body:
-        """The body, which must be JSON, read by a typed decoder."""
+    async def json(self, decoder: "msgspec.json.Decoder[Body]", turns: Turns | None = None) -> Body:
+        """The body, which must be JSON, read by a typed decoder; a long one in its turn."""
         if self.content_type() != JSON:
             raise UnsupportedMediaType(f"send {JSON}, not {self.content_type()}")
-        return decode_json(decoder, await self.body())
+        body = await self.body()
+        if turns is not None and len(body) > LONG_BYTES:
+            await turns.take()
+        return decode_json(decoder, body)
 
     async def json_or_nothing(self, decoder: "msgspec.json.Decoder[Body]", otherwise: Body) -> Body:
         """The same for a body that may be left out."""

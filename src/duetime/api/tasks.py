@@ -52,6 +52,7 @@ from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.state import read_states
 from duetime.lifecycle.submit import Submission, Submitted, Submitter
 from duetime.model.task import NewTask, TaskState
+from duetime.turns import LONG_BYTES, LONG_TASKS, Turns
 from duetime.views.explain import LaneFeeder, explain
 from duetime.views.tasks import get_task, list_tasks
 
@@ -80,6 +81,7 @@ class Tasks:
     feeder: LaneFeeder
     reader: TaskReader
     admission: Admission
+    turns: Turns = field(default_factory=Turns)
     views: NewViews = field(default_factory=NewViews)
 
     def routes(self) -> list[Route]:
@@ -146,6 +148,8 @@ class Tasks:
         query = request.query()
         is_atomic = _read_flag(query, "atomic")
         body = await request.body()
+        if len(body) > LONG_BYTES:
+            await self.turns.take()
         now = self.database.clock.now()
         key = read_request_key(request.headers, now)
         tenant = request.caller.tenant
@@ -159,6 +163,8 @@ class Tasks:
         submissions = await self.flow.submit(tasks[:admitted], key, fingerprint, is_atomic=is_atomic)
         if refusal is not None:
             submissions = [*submissions, *(refusal for _ in tasks[admitted:])]
+        if len(submissions) > LONG_TASKS:
+            await self.turns.take()
         first = submissions[0] if submissions else None
         if key is not None and isinstance(first, DuetimeError) and all(each is first for each in submissions):
             raise first

@@ -36,6 +36,7 @@ from duetime.model.task import (
     PriorityClass,
 )
 from duetime.scheduler.feed import Ask
+from duetime.turns import LONG_TASKS, Turns
 
 #: Times that the database can hold in every zone.
 _FIRST, _LAST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)
@@ -84,6 +85,7 @@ class Workers:
     feeder: Leasing
     holders: Beating
     settler: Settler
+    turns: Turns = field(default_factory=Turns)
     polls: Polls = field(default_factory=Polls)
     _polls: set[asyncio.Task[list[LeasedTask]]] = field(default_factory=set)
 
@@ -114,6 +116,8 @@ class Workers:
             holder = await self.holders.register(tenant, asked.worker)
             ask = Ask(holder, tenant, Kind.PULL, queues, tags, asked.max)
             leased = await self._poll(request, ask, max(asked.wait, LEAST_WAIT_SECONDS))
+        if len(leased) > LONG_TASKS:
+            await self.turns.take()
         answer = LeaseAnswer([self._answer(task) for task in leased], BEAT_EVERY_SECONDS)
         return Answer(200, encode(answer), on_lost=lambda: self.feeder.give_back(leased))
 
@@ -173,7 +177,7 @@ class Workers:
 
     async def settle(self, request: Request) -> Answer:
         request.query()
-        asked = await request.json(_decode_settle)
+        asked = await request.json(_decode_settle, self.turns)
         check_worker_name(asked.worker)
         if (waiting := self.settler.backlog.size) >= MAX_UNSETTLED_BYTES:
             raise Overloaded(f"reports of {waiting // 2**20:,} MiB wait to be stored; keep these and report again")

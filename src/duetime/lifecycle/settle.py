@@ -23,6 +23,7 @@ from duetime.lifecycle.holders import Holders
 from duetime.lifecycle.onward import SQL, Claimed, End, HowItEnded, Onward, may_exist
 from duetime.model.attempt import Attempt, Ended, Past
 from duetime.model.task import Outcome
+from duetime.turns import LONG_TASKS, Turns
 
 MAX_ROWS_PER_COMMIT = 5_000
 MAX_BYTES_PER_COMMIT = 32 * 1024 * 1024
@@ -83,7 +84,10 @@ def _size_of(part: _Part) -> int:
 
 
 class Settler:
-    def __init__(self, database: Database, holders: Holders, onward: Onward, *, flights: int = 2) -> None:
+    def __init__(
+        self, database: Database, holders: Holders, onward: Onward, *, flights: int = 2, turns: Turns | None = None
+    ) -> None:
+        self._turns = turns or Turns()
         self._database = database
         self._holders = holders
         self._onward = onward
@@ -123,6 +127,8 @@ class Settler:
 
     async def _settle(self, parts: list[_Part]) -> list[Settled]:
         holders = [await self._holders.find(part.tenant, part.holder_name) for part in parts]
+        if sum(len(part.reports) for part in parts) > LONG_TASKS:
+            await self._turns.take()
         taken = await self._take_succeeded(parts, holders)
         if taken is None:
             metrics.count_settled({Outcome.SUCCEEDED.word: sum(len(part.reports) for part in parts)})

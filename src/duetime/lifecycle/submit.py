@@ -30,6 +30,7 @@ from duetime.lifecycle.pressure import rank_of, size_of
 from duetime.lifecycle.rows import columns, due_ms_for, keyed_columns
 from duetime.lifecycle.winners import SQL, Call, Run, Submission, Submitted, sort_out
 from duetime.model.task import LaneKey, LeasedTask, NewTask, PriorityClass
+from duetime.turns import LONG_TASKS, Turns
 
 #: How far behind the database's clock an id may be when it is stored.
 MINT_TOLERANCE_MS = 5_000
@@ -85,8 +86,10 @@ class Submitter:
         *,
         desk: Desk | None = None,
         flights: int = 2,
+        turns: Turns | None = None,
         now: datetime | None = None,
     ) -> None:
+        self._turns = turns or Turns()
         self._desk = desk
         self._database = database
         self._lanes = lanes
@@ -191,6 +194,8 @@ class Submitter:
 
     async def _fly(self, calls: list[Call]) -> list[list[Submission]]:
         for _ in range(_TRIES):
+            if len(calls) > LONG_TASKS or sum([len(call.tasks) for call in calls]) > LONG_TASKS:
+                await self._turns.take()
             minted_ms = await self.prepare(calls)
             answers = await self._store_and_wake(calls, minted_ms)
             if answers is not None:
