@@ -34,7 +34,8 @@ from duetime.turns import LONG_TASKS, Turns
 
 #: How far behind the database's clock an id may be when it is stored.
 MINT_TOLERANCE_MS = 5_000
-MAX_ROWS_PER_COMMIT = 5_000
+#: Enough to share a commit; more would only make others wait for it longer.
+MAX_ROWS_PER_COMMIT = 1_000
 #: More than one request can have, so that each fits.
 MAX_BYTES_PER_COMMIT = 32 * 1024 * 1024
 #: Of refused requests that are looked up in one statement: whether they were done before.
