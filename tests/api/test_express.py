@@ -264,30 +264,32 @@ async def test_a_key_that_has_ended_is_refused_under_a_known_head(api: Api, kept
     assert (status, problem["status"]) == (401, 401)
 
 
-async def test_a_connection_that_rests_is_closed(api: Api, kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
-    looked = []
-    look = DuetimeProtocol._look_whether_resting
-
-    def note(self: DuetimeProtocol) -> None:
-        look(self)
-        looked.append(self._resting is not None)
-
-    monkeypatch.setattr(DuetimeProtocol, "_look_whether_resting", note)
+async def test_a_connection_that_rests_is_closed(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    await api.submit()
+    made: list[DuetimeProtocol] = []
     connect = DuetimeProtocol.connection_made
 
-    def hasten(self: DuetimeProtocol, transport: asyncio.Transport) -> None:
+    def note(self: DuetimeProtocol, transport: asyncio.Transport) -> None:
         connect(self, transport)
-        self.timeout_keep_alive = 0.3  # type: ignore[assignment]
+        made.append(self)
 
-    monkeypatch.setattr(DuetimeProtocol, "connection_made", hasten)
+    monkeypatch.setattr(DuetimeProtocol, "connection_made", note)
     connection = Kept(*await asyncio.open_connection("127.0.0.1", api.serving.port))
     for _ in range(3):
         [(status, _)] = await connection.ask(raw(api, b'{"type": "a"}'))
         assert status == 202
-        await asyncio.sleep(0.15)
+    [protocol] = made
+    timer = protocol._resting
+    assert timer is not None
 
+    # The timer of the first request looks too early: there were others since.
+    timer.cancel()
+    protocol._look_whether_resting()
+    assert protocol._resting not in (None, timer)
+    assert not protocol._plain_transport.is_closing()
+
+    protocol._resting.cancel()
+    protocol._resting_since -= protocol.timeout_keep_alive + 1
+    protocol._look_whether_resting()
     assert await connection.is_closed()
-    # Once too early, because of the requests since; then for good.
-    assert looked[-1] is False
-    assert True in looked
     connection.close()

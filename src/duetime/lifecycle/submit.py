@@ -195,7 +195,7 @@ class Submitter:
 
     async def _fly(self, calls: list[Call]) -> list[list[Submission]]:
         for _ in range(_TRIES):
-            if len(calls) > LONG_TASKS or sum([len(call.tasks) for call in calls]) > LONG_TASKS:
+            if sum([len(call.tasks) for call in calls]) > LONG_TASKS:
                 await self._turns.take()
             minted_ms = await self.prepare(calls)
             answers = await self._store_and_wake(calls, minted_ms)
