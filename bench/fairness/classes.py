@@ -36,12 +36,12 @@ async def _measure(place: Place, outcome: Outcome, seconds: float) -> None:
     }
     alone = int(CALLS / DELAY_SECONDS * 4)
     place.flood("default", tasks[CRITICAL], alone)
-    starts = await place.until(lambda starts: len(starts) >= alone, 120.0)
+    starts = await place.until(alone, 120.0)
     times = [start.began_at for start in starts]
     capacity = alone / (max(times) - min(times))
     say(f"capacity {capacity:,.0f} a second; critical at five times that for {seconds:.0f} s")
     flood = place.flood("default", tasks[CRITICAL], int(FLOOD * capacity * seconds), FLOOD * capacity)
-    await place.until(lambda starts: len(starts) >= capacity, 60.0)
+    await place.until(capacity, 60.0)
     trickle_rate = capacity * FAIR / 2
     trickle = place.flood("default", tasks[LOW], math.ceil(trickle_rate * seconds), trickle_rate)
     starts = await place.gather(seconds)

@@ -31,19 +31,19 @@ async def _measure(place: Place, outcome: Outcome, tenants: int) -> None:
     await _each(tenants, lambda who: place.make_tenant(f"tenant-{who}"))
     # A lane of a tenant is made by its first task; that is not what is measured.
     await _each(tenants, lambda who: place.submit(f"tenant-{who}", _task(who, url)))
-    await place.until(lambda starts: len(starts) >= tenants, 120.0)
+    await place.until(tenants, 120.0)
     due_at = round(time.time() + 3.0 + tenants / 300, 3)
     await _each(tenants, lambda who: place.submit(f"tenant-{who}", _task(who, url, due_at)))
     if time.time() > due_at:
         raise BenchError("the tasks were not submitted in time: the machine is too busy")
-    starts = await place.until(lambda starts: len(starts) >= tenants, due_at - time.time() + 60.0)
+    starts = await place.until(tenants, due_at - time.time() + 60.0)
     last = max(start.began_at for start in starts) - due_at
     outcome.ask("due together: the last one starts after", last, " s", most=1.0)
     outcome.tell("due together: p50", percentile([start.began_at - due_at for start in starts], 0.5), " s")
     began = time.time()
     await _each(tenants, lambda who: place.submit(f"tenant-{who}", _task(who, url)))
     seconds = time.time() - began
-    at_once = await place.until(lambda starts: len(starts) >= tenants, 120.0)
+    at_once = await place.until(tenants, 120.0)
     outcome.tell("at once: submitting them took", seconds, " s")
     outcome.tell("at once: the last one starts after its submission by", max(start.lag_ms for start in at_once), " ms")
     title = f"{tenants:,} tenants, all due at once"

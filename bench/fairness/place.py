@@ -8,7 +8,7 @@ import asyncio
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from duetime.database.embedded import find_free_port
 
 _ROOT = Path(__file__).parents[2]
 _READY_SECONDS = 60.0
-_LOOK_SECONDS = 0.05
+_LOOK_SECONDS = 0.25
 #: A scenario in which nothing is begun for so long has failed.
 STALL_SECONDS = 30.0
 
@@ -97,14 +97,17 @@ class Place:
         """Starts that were noted since the last look."""
         return self._starts.read()
 
-    async def until(self, is_over: Callable[[list[Start]], bool], seconds: float) -> list[Start]:
-        """Gather starts until they are enough; too long, or nothing for a while, is a BenchError."""
+    async def until(self, count: float, seconds: float, who: int | None = None) -> list[Start]:
+        """Gather starts until so many were begun (by this one); too long, or nothing for a while, is a BenchError."""
         starts: list[Start] = []
+        counted = 0
         deadline, moved_at = time.monotonic() + seconds, time.monotonic()
-        while not is_over(starts):
+        while counted < count:
             await asyncio.sleep(_LOOK_SECONDS)
+            # Only what is new is counted: looking must not take what is measured its time.
             new = self.new_starts()
             starts += new
+            counted += len(new) if who is None else sum(start.who == who for start in new)
             now = time.monotonic()
             moved_at = now if new else moved_at
             if now > deadline or now - moved_at > STALL_SECONDS:

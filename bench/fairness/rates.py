@@ -82,7 +82,7 @@ async def _measure(
     # Long enough for all three times and for what is done between them.
     load = place.flood("default", other, math.ceil(OTHER_RATE * (seconds + 2 * beside_seconds + 240)), OTHER_RATE)
     try:
-        await place.until(lambda starts: len(starts) >= OTHER_RATE, 60.0)
+        await place.until(OTHER_RATE, 60.0)
         say(f"the other queue alone for {beside_seconds:.0f} s")
         before = await _watch(place, database, beside_seconds)
         say(f"{backlog:,} tasks of the limited key")

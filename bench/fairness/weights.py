@@ -50,7 +50,7 @@ async def _measure(place: Place, outcome: Outcome, seconds: float) -> None:
     if time.time() > due_at:
         raise BenchError("the tasks were not submitted in time: the machine is too busy")
     await asyncio.sleep(due_at - time.time())
-    starts = await place.until(lambda starts: sum(start.who == 4 for start in starts) >= counts[4], 10 * seconds + 60)
+    starts = await place.until(counts[4], 10 * seconds + 60, who=4)
     idle_at = max(start.began_at for start in starts if start.who == 4)
     starts += await place.gather(seconds / 2)
     _judge(outcome, starts, due_at + 2.0, idle_at, seconds)

@@ -109,7 +109,7 @@ class Node:
         self.holders = Holders(database, self.onward)
         turns = Turns()
         self.settler = Settler(database, self.holders, self.onward, turns=turns)
-        self.feeder = Feeder(database, self.lanes, self.onward)
+        self.feeder = Feeder(database, self.lanes, self.onward, turns=turns)
         self.feeder.heed(self.breakers)
         self.submitter = Submitter(database, self.lanes, self.partitions, self._wake, desk=self.feeder, turns=turns)
         is_sharing = sharing is not None or config.redis_url is not None
@@ -223,6 +223,7 @@ class Node:
             await self.shared.join()
         await self._read_rules()
         self._rules_loop.start()
+        self.keys.loop.start()
         await self.feeder.start()
         await self.firing.start()
         self.survey.loop.start()
@@ -266,6 +267,7 @@ class Node:
             self.liveness.loop,
             *self.upkeep.loops,
             self._rules_loop,
+            self.keys.loop,
             self.clockwork.loop,
         )
         for loop in loops:

@@ -1,8 +1,9 @@
-"""Long pieces of work take turns: one in each round of the event loop.
+"""Long pieces of work take turns: one at a time, with a few rounds of the event loop between them.
 
 A batch of a thousand tasks takes milliseconds to read, to write or to store, and
 several of them come in one round.  Whoever asks for a single task would wait for
-them all, in every round that its request needs; this way, for one.
+them all, in each of the rounds that an answer takes on its way from one socket to
+the next; this way, for one.
 """
 
 import asyncio
@@ -11,12 +12,15 @@ from collections import deque
 #: From here on a piece of work is long: tasks, and bytes to be read.
 LONG_TASKS = 50
 LONG_BYTES = 16 * 1024
+#: What came in while a long piece was done goes on its way for so many rounds before the next: from a socket to
+#: the call that waits for it, to the poll that is answered by it, and out.
+ROUNDS_BETWEEN = 3
 
 
 class Turns:
     def __init__(self) -> None:
         self._waiting: deque[asyncio.Future[None]] = deque()
-        #: This round has had its long piece.
+        #: Somebody has had a turn, and the rounds behind it are not over.
         self._is_taken = False
 
     async def take(self) -> None:
@@ -28,14 +32,18 @@ class Turns:
             await turn
         else:
             self._is_taken = True
-            loop.call_soon(self._pass_on)
+            loop.call_soon(self._pass_on, ROUNDS_BETWEEN)
 
-    def _pass_on(self) -> None:
+    def _pass_on(self, rounds: int) -> None:
+        loop = asyncio.get_running_loop()
+        if rounds:
+            loop.call_soon(self._pass_on, rounds - 1)
+            return
         while self._waiting:
             turn = self._waiting.popleft()
             if not turn.done():
                 turn.set_result(None)
-                # Behind the one whose turn it is now, and so in the round after it.
-                asyncio.get_running_loop().call_soon(self._pass_on)
+                # Behind the one whose turn it is now.
+                loop.call_soon(self._pass_on, ROUNDS_BETWEEN)
                 return
         self._is_taken = False

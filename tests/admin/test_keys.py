@@ -1,10 +1,24 @@
 """Keys and tenants."""
 
+from collections.abc import Callable
+from typing import cast
+
+import asyncpg
 import pytest
 
-from duetime.admin.keys import REMEMBER_SECONDS, Keys, create_key, ensure_default, hash_key, revoke_key
+from duetime.admin.keys import (
+    IN_USE_SECONDS,
+    REFRESH_EVERY,
+    REMEMBER_SECONDS,
+    Keys,
+    create_key,
+    ensure_default,
+    hash_key,
+    revoke_key,
+)
 from duetime.admin.tenants import create_tenant, find_tenant, page_tenants, read_signing_secret, shard_of_tenant
 from duetime.database.pool import Database
+from duetime.database.statements import Statement
 from duetime.errors import Conflict, InvalidInput
 
 
@@ -51,6 +65,98 @@ async def test_a_key_that_was_revoked_elsewhere_ends_within_seconds(database: Da
     assert await keys.resolve(key) is not None
     clock.now += REMEMBER_SECONDS
     assert await keys.resolve(key) is None
+
+
+class Counting:
+    """A database that counts what it is asked."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self.calls = 0
+        self.meanwhile: Callable[[], None] = lambda: None
+
+    async def run(self, statement: Statement, **parameters: object) -> list[asyncpg.Record]:
+        self.calls += 1
+        rows = await self._database.run(statement, **parameters)
+        self.meanwhile()
+        return rows
+
+
+async def test_a_key_in_use_is_looked_up_before_a_call_has_to_wait_for_it(database: Database) -> None:
+    tenant = await create_tenant(database, "a")
+    made = [await create_key(database, tenant.id) for _ in range(2)]
+    clock, counting = Clock(), Counting(database)
+    keys = Keys(cast(Database, counting), clock)
+    for _, key in made:
+        await keys.resolve(key)
+
+    for _ in range(5):
+        clock.now += REFRESH_EVERY.total_seconds()
+        await keys.refresh()
+        assert await keys.resolve(made[0][1]) is not None
+
+    # Two calls found nothing remembered; each refresh is one, for both keys.
+    assert counting.calls == 2 + 5
+
+
+async def test_a_key_revoked_elsewhere_is_forgotten_by_the_next_refresh(database: Database) -> None:
+    tenant = await create_tenant(database, "a")
+    info, key = await create_key(database, tenant.id)
+    keys = Keys(database, Clock())
+    await keys.resolve(key)
+
+    await revoke_key(database, tenant.id, info.id)
+    await keys.refresh()
+
+    assert keys.recall(hash_key(key)) is None
+    assert await keys.resolve(key) is None
+
+
+async def test_a_key_revoked_here_during_a_refresh_does_not_come_back(database: Database) -> None:
+    tenant = await create_tenant(database, "a")
+    _, key = await create_key(database, tenant.id)
+    counting = Counting(database)
+    keys = Keys(cast(Database, counting), Clock())
+    await keys.resolve(key)
+    counting.meanwhile = lambda: keys.forget(hash_key(key))
+
+    await keys.refresh()
+
+    assert keys.recall(hash_key(key)) is None
+
+
+async def test_a_key_that_is_not_used_is_not_looked_up(database: Database) -> None:
+    tenant = await create_tenant(database, "a")
+    _, key = await create_key(database, tenant.id)
+    clock, counting = Clock(), Counting(database)
+    keys = Keys(cast(Database, counting), clock)
+    await keys.resolve(key)
+
+    clock.now += IN_USE_SECONDS
+    await keys.refresh()
+
+    assert counting.calls == 1
+    assert keys.recall(hash_key(key)) is None
+
+
+async def test_of_very_many_keys_those_used_last_are_looked_up(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("duetime.admin.keys.REFRESH_AT_MOST", 1)
+    tenant = await create_tenant(database, "a")
+    made = [await create_key(database, tenant.id) for _ in range(2)]
+    clock = Clock()
+    keys = Keys(database, clock)
+    for _, key in made:
+        clock.now += 0.1
+        await keys.resolve(key)
+
+    clock.now += REMEMBER_SECONDS - 0.15
+    await keys.refresh()
+    clock.now += 0.1
+
+    assert keys.recall(hash_key(made[0][1])) is None
+    assert keys.recall(hash_key(made[1][1])) is not None
 
 
 async def test_the_default_tenant_gets_one_first_key(database: Database) -> None:

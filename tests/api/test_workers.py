@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from api.client import Api, until
+from duetime.api.http import TRANSPORT
+from duetime.lifecycle.settle import MAX_ROWS_PER_COMMIT
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -141,16 +143,20 @@ async def test_no_task_is_lost_when_a_client_goes_as_its_answer_comes(api: Api) 
     assert len({each["id"] for each in leased}) == 20
 
 
-async def test_what_could_not_be_sent_is_given_back_at_once(api: Api) -> None:
-    task = await api.submit()
+class Closing(asyncio.Transport):
+    """A connection whose other end has gone, before the protocol has heard of it."""
+
+    def is_closing(self) -> bool:
+        return True
+
+
+def _ask_directly(api: Api, send: Any, **more: Any) -> Any:
+    """A poll that goes around the server, to be awaited."""
     body = json.dumps({"worker": "w", "max": 10, "wait": 5}).encode()
     messages = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive() -> Any:
         return messages.pop() if messages else await asyncio.get_running_loop().create_future()
-
-    async def send(message: Any) -> None:
-        raise ConnectionResetError
 
     scope = {
         "type": "http",
@@ -159,10 +165,33 @@ async def test_what_could_not_be_sent_is_given_back_at_once(api: Api) -> None:
         "query_string": b"",
         "headers": [(b"authorization", b"Bearer " + api.key.encode())],
     }
+    return api.serving.app({**scope, **more}, receive, send)
+
+
+async def test_what_could_not_be_sent_is_given_back_at_once(api: Api) -> None:
+    task = await api.submit()
+
+    async def send(message: Any) -> None:
+        raise ConnectionResetError
 
     with pytest.raises(ConnectionResetError):
-        await api.serving.app(scope, receive, send)
+        await _ask_directly(api, send)
 
+    assert await _claims(api) == 0
+    (again,) = await api.lease()
+    assert (again["id"], again["attempt"]) == (task["id"], 2)
+
+
+async def test_what_comes_for_a_client_that_has_just_gone_is_given_back_at_once(api: Api) -> None:
+    task = await api.submit()
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await _ask_directly(api, send, **{TRANSPORT: Closing()})
+
+    assert sent == []
     assert await _claims(api) == 0
     (again,) = await api.lease()
     assert (again["id"], again["attempt"]) == (task["id"], 2)
@@ -189,6 +218,22 @@ async def test_a_settlement_ends_the_task_with_its_result(api: Api) -> None:
     assert stored["attempts"][0]["worker"] == "w"
     # The same report again gets the same answer.
     assert await api.settle(leased, result={"sent": True}) == answer
+
+
+async def test_many_reports_at_once_are_stored_in_parts_and_answered_together(api: Api) -> None:
+    count = MAX_ROWS_PER_COMMIT + 20
+    answer = await api.post("/v1/tasks/batch", [{"type": "test.task"}] * count)
+    assert answer.json["accepted"] == count
+    leased: list[Any] = []
+    while len(leased) < count:
+        leased += await api.lease(max=1_000)
+    reports = [{"id": each["id"], "attempt": each["attempt"], "outcome": "succeeded"} for each in leased]
+    strangers = [{**reports[0], "attempt": 7}, {**reports[-1], "attempt": 7}]
+
+    told = await api.post("/v1/workers/settle", {"worker": "w", "settlements": [strangers[0], *reports, strangers[1]]})
+
+    assert told.json == {"settled": count, "lost": [each["id"] for each in strangers], "cancelled": []}
+    assert await _claims(api) == 0
 
 
 async def test_failures_are_tried_again_unless_they_are_permanent(api: Api) -> None:

@@ -144,7 +144,10 @@ async def test_a_wake_is_repeated_until_it_is_heard(team: Team, monkeypatch: pyt
     [task] = await other.submit()
 
     assert [leased.id for leased in await poll] == [task]
-    assert heard == 3
+    # A look of the owner may have found the task before; it is told all the same.
+    async with asyncio.timeout(20):
+        while heard < 3:
+            await asyncio.sleep(0.01)
 
 
 async def test_a_poll_on_another_node_gets_payloads_as_they_are_stored(team: Team) -> None:

@@ -15,13 +15,13 @@ SELECT id, hint, role, name, types, queues, created_at, expires_at, revoked_at
   FROM made;
 
 -- name: find
--- Whose key this is, unless it was revoked or its time is over.
+-- Whose keys these are, without those that were revoked or whose time is over.
 -- Index: api_key_hash_key.
-SELECT api_key.id, api_key.role, api_key.types, api_key.queues, tenant.id AS tenant, tenant.name AS tenant_name
+SELECT api_key.hash, api_key.id, api_key.role, api_key.types, api_key.queues, tenant.id AS tenant, tenant.name AS tenant_name
   FROM api_key
   JOIN tenant
     ON tenant.id = api_key.tenant
- WHERE api_key.hash = @hash::bytea
+ WHERE api_key.hash = ANY (@hashes::bytea[])
    AND api_key.revoked_at IS NULL
    AND (api_key.expires_at IS NULL OR api_key.expires_at > clock_timestamp());
 

@@ -5,6 +5,7 @@ limit, whatever its headers promise (`bounds`); a path is taken apart before it 
 decoded, so that an encoded slash is part of a name.
 """
 
+import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
@@ -31,6 +32,8 @@ JSON = "application/json"
 PROBLEM_JSON = "application/problem+json"
 NDJSON = ("application/x-ndjson", "application/jsonl")
 MAX_QUERY_FIELDS = 100
+#: The connection's transport in a scope, if the server is ours.
+TRANSPORT = "duetime.transport"
 
 encode = msgspec.json.Encoder(uuid_format="canonical").encode
 
@@ -118,6 +121,11 @@ class Request:
         """Return when the client has gone; call it after the body was read."""
         while (await self.receive())["type"] != "http.disconnect":
             pass
+
+    def is_gone(self) -> bool:
+        """Whether the connection is closed by now, as far as can be told without waiting."""
+        transport: asyncio.BaseTransport | None = self.scope.get(TRANSPORT)
+        return transport is not None and transport.is_closing()
 
 
 def read_uuid(text: str) -> uuid.UUID | None:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from duetime.api import express
-from duetime.api.http import PROBLEM_JSON, Answer, encode
+from duetime.api.http import PROBLEM_JSON, TRANSPORT, Answer, encode
 from duetime.api.problems import problem_of
 from duetime.errors import DuetimeError, HeadTooLarge, TooSlow
 
@@ -197,6 +197,7 @@ class DuetimeProtocol(HttpToolsProtocol):
         if self.url == express.PATH and self.parser.get_method() == express.METHOD and self._is_free():
             self._kept, self._kept_size = [], 0
         else:
+            self.scope[TRANSPORT] = self._plain_transport  # type: ignore[literal-required]
             super().on_headers_complete()
 
     def _is_free(self) -> bool:

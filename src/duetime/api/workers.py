@@ -79,6 +79,32 @@ class Beating(Protocol):
     async def beat(self, tenant: int, name: str, attempts: Sequence[Named]) -> HolderAnswer: ...
 
 
+class _Poll:
+    """A question that waits for its answer in the task that made this, and may be ended before."""
+
+    def __init__(self) -> None:
+        self._task = asyncio.current_task()
+        self.is_ended = False
+        self.is_left = False
+
+    def end(self) -> None:
+        if self._task is not None and not self.is_ended:
+            self.is_ended = True
+            self._task.cancel()
+
+    def leave(self, _: object) -> None:
+        """The client has gone."""
+        if self._task is not None:
+            self.is_left = True
+            self.end()
+
+    def close(self) -> None:
+        """It has its answer, or was ended; from here on the task does other things."""
+        if self.is_ended and self._task is not None:
+            self._task.uncancel()
+        self._task = None
+
+
 @dataclass(frozen=True)
 class Workers:
     lanes: Lanes
@@ -87,7 +113,7 @@ class Workers:
     settler: Settler
     turns: Turns = field(default_factory=Turns)
     polls: Polls = field(default_factory=Polls)
-    _polls: set[asyncio.Task[list[LeasedTask]]] = field(default_factory=set)
+    _polls: set["_Poll"] = field(default_factory=set)
 
     def routes(self) -> list[Route]:
         return [
@@ -122,36 +148,31 @@ class Workers:
         return Answer(200, encode(answer), on_lost=lambda: self.feeder.give_back(leased))
 
     async def _poll(self, request: Request, ask: Ask, wait: float) -> list[LeasedTask]:
-        poll = asyncio.ensure_future(self.feeder.lease(ask, wait))
+        # In the request's own task, so that the answer goes out in the round after it was found.
+        poll = _Poll()
         gone = asyncio.ensure_future(request.disconnected())
+        gone.add_done_callback(poll.leave)
         self._polls.add(poll)
+        leased: list[LeasedTask] = []
         try:
-            await asyncio.wait((poll, gone), return_when=asyncio.FIRST_COMPLETED)
-            if not gone.done():
-                # A connection that closed in this very round of the loop shows only in the next.
-                await asyncio.sleep(0)
-            if gone.done():
-                raise ClientGoneError
-            # Polls are ended when the server stops: the worker asks elsewhere.
-            return [] if poll.cancelled() else poll.result()
-        except BaseException:
-            await self._withdraw(poll)
-            raise
+            leased = await self.feeder.lease(ask, wait)
+        except asyncio.CancelledError:
+            if not poll.is_ended:
+                raise
         finally:
             gone.cancel()
             self._polls.discard(poll)
-
-    async def _withdraw(self, poll: "asyncio.Task[list[LeasedTask]]") -> None:
-        """Take the question back; what it had got already is released."""
-        poll.cancel()
-        await asyncio.wait((poll,))
-        if not poll.cancelled() and poll.exception() is None and poll.result():
-            await self.feeder.give_back(poll.result())
+            poll.close()
+        if poll.is_left or request.is_gone():
+            if leased:
+                await self.feeder.give_back(leased)
+            raise ClientGoneError
+        return leased
 
     def end_polls(self) -> None:
-        """Answer every waiting poll now, empty."""
+        """Answer every waiting poll now, empty: the worker asks elsewhere."""
         for poll in self._polls:
-            poll.cancel()
+            poll.end()
 
     def _answer(self, task: LeasedTask) -> LeasedAnswer:
         lane = self.lanes.key_of(task.lane)

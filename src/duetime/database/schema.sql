@@ -175,7 +175,7 @@ CREATE TABLE duetime.claim (
     holder bigint NOT NULL,
     picked_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
 )
-WITH (autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='20000', autovacuum_vacuum_cost_delay='0');
+WITH (autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='20000', autovacuum_vacuum_cost_delay='0', vacuum_truncate='false');
 
 CREATE TABLE duetime.dead (
     lane integer NOT NULL,
@@ -329,7 +329,7 @@ CREATE TABLE duetime.outbox (
     body bytea NOT NULL,
     written_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
 )
-WITH (autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='20000', autovacuum_vacuum_cost_delay='0');
+WITH (autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='20000', autovacuum_vacuum_cost_delay='0', vacuum_truncate='false');
 
 ALTER TABLE duetime.outbox ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME duetime.outbox_id_seq

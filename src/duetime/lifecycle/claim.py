@@ -13,6 +13,7 @@ from duetime.database.statements import load
 from duetime.ids import LATEST
 from duetime.lifecycle.onward import decode_options
 from duetime.model.task import LeasedTask
+from duetime.turns import LONG_TASKS, Turns
 
 SQL = load(__package__, "claim.sql")
 
@@ -36,7 +37,11 @@ class Claims(msgspec.Struct):
 
 
 async def claim_due(
-    database: Database, orders: Sequence[LaneOrder], until: uuid.UUID, now: datetime | None = None
+    database: Database,
+    orders: Sequence[LaneOrder],
+    until: uuid.UUID,
+    now: datetime | None = None,
+    turns: Turns | None = None,
 ) -> Claims:
     """Take what is due (`wake < until`) of each lane; each lane stands once in the orders."""
     lanes: list[int] = []
@@ -58,6 +63,8 @@ async def claim_due(
         rows = await database.run_with(SQL["claim_due"], wanted)
     except asyncpg.LockNotAvailableError:
         rows = await database.run_with(SQL["claim_around"], wanted)
+    if turns is not None and len(rows) > LONG_TASKS:
+        await turns.take()
     claims = Claims({}, {})
     for row in rows:
         if row["task"] is None:

@@ -25,7 +25,8 @@ from duetime.model.attempt import Attempt, Ended, Past
 from duetime.model.task import Outcome
 from duetime.turns import LONG_TASKS, Turns
 
-MAX_ROWS_PER_COMMIT = 5_000
+#: Half of what a worker may report at once: building such a statement is the longest piece of work there is.
+MAX_ROWS_PER_COMMIT = 500
 MAX_BYTES_PER_COMMIT = 32 * 1024 * 1024
 #: What a report takes beside its result, roughly.
 _REPORT_BYTES = 300
@@ -109,7 +110,15 @@ class Settler:
         """Settle one holder's reports; answered after the commit."""
         if not reports:
             return Settled([], [], [])
-        return await self._gather.add(_Part(tenant, holder_name, reports))
+        if len(reports) <= MAX_ROWS_PER_COMMIT:
+            return await self._gather.add(_Part(tenant, holder_name, reports))
+        slices = [reports[at : at + MAX_ROWS_PER_COMMIT] for at in range(0, len(reports), MAX_ROWS_PER_COMMIT)]
+        answers = await asyncio.gather(*[self._gather.put(_Part(tenant, holder_name, each)) for each in slices])
+        return Settled(
+            [each for answer in answers for each in answer.settled],
+            [each for answer in answers for each in answer.lost],
+            [each for answer in answers for each in answer.cancelled],
+        )
 
     async def close(self) -> None:
         await self._gather.close()

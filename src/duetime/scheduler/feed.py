@@ -34,6 +34,7 @@ from duetime.scheduler.looking import Looker
 from duetime.scheduler.meter import DRAW_EVERY_MS
 from duetime.scheduler.plan import Ask, LaneStatus, Plan
 from duetime.service import Loop
+from duetime.turns import Turns
 
 log = structlog.get_logger()
 NOTICE_EVERY = timedelta(seconds=1)
@@ -55,7 +56,10 @@ class ScheduleLanes(Protocol):
 
 
 class Feeder:
-    def __init__(self, database: Database, lanes: Lanes, onward: Onward, *, flights: int = 2) -> None:
+    def __init__(
+        self, database: Database, lanes: Lanes, onward: Onward, *, flights: int = 2, turns: Turns | None = None
+    ) -> None:
+        self._turns = turns or Turns()
         self._database = database
         self._lanes = lanes
         self._onward = onward
@@ -91,31 +95,34 @@ class Feeder:
             return []
         self._numbers += 1
         number = self._numbers
-        answer: asyncio.Future[list[LeasedTask]] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[list[LeasedTask]] = loop.create_future()
         self._waiting[number] = answer
         self._asked[ask.holder] = (ask, time.monotonic())
         self._core.ask(number, ask)
         self._changed.set()
+        # Not `asyncio.timeout`, which would need a shield: the caller goes on in the round after its answer.
+        waited = loop.call_later(wait_seconds, self._end_wait, number)
         try:
-            try:
-                async with asyncio.timeout(wait_seconds):
-                    return await asyncio.shield(answer)
-            except TimeoutError:
-                if self._core.is_flying(number):
-                    # A claim for this holder is under way: its rows are its own.
-                    self._overdue.add(number)
-                    return await asyncio.shield(answer)
-                # It may have come in the same moment.
-                return answer.result() if answer.done() else []
+            return await answer
         except asyncio.CancelledError:
             if answer.done() and not answer.cancelled():
                 self._later(self.give_back(answer.result()))
             raise
         finally:
+            waited.cancel()
             self._waiting.pop(number, None)
             self._overdue.discard(number)
             self._core.withdraw(number)
-            answer.cancel()
+
+    def _end_wait(self, number: int) -> None:
+        """Answer a poll with nothing; one for which a claim is under way gets what that brings."""
+        answer = self._waiting[number]
+        if self._core.is_flying(number):
+            self._overdue.add(number)
+        elif not answer.done():
+            self._core.withdraw(number)
+            answer.set_result([])
 
     async def give_back(self, tasks: Sequence[LeasedTask], delay_seconds: float = 0.0) -> None:
         """These were claimed and never handed out: they wait again, and it costs them nothing."""
@@ -315,13 +322,8 @@ class Feeder:
         return list(lanes) if self._shards is None else [lane for lane in lanes if lane % SHARDS in self._shards]
 
     def _end_polls(self) -> None:
-        """Answer those that wait with nothing; one for which a claim is under way gets what that brings."""
-        for number, answer in list(self._waiting.items()):
-            if self._core.is_flying(number):
-                self._overdue.add(number)
-            elif not answer.done():
-                self._core.withdraw(number)
-                answer.set_result([])
+        for number in list(self._waiting):
+            self._end_wait(number)
 
     def clock_jumped(self, jump_us: int) -> None:
         """The database's clock is not where it should be; back means that hints are worth nothing."""
@@ -368,7 +370,7 @@ class Feeder:
                 for order in plan.orders
             ]
             try:
-                claims = await claim_due(self._database, orders, until)
+                claims = await claim_due(self._database, orders, until, turns=self._turns)
             except Unavailable as error:
                 # Rows that were claimed all the same are not named by their holders, and so released.
                 log.warning("claim failed", error=str(error))
