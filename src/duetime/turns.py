@@ -8,10 +8,17 @@ the next; this way, for one.
 
 import asyncio
 from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+Item = TypeVar("Item")
+Done = TypeVar("Done")
 
 #: From here on a piece of work is long: tasks, and bytes to be read.
 LONG_TASKS = 50
 LONG_BYTES = 16 * 1024
+#: A long list is done in pieces of so many.
+PIECE = 250
 #: What came in while a long piece was done goes on its way for so many rounds before the next: from a socket to
 #: the call that waits for it, to the poll that is answered by it, and out.
 ROUNDS_BETWEEN = 3
@@ -33,6 +40,16 @@ class Turns:
         else:
             self._is_taken = True
             loop.call_soon(self._pass_on, ROUNDS_BETWEEN)
+
+    async def spread(self, items: Sequence[Item], do: Callable[[Sequence[Item]], Sequence[Done]]) -> list[Done]:
+        """Do a list in pieces, each in its turn; a short one at once."""
+        if len(items) <= LONG_TASKS:
+            return [*do(items)]
+        done: list[Done] = []
+        for at in range(0, len(items), PIECE):
+            await self.take()
+            done += do(items[at : at + PIECE])
+        return done
 
     def _pass_on(self, rounds: int) -> None:
         loop = asyncio.get_running_loop()

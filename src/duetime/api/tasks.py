@@ -33,8 +33,8 @@ from duetime.api.http import (
 )
 from duetime.api.new_views import NewViews
 from duetime.api.problems import problem_of
-from duetime.api.schemas import TaskRequest
-from duetime.api.validation import TaskReader, index_path
+from duetime.api.schemas import PlainTaskRequest, TaskRequest
+from duetime.api.validation import NotPlainError, TaskReader, index_path
 from duetime.database.pool import Database
 from duetime.errors import (
     Conflict,
@@ -153,7 +153,7 @@ class Tasks:
         now = self.database.clock.now()
         key = read_request_key(request.headers, now)
         tenant = request.caller.tenant
-        results = self._read_batch(request, body, now)
+        results = await self._read_batch(request, body, now)
         await self._ensure_lanes(results)
         tasks = [each for each in results if isinstance(each, NewTask)]
         if is_atomic and len(tasks) < len(results):
@@ -172,25 +172,33 @@ class Tasks:
             return _refuse_all(submissions)
         return json_answer(200, await self._batch_answer(results, submissions))
 
-    def _read_batch(self, request: Request, body: bytes, now: datetime) -> list[NewTask | DuetimeError]:
+    async def _read_batch(self, request: Request, body: bytes, now: datetime) -> list[NewTask | DuetimeError]:
         """The tasks in order, an error in the place of each that is wrong."""
         caller, trace, content_type = request.caller, read_trace(request.headers), request.content_type()
         is_confined = bool(caller.types or caller.queues)
         if trace is None and not is_confined:
             plain = read_plain_items(content_type, body)
-            tasks = None if plain is None else self.reader.read_plain(plain, caller.tenant)
+            tasks = None if plain is None else await self._read_plain(plain, caller.tenant)
             if tasks is not None:
-                return [*tasks]
-        results: list[NewTask | DuetimeError] = []
-        for item in read_items(content_type, body):
+                return tasks
+
+        def read(item: TaskRequest | DuetimeError) -> NewTask | DuetimeError:
             try:
                 each = item if isinstance(item, DuetimeError) else self.reader.read(item, caller.tenant, now, trace)
                 if is_confined and isinstance(each, NewTask):
                     need_reach(caller, each.type, each.lane.queue)
-                results.append(each)
             except DuetimeError as error:
-                results.append(error)
-        return results
+                return error
+            return each
+
+        return await self.turns.spread(read_items(content_type, body), lambda items: [read(item) for item in items])
+
+    async def _read_plain(self, items: Sequence[PlainTaskRequest], tenant: int) -> list[NewTask | DuetimeError] | None:
+        """All of them; None: one is not as plain as it looks."""
+        try:
+            return await self.turns.spread(items, lambda some: self.reader.read_plain(some, tenant))
+        except NotPlainError:
+            return None
 
     async def _ensure_lanes(self, results: list[NewTask | DuetimeError]) -> None:
         """Make the lanes that are new; what has no lane is refused in its place."""

@@ -8,6 +8,7 @@ numbers are in range, and a payload is JSON that any worker can read.
 import hashlib
 import ipaddress
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from urllib.parse import urlsplit
 
@@ -85,6 +86,10 @@ _decode_any = msgspec.json.Decoder().decode
 _encode_sorted = msgspec.json.Encoder(order="sorted", enc_hook=float).encode
 
 
+class NotPlainError(Exception):
+    """A task of a batch needs more than a glance."""
+
+
 class TaskReader:
     """Makes new tasks of requests, remembering the lanes and names it has judged."""
 
@@ -127,8 +132,8 @@ class TaskReader:
             return None
         return NewTask(lane, request.type, _read_payload_of(request, kind))
 
-    def read_plain(self, requests: list[PlainTaskRequest], tenant: int) -> list[NewTask] | None:
-        """The tasks that are asked for; None: one of them is not as plain as it looks, `read` knows more."""
+    def read_plain(self, requests: Sequence[PlainTaskRequest], tenant: int) -> list[NewTask]:
+        """The tasks that are asked for; NotPlainError: one of them is not as plain as it looks, `read` knows more."""
         tasks: list[NewTask] = []
         # Those of a batch are mostly alike.
         judged: dict[tuple[object, ...], tuple[LaneKey, TypeKind | None] | None] = {}
@@ -138,11 +143,11 @@ class TaskReader:
                 judged[key] = self._judge_plain(request, tenant)
             found = judged[key]
             if found is None:
-                return None
+                raise NotPlainError
             try:
                 tasks.append(NewTask(found[0], request.type, _read_payload_of(request, found[1])))
-            except DuetimeError:
-                return None
+            except DuetimeError as error:
+                raise NotPlainError from error
         return tasks
 
     def _judge_plain(self, request: PlainTaskRequest, tenant: int) -> tuple[LaneKey, TypeKind | None] | None:

@@ -36,7 +36,7 @@ from duetime.model.task import (
     PriorityClass,
 )
 from duetime.scheduler.feed import Ask
-from duetime.turns import LONG_TASKS, Turns
+from duetime.turns import Turns
 
 #: Times that the database can hold in every zone.
 _FIRST, _LAST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)
@@ -142,9 +142,11 @@ class Workers:
             holder = await self.holders.register(tenant, asked.worker)
             ask = Ask(holder, tenant, Kind.PULL, queues, tags, asked.max)
             leased = await self._poll(request, ask, max(asked.wait, LEAST_WAIT_SECONDS))
-        if len(leased) > LONG_TASKS:
-            await self.turns.take()
-        answer = LeaseAnswer([self._answer(task) for task in leased], BEAT_EVERY_SECONDS)
+        tasks = await self.turns.spread(leased, lambda some: [self._answer(task) for task in some])
+        answer = LeaseAnswer(tasks, BEAT_EVERY_SECONDS)
+        if request.is_gone():
+            await self._give_back(leased)
+            raise ClientGoneError
         return Answer(200, encode(answer), on_lost=lambda: self.feeder.give_back(leased))
 
     async def _poll(self, request: Request, ask: Ask, wait: float) -> list[LeasedTask]:
@@ -163,11 +165,14 @@ class Workers:
             gone.cancel()
             self._polls.discard(poll)
             poll.close()
-        if poll.is_left or request.is_gone():
-            if leased:
-                await self.feeder.give_back(leased)
+        if poll.is_left:
+            await self._give_back(leased)
             raise ClientGoneError
         return leased
+
+    async def _give_back(self, leased: list[LeasedTask]) -> None:
+        if leased:
+            await self.feeder.give_back(leased)
 
     def end_polls(self) -> None:
         """Answer every waiting poll now, empty: the worker asks elsewhere."""
@@ -202,7 +207,7 @@ class Workers:
         check_worker_name(asked.worker)
         if (waiting := self.settler.backlog.size) >= MAX_UNSETTLED_BYTES:
             raise Overloaded(f"reports of {waiting // 2**20:,} MiB wait to be stored; keep these and report again")
-        reports = [_read_report(place, each) for place, each in enumerate(asked.settlements)]
+        reports = await self.turns.spread(list(enumerate(asked.settlements)), _read_reports)
         settled = await self.settler.settle(request.caller.tenant, asked.worker, reports)
         return json_answer(200, SettleAnswer(len(settled.settled), settled.lost, settled.cancelled))
 
@@ -213,6 +218,10 @@ class Workers:
         named = [Named(each.id, each.attempt, each.started) for each in asked.attempts]
         answer = await self.holders.beat(request.caller.tenant, asked.worker, named)
         return json_answer(200, BeatAnswer(answer.lost, answer.cancelled))
+
+
+def _read_reports(settlements: Sequence[tuple[int, Settlement]]) -> list[Report]:
+    return [_read_report(place, each) for place, each in settlements]
 
 
 def _read_report(place: int, settlement: Settlement) -> Report:

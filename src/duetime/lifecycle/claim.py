@@ -13,7 +13,7 @@ from duetime.database.statements import load
 from duetime.ids import LATEST
 from duetime.lifecycle.onward import decode_options
 from duetime.model.task import LeasedTask
-from duetime.turns import LONG_TASKS, Turns
+from duetime.turns import Turns
 
 SQL = load(__package__, "claim.sql")
 
@@ -63,14 +63,12 @@ async def claim_due(
         rows = await database.run_with(SQL["claim_due"], wanted)
     except asyncpg.LockNotAvailableError:
         rows = await database.run_with(SQL["claim_around"], wanted)
-    if turns is not None and len(rows) > LONG_TASKS:
-        await turns.take()
     claims = Claims({}, {})
-    for row in rows:
-        if row["task"] is None:
-            claims.later[row["lane"]] = row["wake"]
+    for lane, wake, task in await (turns or Turns()).spread(rows, _read_rows):
+        if task is None:
+            claims.later[lane] = wake
         else:
-            claims.taken.setdefault(row["lane"], []).append((row["wake"], _leased(row)))
+            claims.taken.setdefault(lane, []).append((wake, task))
     for lane, room in zip(lanes, rooms, strict=True):
         taken = claims.taken.get(lane, [])
         taken.sort(key=_by_wake)
@@ -106,6 +104,10 @@ async def note(database: Database) -> Look:
 
 def _by_wake(pair: tuple[uuid.UUID, LeasedTask]) -> uuid.UUID:
     return pair[0]
+
+
+def _read_rows(rows: Sequence[asyncpg.Record]) -> list[tuple[int, uuid.UUID, LeasedTask | None]]:
+    return [(row["lane"], row["wake"], None if row["task"] is None else _leased(row)) for row in rows]
 
 
 def _leased(row: asyncpg.Record) -> LeasedTask:
