@@ -33,7 +33,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Meta(description="Redis that keeps the budgets that nodes share; PostgreSQL keeps them when absent."),
     ] = None
     database_connections: Annotated[
-        int, Meta(description="Connections to PostgreSQL that a node opens at the most.", ge=2, le=100)
+        int, Meta(description="Connections to PostgreSQL that a node keeps open.", ge=2, le=100)
     ] = 8
     processes: Annotated[int, Meta(description="Node processes that share the port and the shards.", ge=1, le=32)] = 1
     log_format: Annotated[str, Meta(description="`console` for people, `json` for programs.")] = "console"

@@ -41,6 +41,7 @@ from duetime.executor.consume import Executor
 from duetime.executor.egress import Guard, read_networks
 from duetime.executor.http import HttpClient
 from duetime.ids import SHARDS
+from duetime.lifecycle import claim, onward, submit
 from duetime.lifecycle.admission import Admission
 from duetime.lifecycle.backfill import Backfills
 from duetime.lifecycle.holders import Holders
@@ -73,6 +74,9 @@ log = structlog.get_logger()
 #: Without an answer of the database for so long, a node says that it is not ready.
 _DATABASE_SILENCE_SECONDS = 5.0
 _RULES_EVERY = timedelta(seconds=0.5)
+_LOOK_FOR_COLD_EVERY = timedelta(seconds=1)
+#: What every task passes through.
+_DATA_PATH = (submit.SQL["submit"], submit.SQL["submit_keyed"], claim.SQL["claim_due"], onward.SQL["end_succeeded"])
 
 
 @dataclass(frozen=True)
@@ -155,6 +159,7 @@ class Node:
         self.clockwork = Clockwork(database, self.feeder)
         self.survey = Survey(database, self.feeder, self.limits.paused_queues)
         self._rules_loop = Loop("tenants", self._read_rules, jitter=0.0)
+        self._warm_loop = Loop("connections", self._warm_connections)
         self.upkeep = Upkeep(
             database,
             self.partitions,
@@ -224,6 +229,7 @@ class Node:
         await self._read_rules()
         self._rules_loop.start()
         self.keys.loop.start()
+        self._warm_loop.start()
         await self.feeder.start()
         await self.firing.start()
         self.survey.loop.start()
@@ -268,6 +274,7 @@ class Node:
             *self.upkeep.loops,
             self._rules_loop,
             self.keys.loop,
+            self._warm_loop,
             self.clockwork.loop,
         )
         for loop in loops:
@@ -326,6 +333,10 @@ class Node:
                 log.exception("the executor broke; a new one is started")
                 await asyncio.sleep(1.0)
                 self.executor = self._make_executor()
+
+    async def _warm_connections(self) -> timedelta:
+        """All connections are open and know the statements of the data path before somebody waits for them."""
+        return timedelta(0) if await self.database.warm_one(_DATA_PATH) else _LOOK_FOR_COLD_EVERY
 
     async def _read_rules(self) -> timedelta:
         """Weights, suspensions, types, limits and forced breakers take effect within a second."""

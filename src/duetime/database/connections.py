@@ -22,6 +22,8 @@ class Connections:
         self._count = 0
         self._idle: list[asyncpg.Connection] = []
         self._lent: set[asyncpg.Connection] = set()
+        #: Those that have run the statements that matter (`warm_one`).
+        self._warm: set[asyncpg.Connection] = set()
         #: Each is given a connection, or None: there is room for a new one.
         self._waiting: deque[asyncio.Future[asyncpg.Connection | None]] = deque()
         self._is_closed = False
@@ -48,6 +50,25 @@ class Connections:
             connection.terminate()
         elif not self._pass_on(connection):
             self._idle.append(connection)
+
+    async def warm_one(self, warm: Callable[[asyncpg.Connection], Awaitable[object]], timeout: float) -> bool:
+        """Make one more connection ready for work, opening it if it must be; False: all that may be open are."""
+        self._warm &= self._lent.union(self._idle)
+        cold = next((connection for connection in self._idle if connection not in self._warm), None)
+        if self._is_closed or (cold is None and self._count >= self._size):
+            return False
+        if cold is None:
+            connection = await self._add(timeout)
+        else:
+            connection = cold
+            self._idle.remove(connection)
+            self._lent.add(connection)
+        try:
+            await warm(connection)
+            self._warm.add(connection)
+        finally:
+            self.give_back(connection)
+        return True
 
     async def close(self, timeout: float) -> None:
         """Close what is idle politely, the rest at once."""
