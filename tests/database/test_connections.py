@@ -8,6 +8,8 @@ import pytest
 
 from duetime.database.connections import Connections
 from duetime.database.driver import hasten_arrays
+from duetime.database.pool import Database
+from duetime.serve import _DATA_PATH
 
 
 class Server:
@@ -109,6 +111,66 @@ async def test_a_server_that_refuses_costs_no_room(server: Server, connections: 
             await connections.take(1.0)
     server.is_away = False
     assert len({await connections.take(1.0), await connections.take(1.0)}) == 2
+
+
+async def test_each_is_warmed_once_and_opened_ahead_of_need(server: Server, connections: Connections) -> None:
+    warmed: list[asyncpg.Connection] = []
+
+    async def warm(connection: asyncpg.Connection) -> None:
+        warmed.append(connection)
+
+    opened = await connections.take(1.0)
+    connections.give_back(opened)
+
+    assert [await connections.warm_one(warm, 1.0) for _ in range(4)] == [True, True, False, False]
+    assert warmed == server.made == [opened, server.made[1]]
+
+
+async def test_one_that_follows_a_broken_one_is_warmed_again(server: Server, connections: Connections) -> None:
+    async def warm(connection: asyncpg.Connection) -> None:
+        await connection.execute("SELECT 1")
+
+    while await connections.warm_one(warm, 1.0):
+        pass
+    server.made[0].terminate()
+    server.made[1].terminate()
+
+    # The two are found to be closed when somebody wants one, and one is opened for it.
+    connections.give_back(await connections.take(1.0))
+    assert [await connections.warm_one(warm, 1.0) for _ in range(3)] == [True, True, False]
+    assert len(server.made) == 4
+
+
+async def test_one_that_breaks_while_it_is_warmed_makes_room(server: Server, connections: Connections) -> None:
+    async def warm(connection: asyncpg.Connection) -> None:
+        connection.terminate()
+        raise ConnectionResetError
+
+    for _ in range(3):
+        with pytest.raises(ConnectionResetError):
+            await connections.warm_one(warm, 1.0)
+
+    assert (await connections.take(1.0)).is_closed() is False
+
+
+async def test_nobody_waits_behind_one_that_is_being_warmed(server: Server, connections: Connections) -> None:
+    go_on = asyncio.Event()
+    warming = asyncio.create_task(connections.warm_one(lambda _: go_on.wait(), 5.0))
+    async with asyncio.timeout(5):
+        while not server.made:
+            await asyncio.sleep(0.01)
+
+    other = await connections.take(1.0)
+
+    assert other is not server.made[0]
+    go_on.set()
+    assert await warming
+
+
+async def test_the_data_path_runs_with_nothing_to_do(database: Database) -> None:
+    assert await database.warm_one(_DATA_PATH)
+    for table in ("task", "due", "claim", "attempt"):
+        assert await database.fetch(f"SELECT 1 FROM {table}") == []
 
 
 async def test_closing_ends_waits_and_lends_no_more(server: Server) -> None:
