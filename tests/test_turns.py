@@ -1,10 +1,11 @@
 """One long piece of work at a time, in order, and rounds for the short ones in between."""
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
-from duetime.turns import ROUNDS_BETWEEN, Turns
+from duetime.turns import LONG_TASKS, ROUNDS_BETWEEN, SECONDS_BETWEEN, Turns
 
 
 async def test_whoever_comes_alone_goes_at_once() -> None:
@@ -35,6 +36,44 @@ async def test_short_pieces_have_their_rounds_between_long_ones() -> None:
     text = "".join(seen)
     between = [text.index(later) - text.index(earlier) - 1 for earlier, later in ("ab", "bc", "cd")]
     assert min(between) > ROUNDS_BETWEEN, text
+
+
+async def test_where_rounds_are_long_a_turn_does_not_wait_for_several() -> None:
+    now, seen = 0.0, []
+    turns = Turns(lambda: now)
+
+    async def work(name: str) -> None:
+        await turns.take()
+        seen.append(name)
+
+    def be_slow(rounds: int) -> None:
+        nonlocal now
+        now += 2 * SECONDS_BETWEEN
+        seen.append(".")
+        if rounds:
+            asyncio.get_running_loop().call_soon(be_slow, rounds - 1)
+
+    async with asyncio.TaskGroup() as group:
+        asyncio.get_running_loop().call_soon(be_slow, 12)
+        for name in "abcd":
+            group.create_task(work(name))
+
+    text = "".join(seen)
+    between = [text.index(later) - text.index(earlier) - 1 for earlier, later in ("ab", "bc", "cd")]
+    assert max(between) <= 2, text
+
+
+async def test_a_long_list_is_done_in_pieces_and_in_order() -> None:
+    turns, sizes = Turns(), []
+
+    def double(items: Sequence[int]) -> list[int]:
+        sizes.append(len(items))
+        return [2 * item for item in items]
+
+    count = 2 * LONG_TASKS + 1
+    assert await turns.spread(range(count), double) == list(range(0, 2 * count, 2))
+    assert await turns.spread([], double) == []
+    assert sizes == [LONG_TASKS, LONG_TASKS, 1, 0]
 
 
 async def test_whoever_gives_up_holds_up_nobody() -> None:
