@@ -77,7 +77,7 @@ moving AS MATERIALIZED (
 taken AS (
     DELETE FROM due
      USING moving
-     WHERE due.lane = moving.lane
+     WHERE due.lane = ANY (ARRAY[moving.lane])
        AND due.wake = moving.wake
 ),
 ahead AS (
@@ -215,7 +215,7 @@ broken AS MATERIALIZED (
               AND schedule_state.wake = seen.wake
             LIMIT 1
               FOR UPDATE SKIP LOCKED) AS state
-     WHERE NOT EXISTS (SELECT FROM due WHERE due.lane = seen.lane AND due.wake = seen.wake)
+     WHERE NOT EXISTS (SELECT FROM due WHERE due.lane = ANY (ARRAY[seen.lane]) AND due.wake = seen.wake)
 ),
 healed AS (
     INSERT INTO due (lane, wake, task, number)
@@ -231,7 +231,7 @@ SELECT (SELECT max(schedule) FROM seen) AS last, (SELECT count(*) FROM seen) AS 
 -- Rows in the schedule lanes that no schedule knows of.
 DELETE FROM due
  USING unnest(@lanes::int[], @wakes::uuid[]) AS asked (lane, wake)
- WHERE due.lane = asked.lane
+ WHERE due.lane = ANY (ARRAY[asked.lane])
    AND due.wake = asked.wake
    AND due.lane < 256
    AND NOT EXISTS (SELECT FROM schedule_state AS state

@@ -114,13 +114,19 @@ SELECT task, NULL, wake FROM again;
 SELECT claim.lane, claim.task, claim.number, claim.holder, claim.failures, claim.crashes, claim.releases,
        task.options, COALESCE(first.picked_at, claim.picked_at) AS first_picked_at
   FROM unnest(@lanes::int[], @tasks::uuid[], @numbers::int[]) AS asked (lane, task, number)
-  JOIN claim
-    ON claim.lane = asked.lane
-   AND claim.task = asked.task
-   AND claim.number = asked.number
-  JOIN task
-    ON task.lane = asked.lane
-   AND task.id = asked.task
+ CROSS JOIN LATERAL (
+       SELECT *
+         FROM claim
+        WHERE claim.lane = asked.lane
+          AND claim.task = asked.task
+          AND claim.number = asked.number
+        LIMIT 1) AS claim
+ CROSS JOIN LATERAL (
+       SELECT task.options
+         FROM task
+        WHERE task.lane = asked.lane
+          AND task.id = asked.task
+        LIMIT 1) AS task
   LEFT JOIN LATERAL (
        SELECT attempt.picked_at
          FROM attempt
@@ -136,9 +142,12 @@ SELECT claim.lane, claim.task, claim.number, claim.holder, claim.failures, claim
 -- How attempts ended that are not with their holder any more.
 SELECT attempt.task, attempt.number, attempt.outcome, holder.tenant, holder.name
   FROM unnest(@lanes::int[], @tasks::uuid[], @numbers::int[]) AS asked (lane, task, number)
-  JOIN attempt
-    ON attempt.lane = asked.lane
-   AND attempt.task = asked.task
-   AND attempt.number = asked.number
+ CROSS JOIN LATERAL (
+       SELECT attempt.task, attempt.number, attempt.outcome, attempt.holder
+         FROM attempt
+        WHERE attempt.lane = asked.lane
+          AND attempt.task = asked.task
+          AND attempt.number = asked.number
+        LIMIT 1) AS attempt
   LEFT JOIN holder
     ON holder.id = attempt.holder;

@@ -92,7 +92,7 @@ SELECT schedule.*, state.lane, state.wake, state.next_ms, state.fired, state.ski
 WITH gone AS (
     DELETE FROM due
      USING unnest(@lanes::int[], @tasks::uuid[]) AS asked (lane, task)
-     WHERE due.lane = asked.lane
+     WHERE due.lane = ANY (ARRAY[asked.lane])
        AND due.wake = asked.task
        AND due.task = asked.task
  RETURNING due.lane, due.task
@@ -100,7 +100,7 @@ WITH gone AS (
 unmade AS (
     DELETE FROM task
      USING gone
-     WHERE task.lane = gone.lane
+     WHERE task.lane = ANY (ARRAY[gone.lane])
        AND task.id = gone.task
 ),
 unnoted AS (

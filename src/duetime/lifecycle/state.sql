@@ -1,7 +1,8 @@
 -- name: read_states
 -- The state of each task, as a user sees it: all six tables in one snapshot.
 -- Index: the primary key of each, by (lane, task); due_task (home lane, task) only for
---        tasks that are nowhere else, because it has to ask every partition.
+--        tasks that are nowhere else, because it has to ask every partition.  The LIMITs
+--        keep the look-ups by key, whatever the planner thinks of the tables.
 -- Time:  a wake from `edge` on lies in the future.
 -- Gives: no row for an id that is no task.
 WITH moment AS MATERIALIZED (
@@ -18,22 +19,41 @@ found AS MATERIALIZED (
            last.final AS is_over,
            last.outcome
       FROM unnest(@lanes::int[], @ids::uuid[]) AS wanted (lane, id)
-      JOIN task
-        ON task.lane = wanted.lane
-       AND task.id = wanted.id
-      LEFT JOIN claim
-        ON claim.lane = wanted.lane
-       AND claim.task = wanted.id
-      LEFT JOIN held
-        ON held.lane = wanted.lane
-       AND held.task = wanted.id
-      LEFT JOIN dead
-        ON dead.lane = wanted.lane
-       AND dead.task = wanted.id
-      LEFT JOIN due AS first
-        ON first.lane = wanted.lane
-       AND first.wake = wanted.id
-       AND first.task = wanted.id
+     CROSS JOIN LATERAL (
+           SELECT
+             FROM task
+            WHERE task.lane = wanted.lane
+              AND task.id = wanted.id
+            LIMIT 1) AS task
+      LEFT JOIN LATERAL (
+           SELECT task
+             FROM claim
+            WHERE claim.lane = wanted.lane
+              AND claim.task = wanted.id
+            LIMIT 1) AS claim
+        ON true
+      LEFT JOIN LATERAL (
+           SELECT task, reason
+             FROM held
+            WHERE held.lane = wanted.lane
+              AND held.task = wanted.id
+            LIMIT 1) AS held
+        ON true
+      LEFT JOIN LATERAL (
+           SELECT task
+             FROM dead
+            WHERE dead.lane = wanted.lane
+              AND dead.task = wanted.id
+            LIMIT 1) AS dead
+        ON true
+      LEFT JOIN LATERAL (
+           SELECT task, wake, failures, crashes
+             FROM due
+            WHERE due.lane = wanted.lane
+              AND due.wake = wanted.id
+              AND due.task = wanted.id
+            LIMIT 1) AS first
+        ON true
       LEFT JOIN LATERAL (
            SELECT final, outcome
              FROM attempt
@@ -49,7 +69,8 @@ found AS MATERIALIZED (
               AND due.task = wanted.id
               AND due.wake <> due.task
               AND COALESCE(claim.task, held.task, dead.task, first.task) IS NULL
-              AND (last.final AND last.outcome IN (1, 6, 7)) IS NOT TRUE) AS later
+              AND (last.final AND last.outcome IN (1, 6, 7)) IS NOT TRUE
+            LIMIT 1) AS later
         ON true
 )
 SELECT id,

@@ -1,8 +1,9 @@
 -- Moves that people and programs ask for.  Each takes the row in which the task
 -- waits, and leaves the next one from what the delete returned.  A task's first
 -- wake is its id; later wakes are found by the partial index due_task, by the lane that is
--- the task's home, also where it waits at a gate.
+-- the task's home, also where it waits at a gate, and then taken by key like first ones.
 -- Locks: the rows taken, in the order asked (sorted by the caller).
+-- "lane = ANY (ARRAY[...])" keeps the look-up by key, as in claim.sql.
 
 -- name: cancel
 -- Takes: due, held, dead or claim.  Leaves: a final attempt, cancelled.
@@ -10,47 +11,51 @@ WITH asked AS MATERIALIZED (
     SELECT lane, task
       FROM unnest(@lanes::int[], @tasks::uuid[]) AS asked (lane, task)
 ),
-first_wake AS (
-    DELETE FROM due
-     USING asked
-     WHERE due.lane = asked.lane
-       AND due.wake = asked.task
-       AND due.task = asked.task
- RETURNING due.lane, due.task, due.number
+waiting AS MATERIALIZED (
+    SELECT asked.lane, asked.task AS wake, asked.task
+      FROM asked
+     UNION ALL
+    SELECT later.lane, later.wake, asked.task
+      FROM asked
+     CROSS JOIN LATERAL (
+           SELECT due.lane, due.wake
+             FROM due
+            WHERE COALESCE(due.home, due.lane) = asked.lane
+              AND due.task = asked.task
+              AND due.wake <> due.task
+            LIMIT 1) AS later
 ),
-later_wake AS (
+woken AS (
     DELETE FROM due
-     USING asked
-     WHERE COALESCE(due.home, due.lane) = asked.lane
-       AND due.task = asked.task
-       AND due.wake <> due.task
+     USING waiting
+     WHERE due.lane = ANY (ARRAY[waiting.lane])
+       AND due.wake = waiting.wake
+       AND due.task = waiting.task
  RETURNING COALESCE(due.home, due.lane) AS lane, due.task, due.number
 ),
 kept_back AS (
     DELETE FROM held
      USING asked
-     WHERE held.lane = asked.lane
+     WHERE held.lane = ANY (ARRAY[asked.lane])
        AND held.task = asked.task
  RETURNING held.lane, held.task, held.number
 ),
 dead_letter AS (
     DELETE FROM dead
      USING asked
-     WHERE dead.lane = asked.lane
+     WHERE dead.lane = ANY (ARRAY[asked.lane])
        AND dead.task = asked.task
  RETURNING dead.lane, dead.task, dead.number
 ),
 running AS (
     DELETE FROM claim
      USING asked
-     WHERE claim.lane = asked.lane
+     WHERE claim.lane = ANY (ARRAY[asked.lane])
        AND claim.task = asked.task
  RETURNING claim.lane, claim.task, claim.number, claim.holder, claim.picked_at
 )
 INSERT INTO attempt (lane, task, number, outcome, final, holder, picked_at, detail)
-SELECT lane, task, number, 6, true, NULL::bigint, NULL::timestamptz, @detail::bytea FROM first_wake
- UNION ALL
-SELECT lane, task, number, 6, true, NULL::bigint, NULL::timestamptz, @detail::bytea FROM later_wake
+SELECT lane, task, number, 6, true, NULL::bigint, NULL::timestamptz, @detail::bytea FROM woken
  UNION ALL
 SELECT lane, task, number, 6, true, NULL::bigint, NULL::timestamptz, @detail::bytea FROM kept_back
  UNION ALL  -- the dead letter's own number has been tried
@@ -65,27 +70,31 @@ WITH asked AS MATERIALIZED (
     SELECT lane, task
       FROM unnest(@lanes::int[], @tasks::uuid[]) AS asked (lane, task)
 ),
-first_wake AS (
-    DELETE FROM due
-     USING asked
-     WHERE due.lane = asked.lane
-       AND due.wake = asked.task
-       AND due.task = asked.task
- RETURNING due.*
+waiting AS MATERIALIZED (
+    SELECT asked.lane, asked.task AS wake, asked.task
+      FROM asked
+     UNION ALL
+    SELECT later.lane, later.wake, asked.task
+      FROM asked
+     CROSS JOIN LATERAL (
+           SELECT due.lane, due.wake
+             FROM due
+            WHERE COALESCE(due.home, due.lane) = asked.lane
+              AND due.task = asked.task
+              AND due.wake <> due.task
+            LIMIT 1) AS later
 ),
-later_wake AS (
+woken AS (
     DELETE FROM due
-     USING asked
-     WHERE COALESCE(due.home, due.lane) = asked.lane
-       AND due.task = asked.task
-       AND due.wake <> due.task
+     USING waiting
+     WHERE due.lane = ANY (ARRAY[waiting.lane])
+       AND due.wake = waiting.wake
+       AND due.task = waiting.task
  RETURNING COALESCE(due.home, due.lane) AS lane, due.wake, due.task, due.number, due.failures, due.crashes,
            due.releases
 )
 INSERT INTO held (lane, task, wake, number, failures, crashes, releases, reason)
-SELECT lane, task, wake, number, failures, crashes, releases, 1 FROM first_wake
- UNION ALL
-SELECT lane, task, wake, number, failures, crashes, releases, 1 FROM later_wake
+SELECT lane, task, wake, number, failures, crashes, releases, 1 FROM woken
 RETURNING task, NULL::uuid AS wake;
 
 -- name: resume
@@ -97,7 +106,7 @@ WITH started AS MATERIALIZED (
 taken AS (
     DELETE FROM held
      USING unnest(@lanes::int[], @tasks::uuid[]) WITH ORDINALITY AS asked (lane, task, place)
-     WHERE held.lane = asked.lane
+     WHERE held.lane = ANY (ARRAY[asked.lane])
        AND held.task = asked.task
        AND held.reason = 1
  RETURNING held.*, asked.place
@@ -121,37 +130,40 @@ asked AS MATERIALIZED (
     SELECT lane, task, place
       FROM unnest(@lanes::int[], @tasks::uuid[]) WITH ORDINALITY AS asked (lane, task, place)
 ),
-first_wake AS (
-    DELETE FROM due
-     USING asked, started
-     WHERE due.lane = asked.lane
-       AND due.wake = asked.task
-       AND due.task = asked.task
-       AND due_ms(due.wake) > to_ms(started.at)
- RETURNING due.*, asked.place
+waiting AS MATERIALIZED (
+    SELECT asked.lane, asked.task AS wake, asked.task, asked.place
+      FROM asked
+     UNION ALL
+    SELECT later.lane, later.wake, asked.task, asked.place
+      FROM asked
+     CROSS JOIN LATERAL (
+           SELECT due.lane, due.wake
+             FROM due
+            WHERE COALESCE(due.home, due.lane) = asked.lane
+              AND due.task = asked.task
+              AND due.wake <> due.task
+            LIMIT 1) AS later
 ),
-later_wake AS (
+woken AS (
     DELETE FROM due
-     USING asked, started
-     WHERE COALESCE(due.home, due.lane) = asked.lane
-       AND due.task = asked.task
-       AND due.wake <> due.task
+     USING waiting, started
+     WHERE due.lane = ANY (ARRAY[waiting.lane])
+       AND due.wake = waiting.wake
+       AND due.task = waiting.task
        AND due_ms(due.wake) > to_ms(started.at)
- RETURNING COALESCE(due.home, due.lane) AS lane, due.wake, due.task, due.number, due.failures, due.crashes,
-           due.releases, asked.place
+ RETURNING COALESCE(due.home, due.lane) AS lane, due.task, due.number, due.failures, due.crashes, due.releases,
+           waiting.place
 ),
 kept_back AS (
     DELETE FROM held
      USING asked
-     WHERE held.lane = asked.lane
+     WHERE held.lane = ANY (ARRAY[asked.lane])
        AND held.task = asked.task
        AND held.reason = 1
  RETURNING held.*, asked.place
 ),
 taken AS (
-    SELECT lane, task, number, failures, crashes, releases, place FROM first_wake
-     UNION ALL
-    SELECT lane, task, number, failures, crashes, releases, place FROM later_wake
+    SELECT lane, task, number, failures, crashes, releases, place FROM woken
      UNION ALL
     SELECT lane, task, number, failures, crashes, releases, place FROM kept_back
 )
@@ -170,35 +182,40 @@ asked AS MATERIALIZED (
     SELECT lane, task, mint_wake(GREATEST(to_ms(at), @run_at_ms::bigint), lane, salt + place) AS wake
       FROM started, unnest(@lanes::int[], @tasks::uuid[]) WITH ORDINALITY AS asked (lane, task, place)
 ),
-first_wake AS (
-    DELETE FROM due
-     USING asked
-     WHERE due.lane = asked.lane
-       AND due.wake = asked.task
-       AND due.task = asked.task
- RETURNING due.lane, due.task, due.number, due.failures, due.crashes, due.releases, asked.wake
+waiting AS MATERIALIZED (
+    SELECT asked.lane, asked.task AS wake, asked.task, asked.wake AS next_wake
+      FROM asked
+     UNION ALL
+    SELECT later.lane, later.wake, asked.task, asked.wake AS next_wake
+      FROM asked
+     CROSS JOIN LATERAL (
+           SELECT due.lane, due.wake
+             FROM due
+            WHERE COALESCE(due.home, due.lane) = asked.lane
+              AND due.task = asked.task
+              AND due.wake <> due.task
+            LIMIT 1) AS later
 ),
-later_wake AS (
+woken AS (
     DELETE FROM due
-     USING asked
-     WHERE COALESCE(due.home, due.lane) = asked.lane
-       AND due.task = asked.task
-       AND due.wake <> due.task
- RETURNING COALESCE(due.home, due.lane) AS lane, due.task, due.number, due.failures, due.crashes, due.releases, asked.wake
+     USING waiting
+     WHERE due.lane = ANY (ARRAY[waiting.lane])
+       AND due.wake = waiting.wake
+       AND due.task = waiting.task
+ RETURNING COALESCE(due.home, due.lane) AS lane, due.task, due.number, due.failures, due.crashes, due.releases,
+           waiting.next_wake AS wake
 ),
 kept_back AS (
     DELETE FROM held
      USING asked
-     WHERE held.lane = asked.lane
+     WHERE held.lane = ANY (ARRAY[asked.lane])
        AND held.task = asked.task
        AND held.reason = 1
  RETURNING held.lane, held.task, held.number, held.failures, held.crashes, held.releases, asked.wake
 ),
 waits AS (
     INSERT INTO due (lane, wake, task, number, failures, crashes, releases)
-    SELECT lane, wake, task, number, failures, crashes, releases FROM first_wake
-     UNION ALL
-    SELECT lane, wake, task, number, failures, crashes, releases FROM later_wake
+    SELECT lane, wake, task, number, failures, crashes, releases FROM woken
  RETURNING task, wake
 ),
 stays AS (
@@ -219,7 +236,7 @@ WITH started AS MATERIALIZED (
 taken AS (
     DELETE FROM dead
      USING unnest(@lanes::int[], @tasks::uuid[]) WITH ORDINALITY AS asked (lane, task, place)
-     WHERE dead.lane = asked.lane
+     WHERE dead.lane = ANY (ARRAY[asked.lane])
        AND dead.task = asked.task
  RETURNING dead.lane, dead.task, dead.number, asked.place
 )
@@ -235,7 +252,7 @@ RETURNING task, wake;
 WITH taken AS (
     DELETE FROM dead
      USING unnest(@lanes::int[], @tasks::uuid[]) AS asked (lane, task)
-     WHERE dead.lane = asked.lane
+     WHERE dead.lane = ANY (ARRAY[asked.lane])
        AND dead.task = asked.task
  RETURNING dead.lane, dead.task, dead.number
 )
@@ -255,34 +272,38 @@ WITH late AS MATERIALIZED (
      ORDER BY task.expires_at, task.id
      LIMIT @batch::int
 ),
-first_wake AS (
-    DELETE FROM due
-     USING late
-     WHERE due.lane = late.lane
-       AND due.wake = late.task
-       AND due.task = late.task
- RETURNING due.lane, due.task, due.number
+waiting AS MATERIALIZED (
+    SELECT late.lane, late.task AS wake, late.task
+      FROM late
+     UNION ALL
+    SELECT later.lane, later.wake, late.task
+      FROM late
+     CROSS JOIN LATERAL (
+           SELECT due.lane, due.wake
+             FROM due
+            WHERE COALESCE(due.home, due.lane) = late.lane
+              AND due.task = late.task
+              AND due.wake <> due.task
+            LIMIT 1) AS later
 ),
-later_wake AS (
+woken AS (
     DELETE FROM due
-     USING late
-     WHERE COALESCE(due.home, due.lane) = late.lane
-       AND due.task = late.task
-       AND due.wake <> due.task
+     USING waiting
+     WHERE due.lane = ANY (ARRAY[waiting.lane])
+       AND due.wake = waiting.wake
+       AND due.task = waiting.task
  RETURNING COALESCE(due.home, due.lane) AS lane, due.task, due.number
 ),
 kept_back AS (
     DELETE FROM held
      USING late
-     WHERE held.lane = late.lane
+     WHERE held.lane = ANY (ARRAY[late.lane])
        AND held.task = late.task
  RETURNING held.lane, held.task, held.number
 ),
 written AS (
     INSERT INTO attempt (lane, task, number, outcome, final)
-    SELECT lane, task, number, 7, true FROM first_wake
-     UNION ALL
-    SELECT lane, task, number, 7, true FROM later_wake
+    SELECT lane, task, number, 7, true FROM woken
      UNION ALL
     SELECT lane, task, number, 7, true FROM kept_back
  RETURNING task

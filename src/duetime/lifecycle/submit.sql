@@ -170,14 +170,20 @@ SELECT fresh.at, stored.count,
 -- Whose task a key stands for, for those who came second.
 SELECT idempotency_key.tenant, idempotency_key.key, idempotency_key.task, idempotency_key.fingerprint
   FROM unnest(@tenants::int[], @keys::text[]) AS asked (tenant, key)
-  JOIN idempotency_key
-    ON idempotency_key.tenant = asked.tenant
-   AND idempotency_key.key = asked.key;
+ CROSS JOIN LATERAL (
+       SELECT *
+         FROM idempotency_key
+        WHERE idempotency_key.tenant = asked.tenant
+          AND idempotency_key.key = asked.key
+        LIMIT 1) AS idempotency_key;
 
 -- name: read_requests
 -- What a repeated request was answered with.
 SELECT request_key.id, request_key.tenant, request_key.fingerprint, request_key.tasks
   FROM unnest(@ids::uuid[], @tenants::int[]) AS asked (id, tenant)
-  JOIN request_key
-    ON request_key.id = asked.id
-   AND request_key.tenant = asked.tenant;
+ CROSS JOIN LATERAL (
+       SELECT *
+         FROM request_key
+        WHERE request_key.id = asked.id
+          AND request_key.tenant = asked.tenant
+        LIMIT 1) AS request_key;
