@@ -1,9 +1,11 @@
 """Beats: who is alive, what it holds, and what never reached it."""
 
+import itertools
 import uuid
+from datetime import UTC, datetime, timedelta
 
 from duetime.database.pool import Database
-from duetime.lifecycle.holders import Holders, Named
+from duetime.lifecycle.holders import ALL_AGAIN_SECONDS, LATE_COMMIT, Holders, Look, Named
 from duetime.model.task import Outcome, TaskState
 from engine import Engine
 from proxy import proxied
@@ -144,3 +146,74 @@ async def test_two_beats_in_quick_succession_release_nothing(engine: Engine) -> 
         await holders.beat(engine.tenant, "w", [])
 
     assert await engine.state(task) is TaskState.RUNNING
+
+
+async def age_claims(engine: Engine) -> None:
+    await engine.database.execute("UPDATE claim SET picked_at = picked_at - interval '1 hour'")
+
+
+async def test_what_a_beat_names_is_its_own_however_long_ago_it_was_picked(engine: Engine) -> None:
+    first, second = await engine.submit(2)
+    await engine.claim()
+    named = [Named(first, 1), Named(second, 1)]
+    await engine.holders.beat(engine.tenant, "w", named)
+    await age_claims(engine)
+    await engine.steering.cancel([second])
+
+    answer = await engine.holders.beat(engine.tenant, "w", named)
+
+    assert (answer.lost, answer.cancelled) == ([], [second])
+
+
+async def test_what_no_beat_names_is_released_also_when_it_is_no_longer_among_the_latest(engine: Engine) -> None:
+    [task] = await engine.submit()
+    await engine.claim()
+    await engine.holders.beat(engine.tenant, "w", [])
+    await age_claims(engine)
+
+    await engine.holders.beat(engine.tenant, "w", [])
+
+    assert await engine.state(task) is TaskState.READY
+
+
+async def test_a_claim_that_is_seen_too_late_is_found_when_all_are_read_again(engine: Engine) -> None:
+    now = [0.0]
+    holders = Holders(engine.database, engine.onward, monotonic=lambda: now[0])
+    await holders.beat(engine.tenant, "w", [])
+    [task] = await engine.submit()
+    await engine.claim()
+    await age_claims(engine)
+
+    for now[0] in (3.0, 6.0):
+        await holders.beat(engine.tenant, "w", [])
+    assert await engine.state(task) is TaskState.RUNNING
+    for now[0] in (ALL_AGAIN_SECONDS, ALL_AGAIN_SECONDS + 3.0):
+        await holders.beat(engine.tenant, "w", [])
+
+    assert await engine.state(task) is TaskState.READY
+
+
+async def test_beats_that_went_elsewhere_meanwhile_make_a_node_read_all_again(engine: Engine) -> None:
+    """The other node may have seen what it did not name, and died."""
+    here = Holders(engine.database, engine.onward, monotonic=itertools.count(0.0, 3.0).__next__)
+    await here.beat(engine.tenant, "w", [])
+    [task] = await engine.submit()
+    await engine.claim()
+    await engine.holders.beat(engine.tenant, "w", [])
+    await age_claims(engine)
+
+    for _ in range(2):
+        await here.beat(engine.tenant, "w", [])
+
+    assert await engine.state(task) is TaskState.READY
+
+
+def test_a_clock_that_went_back_makes_a_node_read_all_again() -> None:
+    looked_at = datetime(2026, 1, 1, tzinfo=UTC)
+    first = Look().after(looked_at, 10.0)
+    assert first == Look(looked_at - LATE_COMMIT, 10.0 + ALL_AGAIN_SECONDS)
+
+    second = first.after(looked_at + timedelta(seconds=3), 13.0)
+    assert second == Look(looked_at + timedelta(seconds=3) - LATE_COMMIT, 10.0 + ALL_AGAIN_SECONDS)
+
+    assert second.after(looked_at, 16.0) == Look()

@@ -1,6 +1,6 @@
 """Rounds from the very beginning: every stretch in its turn, with rests."""
 
-from duetime.scheduler.rounds import SHARE, Rounds
+from duetime.scheduler.rounds import REST_SECONDS, SHARE, Rounds
 
 NOW_MS = 1_800_000_000_000
 
@@ -29,9 +29,9 @@ def test_a_stretch_that_takes_long_is_followed_by_a_rest() -> None:
     assert len(walk(rounds, 2.0 / SHARE, 2.0)) == 1
 
 
-def test_after_the_last_stretch_the_next_round_begins_a_second_later() -> None:
+def test_after_the_last_stretch_the_next_round_begins_after_a_rest() -> None:
     rounds = Rounds()
     first = walk(rounds, 0.0, 0.0)
 
-    assert rounds.next(NOW_MS, 0.9) is None
-    assert walk(rounds, 1.0, 0.0) == first
+    assert rounds.next(NOW_MS, 0.9 * REST_SECONDS) is None
+    assert walk(rounds, REST_SECONDS, 0.0) == first

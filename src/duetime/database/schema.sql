@@ -589,7 +589,7 @@ CREATE INDEX backfill_running ON duetime.backfill USING btree (lane) WHERE (stat
 
 CREATE INDEX backfill_schedule ON duetime.backfill USING btree (schedule, id);
 
-CREATE INDEX claim_holder ON duetime.claim USING btree (holder);
+CREATE INDEX claim_holder ON duetime.claim USING btree (holder, picked_at);
 
 CREATE INDEX dead_died_at ON duetime.dead USING btree (died_at);
 

@@ -7,10 +7,12 @@ its counter is the one that was seen.
 """
 
 import asyncio
+import math
 import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 
@@ -18,8 +20,9 @@ from duetime.clock import Monotonic
 from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.errors import Unknown
+from duetime.ids import lane_of
 from duetime.lifecycle.gather import Gather
-from duetime.lifecycle.onward import End, Onward
+from duetime.lifecycle.onward import End, Onward, may_exist
 from duetime.model.attempt import Attempt, Ended
 from duetime.model.task import Outcome
 
@@ -28,6 +31,11 @@ BEAT_EVERY_SECONDS = 3.0
 #: Two beats that do not name an attempt are this far apart: a holder may also beat out of turn, while a
 #: lease is on its way to it.
 UNNAMED_SECONDS = 0.8 * BEAT_EVERY_SECONDS
+#: A claim may be seen this much later than it was picked.
+LATE_COMMIT = timedelta(seconds=15)
+#: And so often all that a holder has is read anew, in case one was seen later still.
+ALL_AGAIN_SECONDS = 300.0
+_BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 #: A handler's own reports; an attempt that ended so was not lost by its holder.
 _OWN_ENDS = {Outcome.SUCCEEDED, Outcome.FAILED, Outcome.SNOOZED}
 
@@ -52,6 +60,21 @@ class _Beat:
     attempts: Sequence[Named]
 
 
+@dataclass(frozen=True)
+class Look:
+    """From when on a holder's claims are to be read, and when all of them again."""
+
+    since: datetime = _BEGINNING
+    all_again_at: float = math.inf
+
+    def after(self, looked_at: datetime, now: float) -> "Look":
+        since = looked_at - LATE_COMMIT
+        if since < self.since:
+            # The database's clock went back: claims may look older than they are.
+            return Look()
+        return Look(since, now + ALL_AGAIN_SECONDS if self.since == _BEGINNING else self.all_again_at)
+
+
 class Holders:
     def __init__(self, database: Database, onward: Onward, monotonic: Monotonic = time.monotonic) -> None:
         self._database = database
@@ -60,6 +83,7 @@ class Holders:
         self._ids: dict[tuple[int, str], int] = {}
         self._unnamed: dict[int, dict[Attempt, float]] = {}
         self._counts: dict[int, int] = {}
+        self._looks: dict[int, Look] = {}
         self._gather: Gather[_Beat, BeatAnswer] = Gather(
             self._fly, weigh=lambda beat: len(beat.attempts) + 1, limit=5_000
         )
@@ -91,8 +115,7 @@ class Holders:
         """The holder is gone and holds nothing."""
         holder = self._ids.pop((tenant, name), None)
         if holder is not None:
-            self._unnamed.pop(holder, None)
-            self._counts.pop(holder, None)
+            self._forget(holder)
             await self._database.run(SQL["end_now"], ids=[holder])
 
     def known(self) -> set[int]:
@@ -103,8 +126,12 @@ class Holders:
         """These have ended: the next word under their names makes a new holder."""
         self._ids = {name: holder for name, holder in self._ids.items() if holder not in holders}
         for holder in holders:
-            self._unnamed.pop(holder, None)
-            self._counts.pop(holder, None)
+            self._forget(holder)
+
+    def _forget(self, holder: int) -> None:
+        self._unnamed.pop(holder, None)
+        self._counts.pop(holder, None)
+        self._looks.pop(holder, None)
 
     async def _fly(self, beats: list[_Beat]) -> list[BeatAnswer]:
         for repeat in range(3):
@@ -123,18 +150,42 @@ class Holders:
         for holder, count in alive.items():
             # Beats in between went to another node, which knows what they named: begin anew.
             if count != self._counts.get(holder, 0) + 1:
-                self._unnamed.pop(holder, None)
+                self._forget(holder)
             self._counts[holder] = count
         for place, (beat, holder) in enumerate(zip(beats, ids, strict=True)):
             if holder not in alive:
                 # It was ended meanwhile: what it held is lost, and it begins anew.
                 self.forget({holder})
                 ids[place] = await self.register(beat.tenant, beat.name)
-        held: dict[int, set[Attempt]] = {holder: set() for holder in ids}
-        for row in await self._database.run(SQL["read_held"], holders=sorted(held)):
-            held[row["holder"]].add((row["task"], row["number"]))
+        held = await self._read_held(beats, ids)
         await self._release_unnamed(beats, ids, held)
         return await self._answers(beats, ids, held)
+
+    async def _read_held(self, beats: list[_Beat], ids: list[int]) -> dict[int, set[Attempt]]:
+        """What the holders have of what they name, of what they did not name before, and of what is new to them."""
+        now = self._monotonic()
+        held: dict[int, set[Attempt]] = {holder: set() for holder in ids}
+        looks = {holder: self._looks.get(holder, Look()) for holder in held}
+        looks = {holder: Look() if now >= look.all_again_at else look for holder, look in looks.items()}
+        asked = {(named.id, named.number) for beat in beats for named in beat.attempts}
+        for holder in held:
+            asked.update(self._unnamed.get(holder, ()))
+        attempts = [attempt for attempt in asked if may_exist(*attempt)]
+        rows = await self._database.run(
+            SQL["read_held"],
+            holders=list(looks),
+            sinces=[look.since for look in looks.values()],
+            lanes=[lane_of(task) for task, _ in attempts],
+            tasks=[task for task, _ in attempts],
+            numbers=[number for _, number in attempts],
+        )
+        for row in rows:
+            if row["looked_at"] is not None:
+                looked_at = row["looked_at"]
+            elif row["holder"] in held:
+                held[row["holder"]].add((row["task"], row["number"]))
+        self._looks |= {holder: look.after(looked_at, now) for holder, look in looks.items()}
+        return held
 
     async def _raise_counters(self, beats: list[_Beat], ids: list[int]) -> dict[int, int]:
         started = [

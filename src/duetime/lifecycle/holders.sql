@@ -24,15 +24,30 @@ UPDATE holder
 RETURNING id, beats;
 
 -- name: read_held
--- All that these holders hold, as far as the database knows.
--- Index: claim_holder; the OFFSET keeps it from being turned round, whatever the planner thinks of the table.
-SELECT claim.holder, claim.lane, claim.task, claim.number
-  FROM unnest(@holders::bigint[]) AS asked (holder)
+-- What these holders hold of what was picked since the times given, and of the attempts asked for.
+-- Index: claim_holder (holder, picked_at), claim_pkey (lane, task); OFFSET and LIMIT keep the look-ups by key, whatever
+--        the planner thinks of the table.
+-- Time:  gives a row without a holder that says when it looked, by the clock that picked_at is from.
+SELECT NULL::bigint AS holder, NULL::uuid AS task, NULL::int AS number, now() AS looked_at
+ UNION ALL
+SELECT claim.holder, claim.task, claim.number, NULL
+  FROM unnest(@holders::bigint[], @sinces::timestamptz[]) AS asked (holder, since)
  CROSS JOIN LATERAL (
        SELECT *
          FROM claim
         WHERE claim.holder = asked.holder
-       OFFSET 0) AS claim;
+          AND claim.picked_at > asked.since
+       OFFSET 0) AS claim
+ UNION ALL
+SELECT claim.holder, claim.task, claim.number, NULL
+  FROM unnest(@lanes::int[], @tasks::uuid[], @numbers::int[]) AS asked (lane, task, number)
+ CROSS JOIN LATERAL (
+       SELECT *
+         FROM claim
+        WHERE claim.lane = asked.lane
+          AND claim.task = asked.task
+          AND claim.number = asked.number
+        LIMIT 1) AS claim;
 
 -- name: read_beats
 -- The counters of all living holders, and the database's time.

@@ -6,9 +6,11 @@ in proportion to how long that took.
 """
 
 #: A round takes at most this share of the time.
-SHARE = 0.002
-#: Stretches end at these ages, in ms: an hour, ten minutes, then every minute.
-_AGES_MS = (3_600_000, *range(600_000, 0, -60_000))
+SHARE = 0.0005
+#: Two rounds begin at least this far apart.
+REST_SECONDS = 10.0
+#: Stretches end at these ages, in ms: an hour, ten minutes, then every 15 seconds.
+_AGES_MS = (3_600_000, *range(600_000, 0, -15_000))
 
 
 class Rounds:
@@ -28,5 +30,7 @@ class Rounds:
         self._from_ms = 0 if until_ms is None else until_ms
         took = ended - began
         # A stretch in which there was next to nothing needs no rest, except between two rounds.
-        if until_ms is None or took > 0.005:
-            self._not_before = began + max(took / SHARE, 1.0)
+        if until_ms is None:
+            self._not_before = began + max(took / SHARE, REST_SECONDS)
+        elif took > 0.005:
+            self._not_before = began + took / SHARE

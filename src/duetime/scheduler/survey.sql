@@ -1,7 +1,7 @@
 -- name: read_oldest
 -- The oldest due row of each lane, behind its hint, with the lane's tenant, and whether someone runs tasks of the
 -- lane: a busy worker does not ask for more.  A lane without a due row is left out.
--- Index: due_pkey (lane, wake); claim_pkey (lane, task); lane_pkey; tenant_pkey.
+-- Index: due_pkey (lane, wake); claim_pkey (lane, task), from its end; lane_pkey; tenant_pkey.
 -- Time:  @until is the wake that stands for the database's now().
 SELECT asked.lane, tenant.name AS tenant, oldest.wake, running.task IS NOT NULL AS is_served
   FROM unnest(@lanes::int[], @hints::uuid[]) AS asked (lane, hint)
@@ -17,6 +17,7 @@ SELECT asked.lane, tenant.name AS tenant, oldest.wake, running.task IS NOT NULL 
        SELECT claim.task
          FROM claim
         WHERE claim.lane = asked.lane
+        ORDER BY claim.task DESC  -- the youngest is the likeliest to be there still; what ended may lie in front of it
         LIMIT 1) AS running ON true
   JOIN lane
     ON lane.id = asked.lane

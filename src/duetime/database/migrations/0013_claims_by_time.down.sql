@@ -1,0 +1,2 @@
+DROP INDEX claim_holder;
+CREATE INDEX claim_holder ON claim (holder);
