@@ -25,6 +25,12 @@ def test_a_unique_task_is_given_back_by_its_key_or_its_payload(duetime: Run, nam
     assert len({submit("3", "--unique-key", "other"), by_key, by_payload, submit("1", "--unique")}) == 4
 
 
+def test_a_task_that_was_there_already_is_said_to_be(duetime: Run, name: str) -> None:
+    for words in (("--unique-key", "k"), ("--idempotency-key", name)):
+        first, second = (duetime("submit", name, *words).out.rstrip("\n") for _ in range(2))
+        assert second == f"{first}, was there already"
+
+
 def test_a_unique_task_counts_only_in_the_states_that_are_named(duetime: Run, name: str) -> None:
     words = ("submit", name, "--unique-key", "k", "--unique-state", "running", "--unique-state", "ready")
     waiting = duetime("submit", name, "--unique-key", "k", "--delay", "1h", "--json").json["id"]

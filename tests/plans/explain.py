@@ -16,6 +16,13 @@ from duetime.clock import DatabaseClock
 from duetime.database.pool import Database
 from duetime.database.statements import Statement
 
+#: What the planner knows of tables that vacuum found without a row, and that have been filled since.
+BELIEVE_EMPTY = """
+UPDATE pg_class
+   SET relpages = 1000, reltuples = 0
+ WHERE relnamespace = 'duetime'::regnamespace
+   AND relkind IN ('r', 'i')
+"""
 MODES = ("force_generic_plan", "force_custom_plan")
 _OWN_TABLES = (
     *("task", "due", "attempt", "claim", "held", "dead", "holder", "idempotency_key", "request_key"),

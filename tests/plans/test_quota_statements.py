@@ -8,7 +8,7 @@ from duetime.admin.rules import TenantRules
 from duetime.admin.tenants import TenantChange, change_tenant, create_tenant
 from duetime.lifecycle.waiting import count_waiting
 from engine import Engine
-from plans.explain import ExplainingDatabase, Plans
+from plans.explain import BELIEVE_EMPTY, ExplainingDatabase, Plans
 
 CROWD = 20_000
 _FILL = """
@@ -22,7 +22,7 @@ SELECT 'n' || place, 0, '' FROM generate_series(1, $1) AS place
 """
 
 
-@pytest.fixture(params=[False, True], ids=["never analysed", "analysed"])
+@pytest.fixture(params=[None, "ANALYZE", BELIEVE_EMPTY], ids=["never analysed", "analysed", "believed empty"])
 async def engine(database_url: str, request: pytest.FixtureRequest) -> AsyncIterator[Engine]:
     """A tenant with a crowd of waiting tasks, one with few, and very many with nothing."""
     database = await ExplainingDatabase.open(database_url, size=2)
@@ -37,8 +37,8 @@ async def engine(database_url: str, request: pytest.FixtureRequest) -> AsyncIter
         lane = await engine.lanes.ensure(type(key)(few.id, queue, key.priority, key.kind))
         await database.execute(_FILL, lane, now_ms, 10)
     await database.execute(_TENANTS, CROWD)
-    if request.param:
-        await database.execute("ANALYZE")
+    if request.param is not None:
+        await database.execute(request.param)
     database.plans = Plans()
     yield engine
     await database.close()

@@ -12,6 +12,7 @@ import pytest
 from duetime import AsyncClient, Client, Submission
 from duetime.sdk.errors import (
     ApiError,
+    ConfigurationError,
     Conflict,
     InvalidRequest,
     NotFound,
@@ -182,6 +183,27 @@ async def test_a_server_that_stays_away_is_an_error_in_the_end(kind: str) -> Non
 
 
 # Quotas
+
+
+async def test_a_client_with_an_admin_key_acts_for_the_tenant_that_it_names(node: NodeProcess) -> None:
+    name = f"named-{uuid.uuid4().hex[:8]}"
+    async with AsyncClient(node.url, node.key) as admin:
+        await admin.send(Call("PUT", f"/v1/tenants/{name}", bytes, b"{}"))
+    with Client(node.url, node.key, tenant=name) as plain:
+        first = plain.submit("a", delay="1h")
+    async with AsyncClient(node.url, node.key, tenant=name) as client:
+        second = await client.submit("a", delay="1h")
+        listed = [task.id async for task in client.list(type="a")]
+
+    assert {first.tenant, second.tenant} == {name}
+    assert set(listed) == {first.id, second.id}
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_a_name_that_no_tenant_has_is_refused_before_it_is_sent(kind: type[Client] | type[AsyncClient]) -> None:
+    with pytest.raises(ConfigurationError, match="is not the name of a tenant"):
+        kind("http://127.0.0.1:1", "dt_key", tenant="a\r\nHost: b")
+
 
 RATE = 20
 

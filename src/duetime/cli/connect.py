@@ -8,11 +8,9 @@ a folder is only ever sent to this machine.
 import argparse
 import ipaddress
 import os
-import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -23,8 +21,6 @@ from duetime.sdk.client import Client
 from duetime.sdk.errors import ApiError, ConfigurationError, SdkError, ServerUnreachable
 from duetime.sdk.wire import Call
 
-T = TypeVar("T")
-
 DEFAULT_URL = "http://127.0.0.1:8080"
 #: A person waits: long enough for a node that restarts, not for one that is not there.
 RETRY_SECONDS = 3.0
@@ -34,27 +30,6 @@ class Refused(DuetimeError):
     """The server said no, or nothing: exit code 1."""
 
     code, title = "refused", "The server refused"
-
-
-@dataclass(frozen=True)
-class _CallForTenant(Call[T]):
-    tenant: str = ""
-
-    def headers(self, api_key: str) -> dict[str, str]:
-        return super().headers(api_key) | {"Duetime-Tenant": self.tenant}
-
-
-class _TenantClient(Client):
-    """Acts for another tenant than its key's, which an admin key may."""
-
-    def __init__(self, url: str, key: str, tenant: str, *, retry_for: float) -> None:
-        super().__init__(url, key, retry_for=retry_for)
-        self._tenant = tenant
-
-    def send(self, call: Call[T]) -> T:
-        return super().send(
-            _CallForTenant(call.method, call.path, call.read_body, call.body, call.key, call.is_renamed, self._tenant)
-        )
 
 
 def add_connection_options(parser: argparse.ArgumentParser, *, has_tenant: bool = True) -> None:
@@ -74,9 +49,10 @@ def add_connection_options(parser: argparse.ArgumentParser, *, has_tenant: bool 
 
 
 def _tenant_name(text: str) -> str:
-    # It travels in a header.
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", text):
-        raise argparse.ArgumentTypeError(f"'{text}' is not the name of a tenant")
+    try:
+        wire.check_tenant(text)
+    except ConfigurationError as error:
+        raise argparse.ArgumentTypeError(f"'{text}' is not the name of a tenant") from error
     return text
 
 
@@ -131,9 +107,7 @@ def open_client(arguments: argparse.Namespace, retry_for: float = RETRY_SECONDS)
     url, key = find_server(arguments)
     tenant = getattr(arguments, "for_tenant", None)
     try:
-        if tenant is not None:
-            return _TenantClient(url, key, tenant, retry_for=retry_for)
-        return Client(url, key, retry_for=retry_for)
+        return Client(url, key, tenant=tenant, retry_for=retry_for)
     except ConfigurationError as error:
         raise UsageError(str(error)) from error
 

@@ -3,6 +3,7 @@
 import argparse
 import sys
 import time
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -16,7 +17,7 @@ from duetime.errors import UsageError
 from duetime.sdk import wire
 from duetime.sdk.client import Client
 from duetime.sdk.shapes import Task
-from duetime.sdk.wire import Call
+from duetime.sdk.wire import Answer, Call
 
 _METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"]
 _WHEN_OPTIONS = ("delay", "run_at", "expires_at")
@@ -91,6 +92,21 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.set_defaults(run=run)
 
 
+@dataclass(frozen=True)
+class _Submit(Call[bytes]):
+    """Remembers whether there is a new task, or one was given back that was there already."""
+
+    statuses: list[int] = field(default_factory=list)
+
+    def read(self, answer: Answer) -> bytes:
+        self.statuses.append(answer.status)
+        return super().read(answer)
+
+    @property
+    def is_new(self) -> bool:
+        return self.statuses[-1] == 202
+
+
 def run(arguments: argparse.Namespace) -> int:
     _check(arguments)
     fields = _fields(arguments)
@@ -100,7 +116,7 @@ def run(arguments: argparse.Namespace) -> int:
         given = arguments.payload
         text = sys.stdin.buffer.read() if given == "-" else given.encode("utf-8", "surrogateescape")
         fields["payload"] = words.json_text("the payload", text)
-    call = Call("POST", "/v1/tasks", bytes, msgspec.json.encode(fields))
+    call = _Submit("POST", "/v1/tasks", bytes, msgspec.json.encode(fields))
     return talk(arguments, lambda client: _submit(client, call, arguments))
 
 
@@ -145,7 +161,7 @@ def _given(fields: dict[str, object]) -> dict[str, object]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _submit(client: Client, call: Call[bytes], arguments: argparse.Namespace) -> int:
+def _submit(client: Client, call: _Submit, arguments: argparse.Namespace) -> int:
     answer = client.send(call)
     task = msgspec.json.decode(answer, type=Task)
     if arguments.wait is None:
@@ -154,7 +170,9 @@ def _submit(client: Client, call: Call[bytes], arguments: argparse.Namespace) ->
         else:
             due = "" if task.state == "ready" else f", due {whole_time(task.next_run_at or task.run_at)}"
             replaced = "" if task.replaces is None else f", replaces {task.replaces}"
-            print_line(f"{task.id}  {printable(task.type)}  {paint_state(task.state)}{due}{replaced}")
+            is_named = arguments.idempotency_key is not None or "unique" in read_flow(arguments)
+            there = ", was there already" if is_named and not call.is_new else ""
+            print_line(f"{task.id}  {printable(task.type)}  {paint_state(task.state)}{due}{replaced}{there}")
         return 0
     answer, task = _wait(client, task, arguments.wait)
     if arguments.json:

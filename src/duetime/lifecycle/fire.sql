@@ -18,11 +18,17 @@ SELECT found.lane, found.wake, state.schedule, state.next_ms, state.fired, state
                 LIMIT @batch::int) AS waiting
          ORDER BY waiting.wake
          LIMIT @batch::int) AS found
-  LEFT JOIN schedule_state AS state
-    ON state.schedule = (('x' || right(replace(found.task::text, '-', ''), 16))::bit(64)::bigint)
-   AND state.wake = found.wake
-  LEFT JOIN schedule
-    ON schedule.id = state.schedule
+  LEFT JOIN LATERAL (
+       SELECT *
+         FROM schedule_state
+        WHERE schedule_state.schedule = (('x' || right(replace(found.task::text, '-', ''), 16))::bit(64)::bigint)
+          AND schedule_state.wake = found.wake
+        LIMIT 1) AS state ON true
+  LEFT JOIN LATERAL (
+       SELECT *
+         FROM schedule
+        WHERE schedule.id = state.schedule
+        LIMIT 1) AS schedule ON true
  ORDER BY found.wake;
 
 -- name: read_runs
@@ -37,9 +43,12 @@ SELECT asked.task, ended.at AS ended_at, dead.died_at
           AND attempt.final
         ORDER BY attempt.number DESC
         LIMIT 1) AS ended ON true
-  LEFT JOIN dead
-    ON dead.lane = asked.lane
-   AND dead.task = asked.task;
+  LEFT JOIN LATERAL (
+       SELECT dead.died_at
+         FROM dead
+        WHERE dead.lane = asked.lane
+          AND dead.task = asked.task
+        LIMIT 1) AS dead ON true;
 
 -- name: fire
 -- Give schedules their turn: take the row in due, leave what became of each time, its
@@ -100,7 +109,7 @@ kept AS (
            last_skip_at = CASE WHEN moving.skip_ms IS NULL THEN state.last_skip_at ELSE moving.at END,
            last_skip = CASE WHEN moving.skip_ms IS NULL THEN state.last_skip ELSE moving.skip_reason END
       FROM moving
-     WHERE state.schedule = moving.schedule
+     WHERE state.schedule = ANY (ARRAY[moving.schedule])
 ),
 noted AS (
     INSERT INTO fire (schedule, moment, task, outcome, reason, at)
@@ -123,8 +132,11 @@ made AS (
       FROM fresh,
            unnest(@fire_schedules::bigint[], @tasks::uuid[], @payloads::bytea[], @run_ats::timestamptz[])
                AS came (schedule, task, payload, run_at)
-      JOIN schedule
-        ON schedule.id = came.schedule
+     CROSS JOIN LATERAL (
+           SELECT *
+             FROM schedule
+            WHERE schedule.id = came.schedule
+            LIMIT 1) AS schedule
      WHERE (came.task IN (SELECT task FROM noted)) IS TRUE
  RETURNING lane, id
 ),

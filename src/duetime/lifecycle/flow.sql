@@ -22,11 +22,15 @@ RETURNING granted,
 -- name: read_known
 -- Which of these idempotency keys stand for a task.
 -- Index: idempotency_key_pkey (tenant, key).
-SELECT key
-  FROM idempotency_key
- WHERE tenant = @tenant::int
-   AND key = ANY (@keys::text[])
-   AND expires_at > clock_timestamp();
+SELECT asked.key
+  FROM unnest(@keys::text[]) AS asked (key)
+ CROSS JOIN LATERAL (
+       SELECT
+         FROM idempotency_key
+        WHERE idempotency_key.tenant = @tenant::int
+          AND idempotency_key.key = asked.key
+          AND idempotency_key.expires_at > clock_timestamp()
+        LIMIT 1) AS known;
 
 -- name: read_key
 -- Which task the key stands for, as far as is known.

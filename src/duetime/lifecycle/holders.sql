@@ -60,7 +60,7 @@ SELECT id, beats, tenant, name
 UPDATE holder
    SET ended_at = clock_timestamp()
   FROM unnest(@ids::bigint[], @beats::bigint[]) AS silent (id, beats)
- WHERE holder.id = silent.id
+ WHERE holder.id = ANY (ARRAY[silent.id])
    AND holder.beats = silent.beats
    -- Not "IS NULL", as above.
    AND COALESCE(holder.ended_at, 'infinity') = 'infinity'

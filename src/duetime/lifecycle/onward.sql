@@ -149,5 +149,8 @@ SELECT attempt.task, attempt.number, attempt.outcome, holder.tenant, holder.name
           AND attempt.task = asked.task
           AND attempt.number = asked.number
         LIMIT 1) AS attempt
-  LEFT JOIN holder
-    ON holder.id = attempt.holder;
+  LEFT JOIN LATERAL (
+       SELECT holder.tenant, holder.name
+         FROM holder
+        WHERE holder.id = attempt.holder
+        LIMIT 1) AS holder ON true;

@@ -177,7 +177,7 @@ changed AS (
     UPDATE limit_slot
        SET lane = matched.lane, task = matched.task, number = matched.number, taken_at = clock_timestamp()
       FROM matched
-     WHERE limit_slot.tenant = matched.tenant
+     WHERE limit_slot.tenant = ANY (ARRAY[matched.tenant])
        AND limit_slot.name = matched.name
        AND limit_slot.slot = matched.slot
        AND limit_slot.taken_at = matched.taken_at
@@ -198,7 +198,7 @@ over AS (
                                FROM first
                               WHERE number = @asker::int
                                 AND ((tenant, name) IN (SELECT tenant, name FROM matched)) IS TRUE))
-       AND slot = 0
+       AND slot + 0 = 0  -- not by the index
        AND number = @asker::int
 )
 SELECT ordinal FROM changed

@@ -57,10 +57,13 @@ class AsyncClient(AsyncAdministration):
         url: str | None = None,
         key: str | None = None,
         *,
+        tenant: str | None = None,
         timeout: float = 30.0,
         retry_for: float = 30.0,
     ) -> None:
+        """`tenant`: act for another one than the key's own, which an admin key may."""
         self._url, self._key = wire.resolve(url, key)
+        self._tenant = wire.check_tenant(tenant)
         self._retry_for = retry_for
         self._timeout = timeout
         self._http: HttpClient | None = None
@@ -91,7 +94,7 @@ class AsyncClient(AsyncAdministration):
 
     async def _exchange(self, call: Call[T]) -> Answer:
         if self._http is None:
-            self._http = HttpClient(self._url, self._key)
+            self._http = HttpClient(self._url, self._key, tenant=self._tenant)
         return await self._http.request(
             call.method, call.path, call.body, timeout=self._timeout, idempotency_key=call.key
         )

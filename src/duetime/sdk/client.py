@@ -64,10 +64,13 @@ class Client(Administration):
         url: str | None = None,
         key: str | None = None,
         *,
+        tenant: str | None = None,
         timeout: float = 30.0,
         retry_for: float = 30.0,
     ) -> None:
+        """`tenant`: act for another one than the key's own, which an admin key may."""
         self._url, self._key = wire.resolve(url, key)
+        self._tenant = wire.check_tenant(tenant)
         self._retry_for = retry_for
         self._pool = urllib3.PoolManager(
             maxsize=16, timeout=urllib3.Timeout(connect=5.0, read=timeout), retries=False, block=False
@@ -98,7 +101,11 @@ class Client(Administration):
     def _exchange(self, call: Call[T]) -> Answer:
         try:
             answer = self._pool.request(
-                call.method, self._url + call.path, body=call.body, headers=call.headers(self._key), redirect=False
+                call.method,
+                self._url + call.path,
+                body=call.body,
+                headers=call.headers(self._key, self._tenant),
+                redirect=False,
             )
         except urllib3.exceptions.HTTPError as error:
             raise ServerUnreachable(f"{self._url} does not answer: {error}") from error

@@ -14,7 +14,7 @@ from urllib.parse import quote
 from duetime.sdk.connection import Connection, ExchangeError, TooLargeError, UnansweredError
 from duetime.sdk.dial import PATH_CHARACTERS, Dialler, Place
 from duetime.sdk.errors import ApiError, ServerUnreachable
-from duetime.sdk.wire import Answer
+from duetime.sdk.wire import TENANT_HEADER, Answer
 
 #: For a place among the connections, the name, TCP and TLS together.
 CONNECT_SECONDS = 5.0
@@ -35,6 +35,7 @@ class HttpClient:
         url: str,
         key: str,
         *,
+        tenant: str | None = None,
         tls: ssl.SSLContext | None = None,
         connect_seconds: float = CONNECT_SECONDS,
         idle_seconds: float = IDLE_SECONDS,
@@ -49,6 +50,8 @@ class HttpClient:
             f" HTTP/1.1\r\nHost: {place.authority}\r\nUser-Agent: duetime\r\nAccept: application/json\r\n"
             f"Accept-Encoding: identity\r\nAuthorization: Bearer {key}\r\n"
         )
+        if tenant is not None:
+            self._fixed += f"{TENANT_HEADER}: {tenant}\r\n"
         self._connect_seconds = connect_seconds
         self._idle_seconds = idle_seconds
         self._dialler = Dialler(place, tls, max_bytes)

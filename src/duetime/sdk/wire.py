@@ -8,6 +8,7 @@ sent, so the server does it once.  `Tries` decides whether and when to send agai
 import email.utils
 import os
 import random
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -43,6 +44,8 @@ from duetime.sdk.uuid7 import make_uuid7
 T = TypeVar("T")
 
 KEY_HEADER = "Idempotency-Key"
+TENANT_HEADER = "Duetime-Tenant"
+_TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 MAX_BATCH = 5_000
 #: One MiB below what the server takes.
 MAX_BATCH_BYTES = 15 * 1024 * 1024
@@ -106,8 +109,10 @@ class Call(Generic[T]):
             detail = f"the answer of {self.method} {self.path} cannot be read: {error}"
             raise ApiError(detail, status=answer.status, code="unreadable") from error
 
-    def headers(self, api_key: str) -> dict[str, str]:
+    def headers(self, api_key: str, tenant: str | None = None) -> dict[str, str]:
         headers = {"Authorization": f"Bearer {api_key}", "Accept": "application/json", KEY_HEADER: self.key}
+        if tenant is not None:
+            headers[TENANT_HEADER] = tenant
         if self.body is not None:
             headers["Content-Type"] = "application/json"
         return headers
@@ -216,6 +221,13 @@ def resolve(url: str | None, key: str | None) -> tuple[str, str]:
     if not (key.isascii() and key.isprintable()) or " " in key:
         raise ConfigurationError("the API key has characters that no key has")
     return url.rstrip("/"), key
+
+
+def check_tenant(tenant: str | None) -> str | None:
+    """It travels in a header."""
+    if tenant is not None and not _TENANT.fullmatch(tenant):
+        raise ConfigurationError(f'"{tenant}" is not the name of a tenant')
+    return tenant
 
 
 class Filter(TypedDict, total=False):
