@@ -14,7 +14,7 @@ import pytest
 from depth import far
 from duetime.clock import from_ms
 from duetime.database.pool import Database
-from duetime.ids import EARLIEST, just_after, make_id
+from duetime.ids import EARLIEST, just_after, lane_of, make_id
 from duetime.lifecycle.claim import SQL as CLAIM_SQL
 from duetime.lifecycle.claim import LaneOrder, claim_due, peek
 from duetime.lifecycle.holders import Named
@@ -23,6 +23,8 @@ from duetime.model.retry import RetryPolicy
 from duetime.model.task import LeasedTask, Options, Outcome, TaskState
 from duetime.scheduler.survey import SQL as SURVEY_SQL
 from duetime.scheduler.upkeep import Upkeep
+from duetime.views.dead import SQL as DEAD_SQL
+from duetime.views.tasks import read_tasks
 from engine import Engine, submitted
 from plans.explain import BELIEVE_EMPTY, MODES, ExplainingDatabase, Plan, Plans, explain
 from services import Server
@@ -35,7 +37,7 @@ CROWDED = "crowded"
 HOT = {
     *("claim_due", "peek", "submit", "submit_keyed", "read_keys", "read_requests", "end_succeeded", "move_onward"),
     *("read_claims", "read_ends", "beat", "read_held", "read_states", "read_oldest"),
-    *("cancel", "pause", "resume", "run_now", "reschedule", "redrive", "drop"),
+    *("cancel", "pause", "resume", "run_now", "reschedule", "redrive", "drop", "read_tasks", "read_dead"),
 }
 #: Upkeep's own: it reads what ends by the index of ends, and how matters once there is much to read.
 WHEN_HUGE = {"expire"}
@@ -165,10 +167,13 @@ async def live(engine: Engine) -> Plans:
     for verb in (engine.steering.pause, engine.steering.resume, engine.steering.run_now):
         assert all(verdict.changed for verdict in (await verb(chosen)).values())
     await engine.steering.reschedule(chosen, from_ms(database.clock.now_ms() + 3_600_000))
+    everything = [*chosen, *dead, *waiting]
+    assert len(await read_tasks(database, everything[:BATCH], attempts=2)) == BATCH
+    await database.run(DEAD_SQL["read_dead"], lanes=[lane_of(task) for task in dead], ids=dead)
     await engine.steering.redrive(dead[::2])
     await engine.steering.drop(dead[1::2])
-    await engine.steering.cancel([*chosen, *dead, *waiting])
-    await read_states(database, [*chosen, *dead, *waiting])
+    await engine.steering.cancel(everything)
+    await read_states(database, everything)
     await expire(engine)
     database.plans = None
     return plans

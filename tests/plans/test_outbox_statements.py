@@ -5,7 +5,7 @@ import asyncpg
 from duetime.database.pool import Database
 from duetime.lifecycle.outbox import NOTHING_SEEN, SQL, Outbox, Snapshot, span_of
 from engine import Engine
-from plans.explain import MODES, Plan, explain
+from plans.explain import BELIEVE_EMPTY, MODES, Plan, explain
 
 GONE = 30_000
 ENQUEUE = """SELECT duetime.enqueue('default', '{"type": "t"}')"""
@@ -52,4 +52,25 @@ async def test_a_look_skips_what_cannot_be_vacuumed_yet(database_url: str) -> No
 
         assert found == 2
         assert read < 20
+    await database.close()
+
+
+async def test_taking_reads_what_is_asked_for_also_while_the_outbox_is_believed_empty(database_url: str) -> None:
+    database = await Database.open(database_url)
+    engine = await Engine.open(database)
+    await database.execute(
+        "INSERT INTO outbox (tenant, body) SELECT $1, 'x' FROM generate_series(1, $2::int)", engine.tenant, GONE
+    )
+    await database.execute(BELIEVE_EMPTY)
+    rows = await database.fetch("SELECT transaction, id FROM outbox ORDER BY id DESC LIMIT 40")
+    statement = SQL["take"]
+    asked = {"transactions": [row["transaction"] for row in rows], "ids": [row["id"] for row in rows]}
+
+    for mode in MODES:
+        async with database.connection() as connection:
+            plan = Plan("take", mode, await explain(connection, statement.sql, statement.arguments(asked), mode))
+
+        assert plan.wrong_ways() == []
+        # Once to lock it, once to take it.
+        assert plan.rows_read() == 2 * len(rows)
     await database.close()

@@ -72,7 +72,7 @@ SELECT tenant, kind, key, task, holds_over
 -- Locks: the rows, in the order given (sorted by the caller).  One that was moved on stays.
 DELETE FROM flow_key
  USING unnest(@tenants::int[], @kinds::smallint[], @keys::bytea[], @tasks::uuid[]) AS old (tenant, kind, key, task)
- WHERE flow_key.tenant = old.tenant
+ WHERE flow_key.tenant = ANY (ARRAY[old.tenant])  -- see claim.sql
    AND flow_key.kind = old.kind
    AND flow_key.key = old.key
    AND flow_key.task = old.task;
@@ -82,7 +82,7 @@ DELETE FROM flow_key
 UPDATE flow_key
    SET expires_at = @now::timestamptz + interval '1 day'
   FROM unnest(@tenants::int[], @kinds::smallint[], @keys::bytea[], @tasks::uuid[]) AS old (tenant, kind, key, task)
- WHERE flow_key.tenant = old.tenant
+ WHERE flow_key.tenant = ANY (ARRAY[old.tenant])  -- see claim.sql
    AND flow_key.kind = old.kind
    AND flow_key.key = old.key
    AND flow_key.task = old.task;

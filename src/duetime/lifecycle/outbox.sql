@@ -30,14 +30,14 @@ WITH picked AS MATERIALIZED (
     SELECT outbox.transaction, outbox.id
       FROM unnest(@transactions::bigint[], @ids::bigint[]) AS asked (transaction, id)
       JOIN outbox
-        ON outbox.transaction = asked.transaction
+        ON outbox.transaction = ANY (ARRAY[asked.transaction])  -- see claim.sql
        AND outbox.id = asked.id
-     ORDER BY outbox.transaction, outbox.id
+     ORDER BY asked.transaction, asked.id
        FOR UPDATE OF outbox SKIP LOCKED
 )
 DELETE FROM outbox
  USING picked
- WHERE outbox.transaction = picked.transaction
+ WHERE outbox.transaction = ANY (ARRAY[picked.transaction])
    AND outbox.id = picked.id
 RETURNING outbox.id;
 

@@ -52,7 +52,7 @@ SELECT schedule.*, state.lane, state.wake, state.next_ms, state.fired, state.ski
        state.recent, state.buffer, state.last_skip_ms, state.last_skip_at, state.last_skip
   FROM schedule
   JOIN schedule_state AS state
-    ON state.schedule = schedule.id
+    ON state.schedule = ANY (ARRAY[schedule.id])  -- see claim.sql
  WHERE schedule.tenant = @tenant::int
    AND schedule.name = ANY (@names::text[]);
 
@@ -63,7 +63,7 @@ SELECT schedule.*, state.lane, state.wake, state.next_ms, state.fired, state.ski
        state.recent, state.buffer, state.last_skip_ms, state.last_skip_at, state.last_skip
   FROM schedule
   JOIN schedule_state AS state
-    ON state.schedule = schedule.id
+    ON state.schedule = ANY (ARRAY[schedule.id])  -- see claim.sql
  WHERE schedule.tenant = @tenant::int
    AND schedule.name > @after::text
    AND (@prefix::text IS NULL OR starts_with(schedule.name, @prefix::text))
@@ -81,7 +81,7 @@ SELECT schedule.*, state.lane, state.wake, state.next_ms, state.fired, state.ski
        to_ms(clock_timestamp()) AS now_ms
   FROM schedule
   JOIN schedule_state AS state
-    ON state.schedule = schedule.id
+    ON state.schedule = ANY (ARRAY[schedule.id])  -- see claim.sql
  WHERE schedule.tenant = @tenant::int
    AND schedule.name = @name::text
    FOR UPDATE;

@@ -5,17 +5,26 @@
 SELECT dead.lane, dead.task AS id, dead.number, dead.reason, dead.died_at,
        task.type, task.labels, task.run_at, task.created_at, last.detail, last.worker
   FROM unnest(@lanes::int[], @ids::uuid[]) WITH ORDINALITY AS wanted (lane, id, place)
-  JOIN dead
-    ON dead.lane = wanted.lane
-   AND dead.task = wanted.id
-  JOIN task
-    ON task.lane = wanted.lane
-   AND task.id = wanted.id
+ CROSS JOIN LATERAL (  -- the LIMITs keep the look-ups by key, whatever the planner thinks of the tables
+       SELECT *
+         FROM dead
+        WHERE dead.lane = wanted.lane
+          AND dead.task = wanted.id
+        LIMIT 1) AS dead
+ CROSS JOIN LATERAL (
+       SELECT *
+         FROM task
+        WHERE task.lane = wanted.lane
+          AND task.id = wanted.id
+        LIMIT 1) AS task
   LEFT JOIN LATERAL (
        SELECT attempt.detail, holder.name AS worker
          FROM attempt
-         LEFT JOIN holder
-           ON holder.id = attempt.holder
+         LEFT JOIN LATERAL (
+              SELECT holder.name
+                FROM holder
+               WHERE holder.id = attempt.holder
+               LIMIT 1) AS holder ON true
         WHERE attempt.lane = wanted.lane
           AND attempt.task = wanted.id
         ORDER BY attempt.number DESC

@@ -2,7 +2,8 @@
 -- Whole tasks with their states and last attempts: all six tables in one snapshot.
 -- Index: the primary key of each, by (lane, task); due_task (home lane, task) only for
 --        tasks that are nowhere else, because it has to ask every partition;
---        holder_pkey for names.
+--        holder_pkey for names.  The LIMITs keep the look-ups by key, whatever the
+--        planner thinks of the tables.
 -- Time:  a wake from `edge` on lies in the future.
 -- Gives: the tasks in the order asked for, as far as their payloads, results and
 --        details fit into @bytes; then rows with `is_cut`; no row for no task.
@@ -23,22 +24,41 @@ found AS MATERIALIZED (
            last.final AS is_over, last.outcome, last.completed_at, last.result,
            octet_length(task.payload) + COALESCE(kept.bytes, 0) AS bytes
       FROM unnest(@lanes::int[], @ids::uuid[]) WITH ORDINALITY AS wanted (lane, id, place)
-      JOIN task
-        ON task.lane = wanted.lane
-       AND task.id = wanted.id
-      LEFT JOIN claim
-        ON claim.lane = wanted.lane
-       AND claim.task = wanted.id
-      LEFT JOIN held
-        ON held.lane = wanted.lane
-       AND held.task = wanted.id
-      LEFT JOIN dead
-        ON dead.lane = wanted.lane
-       AND dead.task = wanted.id
-      LEFT JOIN due AS first
-        ON first.lane = wanted.lane
-       AND first.wake = wanted.id
-       AND first.task = wanted.id
+     CROSS JOIN LATERAL (
+           SELECT *
+             FROM task
+            WHERE task.lane = wanted.lane
+              AND task.id = wanted.id
+            LIMIT 1) AS task
+      LEFT JOIN LATERAL (
+           SELECT *
+             FROM claim
+            WHERE claim.lane = wanted.lane
+              AND claim.task = wanted.id
+            LIMIT 1) AS claim
+        ON true
+      LEFT JOIN LATERAL (
+           SELECT *
+             FROM held
+            WHERE held.lane = wanted.lane
+              AND held.task = wanted.id
+            LIMIT 1) AS held
+        ON true
+      LEFT JOIN LATERAL (
+           SELECT *
+             FROM dead
+            WHERE dead.lane = wanted.lane
+              AND dead.task = wanted.id
+            LIMIT 1) AS dead
+        ON true
+      LEFT JOIN LATERAL (
+           SELECT *
+             FROM due
+            WHERE due.lane = wanted.lane
+              AND due.wake = wanted.id
+              AND due.task = wanted.id
+            LIMIT 1) AS first
+        ON true
       LEFT JOIN LATERAL (
            SELECT number, final, outcome, completed_at, result
              FROM attempt
@@ -54,7 +74,8 @@ found AS MATERIALIZED (
               AND due.task = wanted.id
               AND due.wake <> due.task
               AND COALESCE(claim.task, held.task, dead.task, first.task) IS NULL
-              AND (last.final AND last.outcome IN (1, 6, 7)) IS NOT TRUE) AS later
+              AND (last.final AND last.outcome IN (1, 6, 7)) IS NOT TRUE
+            LIMIT 1) AS later
         ON true
       LEFT JOIN LATERAL (
            SELECT sum(COALESCE(octet_length(recent.detail), 0) + COALESCE(octet_length(recent.result), 0)) AS bytes
@@ -97,13 +118,19 @@ SELECT weighed.place, weighed.lane, weighed.id, weighed.is_cut, moment.at AS now
            SELECT ROW (attempt.number, attempt.outcome, former.name, attempt.picked_at, attempt.started_at,
                        attempt.completed_at, attempt.detail)
              FROM attempt
-             LEFT JOIN holder AS former
-               ON former.id = attempt.holder
+             LEFT JOIN LATERAL (
+                  SELECT name
+                    FROM holder
+                   WHERE holder.id = attempt.holder
+                   LIMIT 1) AS former ON true
             WHERE attempt.lane = weighed.lane
               AND attempt.task = weighed.id
             ORDER BY attempt.number DESC
             LIMIT @attempts) END AS attempts
   FROM moment, weighed
-  LEFT JOIN holder
-    ON holder.id = weighed.holder
+  LEFT JOIN LATERAL (
+       SELECT *
+         FROM holder
+        WHERE holder.id = weighed.holder
+        LIMIT 1) AS holder ON true
  ORDER BY weighed.place;
