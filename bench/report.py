@@ -1,9 +1,10 @@
-"""docs/benchmarks.md and its plots, from the results of one run.
+"""docs/benchmarks.md and its plots, from the results of a run, or of several.
 
 `write(results, folder)` is what `python -m bench` calls at its end;
-`python -m bench.report [RESULTS.json]` does it anew from a stored file.  Every
-number on the page comes from that file.  A scenario that is not in it is left
-out; a peer that failed is shown with the reason.
+`python -m bench.report [RESULTS.json …]` does it anew from stored files.  Every
+number on the page comes from them.  A scenario is taken whole from the first
+file that has it, because only what ran side by side can be compared; one that is in
+none of them is left out; a peer that failed is shown with the reason.
 """
 
 import argparse
@@ -70,10 +71,12 @@ PLOTS = {
 }
 
 
-def write(results: Results, folder: Path) -> None:
+def write(results: Results, folder: Path, *more: Results) -> None:
     """Write the page and its plots; plots of a former run do not stay."""
     page = Page()
-    _head(page, results)
+    runs = _take_apart(results, *more)
+    _head(page, runs)
+    results = msgspec.structs.replace(results, measurements=[each for run in runs for each in run.measurements])
     _side_by_side(page, results)
     _ratios(page, results)
     _promises(page, results)
@@ -83,23 +86,34 @@ def write(results: Results, folder: Path) -> None:
     page.save(folder, "benchmarks")
 
 
-def _head(page: Page, results: Results) -> None:
+def _take_apart(*runs: Results) -> list[Results]:
+    """Each scenario in the first run that has it, and in no other; without runs of which nothing is left."""
+    seen: set[str] = set()
+    left = []
+    for run in runs:
+        own = [each for each in run.measurements if each.scenario not in seen]
+        seen |= {each.scenario for each in own}
+        if own or not left:
+            left.append(msgspec.structs.replace(run, measurements=own))
+    return left
+
+
+def _head(page: Page, runs: list[Results]) -> None:
+    results = runs[0]
     page.add("# Benchmarks")
     page.add(
-        "duetime beside other job systems, on one machine, in one run. This page and its plots are written by "
-        "`make bench` from what it measured; no figure on it is written by hand."
+        "duetime beside other job systems, on one machine; what is compared ran side by side, in one run. This page "
+        "and its plots are written by `make bench` from what it measured; no figure on it is written by hand."
     )
-    if results.is_quick:
+    if any(run.is_quick for run in runs):
         page.add("**This was a quick run: small counts, one run each. Its figures are not for comparing.**")
     machine = results.machine
-    changed = ", with changes that are not committed" if results.is_dirty else ""
     versions = ", ".join(f"{name} {version}" for name, version in results.versions.items())
     rows = [
         ["machine", f"{machine.cores} cores, {machine.cpu}, {machine.memory_gb:g} GB"],
         ["system", f"{machine.system}, Linux {machine.kernel}"],
         ["versions", versions],
-        ["commit", f"`{results.commit[:12]}`{changed}" if results.commit else "not known"],
-        ["measured", f"{results.began_at[:16].replace('T', ' ')} to {results.ended_at[:16].replace('T', ' ')} UTC"],
+        *[["measured", _when(run, of=len(runs))] for run in runs],
     ]
     page.add(table(["", ""], rows))
     words = cell(" ".join(results.arguments))
@@ -117,6 +131,14 @@ def _head(page: Page, results: Results) -> None:
         "same tool vary by up to a quarter, so small differences mean nothing. duetime is measured through its HTTP "
         "API and its Python SDK; the others through libraries that speak to the store themselves."
     )
+
+
+def _when(run: Results, of: int) -> str:
+    began, ended = (time[:16].replace("T", " ") for time in (run.began_at, run.ended_at))
+    commit = f"commit `{run.commit[:12]}`" if run.commit else "a commit that is not known"
+    changed = ", with changes that are not committed" if run.is_dirty else ""
+    scenarios = dict.fromkeys(each.scenario for each in run.measurements)
+    return (f"{', '.join(scenarios)}: " if of > 1 else "") + f"{began} to {ended} UTC, {commit}{changed}"
 
 
 def _side_by_side(page: Page, results: Results) -> None:
@@ -259,14 +281,14 @@ def _promises(page: Page, results: Results) -> None:
     if not any(each.holds is not None for each in judged):
         return
     page.add("## What we hold ourselves to")
-    page.add(f"Judged by the figures of this run. {promises.summarize(judged)}")
+    page.add(f"Judged by the figures on this page. {promises.summarize(judged)}")
     verdicts = {True: "holds", False: "**does not hold**", None: "–"}
     rows, previous = [], 0
     for each in judged:
         number = str(each.number) if each.number != previous else ""
         rows.append([number, each.what, each.target, cell(each.figure), verdicts[each.holds]])
         previous = each.number
-    page.add(table(["", "what", "target", "this run", ""], rows))
+    page.add(table(["", "what", "target", "measured", ""], rows))
 
 
 def _cpu(page: Page, results: Results) -> None:
@@ -332,21 +354,27 @@ def _tuning(page: Page, results: Results) -> None:
 
 
 def main(words: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.report", description="Write the report of a stored run.")
-    parser.add_argument("results", nargs="?", type=Path, metavar="RESULTS.json", help="(the latest of .bench/results)")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.report",
+        description="Write the report of stored runs; a scenario is taken from the first that has it.",
+    )
+    parser.add_argument("results", nargs="*", type=Path, metavar="RESULTS.json", help="(the latest of .bench/results)")
     parser.add_argument("--output", type=Path, default=ROOT / "docs", metavar="DIR", help="(docs)")
     arguments = parser.parse_args(words)
-    file = arguments.results or find_latest(ROOT / ".bench" / "results")
-    if file is None:
+    latest = find_latest(ROOT / ".bench" / "results")
+    files: list[Path] = arguments.results or ([latest] if latest else [])
+    if not files:
         print("bench.report: there are no results yet: run make bench", file=sys.stderr)
         return 2
-    try:
-        results = load(file)
-    except (OSError, msgspec.DecodeError) as error:
-        print(f"bench.report: {file} cannot be read: {error}", file=sys.stderr)
-        return 2
-    write(results, arguments.output)
-    print(f"wrote {arguments.output / 'benchmarks.md'} from {file}")
+    runs = []
+    for file in files:
+        try:
+            runs.append(load(file))
+        except (OSError, msgspec.DecodeError) as error:
+            print(f"bench.report: {file} cannot be read: {error}", file=sys.stderr)
+            return 2
+    write(runs[0], arguments.output, *runs[1:])
+    print(f"wrote {arguments.output / 'benchmarks.md'} from {', '.join(map(str, files))}")
     return 0
 
 

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 from bench.promises import Promise, judge
 from bench.report import main, write
@@ -206,6 +207,31 @@ def test_a_stored_run_is_written_anew(tmp_path: Path, capsys: pytest.CaptureFixt
     first, second = ((tmp_path / folder / "benchmarks.md").read_text() for folder in ("docs", "again"))
     assert first == second
     assert "wrote " in capsys.readouterr().out
+
+
+def test_a_scenario_is_taken_whole_from_the_first_run_that_has_it(tmp_path: Path) -> None:
+    first = make_results(measured("drain", "duetime", rate=10), measured("drain", "pgqueuer", rate=5))
+    second = msgspec.structs.replace(
+        make_results(
+            measured("drain", "duetime", rate=8_888),
+            measured("drain", "bullmq", rate=7_777),
+            measured("lag", "duetime", p50_ms=3, p99_ms=4),
+        ),
+        commit="f" * 40,
+    )
+    for place, run in enumerate((first, second, first)):
+        run.save(tmp_path / f"{place}.json")
+
+    assert main([*(str(tmp_path / f"{place}.json") for place in range(3)), "--output", str(tmp_path)]) == 0
+
+    page = (tmp_path / "benchmarks.md").read_text()
+    measured_rows = [line for line in page.splitlines() if line.startswith("| measured |")]
+    assert [line.split("|")[2].split(":")[0].strip() for line in measured_rows] == ["drain", "lag"]
+    assert "`0123456789ab`" in measured_rows[0]
+    assert "`ffffffffffff`" in measured_rows[1]
+    assert "7,777" not in page
+    assert "8,888" not in page
+    assert "3.0 / 4.0" in page
 
 
 def test_a_file_that_cannot_be_read_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
