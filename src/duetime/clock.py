@@ -55,8 +55,8 @@ def from_ms(ms: int) -> datetime:
 
 
 def to_us(instant: datetime) -> int:
-    whole = instant.replace(microsecond=0)
-    return int(whole.timestamp()) * 1_000_000 + instant.microsecond
+    since = instant - _EPOCH
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
 
 
 def to_ms_rounded_up(instant: datetime) -> int:

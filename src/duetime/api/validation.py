@@ -102,10 +102,28 @@ class TaskReader:
 
     def read(self, request: TaskRequest, tenant: int, now: datetime, trace: str | None = None) -> NewTask:
         """The task that is asked for; raises InvalidInput or TooLarge."""
-        return self.read_at_once(request, tenant, trace) or self._read_with_care(request, tenant, now, trace)
+        found = self._judge_at_once(request, tenant, trace)
+        if found is None:
+            return self._read_with_care(request, tenant, now, trace)
+        lane, kind = found
+        if not _has_times(request):
+            return NewTask(lane, request.type, _read_payload_of(request, kind))
+        errors: list[FieldError] = []
+        run_at = _check_times(request, now, errors)
+        if errors:
+            raise invalid(errors)
+        payload = _read_payload_of(request, kind)
+        return NewTask(lane, request.type, payload, run_at, _plain(request.delay) or None, request.expires_at)
 
     def read_at_once(self, request: TaskRequest, tenant: int, trace: str | None = None) -> NewTask | None:
-        """The same for what needs no closer look, as most; None: it does."""
+        """The same for what needs neither a closer look nor the time, as most; None: it does."""
+        found = None if _has_times(request) else self._judge_at_once(request, tenant, trace)
+        return None if found is None else NewTask(found[0], request.type, _read_payload_of(request, found[1]))
+
+    def _judge_at_once(
+        self, request: TaskRequest, tenant: int, trace: str | None
+    ) -> tuple[LaneKey, TypeKind | None] | None:
+        """The lane and the type of what has nothing to look at but its times and its payload."""
         lane = self._lanes.get((tenant, request.queue, request.priority))
         kind = self._registered.kind(tenant, request.type) if self._registered else None
         if (
@@ -114,9 +132,6 @@ class TaskReader:
             or request.target is not None
             or request.retry is not None
             or request.timeout is not None
-            or request.expires_at is not None
-            or request.run_at is not None
-            or request.delay is not None
             or request.idempotency_key is not None
             or request.labels is not None
             or request.sla is not None
@@ -130,7 +145,7 @@ class TaskReader:
             or (kind is not None and kind.rules.matters_to_submissions)
         ):
             return None
-        return NewTask(lane, request.type, _read_payload_of(request, kind))
+        return lane, kind
 
     def read_plain(self, requests: Sequence[PlainTaskRequest], tenant: int) -> list[NewTask]:
         """The tasks that are asked for; NotPlainError: one of them is not as plain as it looks, `read` knows more."""
@@ -298,6 +313,10 @@ def check_run_at(run_at: datetime, now: datetime, errors: list[FieldError], path
     if run_at > now + MAX_AHEAD:
         errors.append(FieldError(path, f"is more than 10 years ahead; at most {(now + MAX_AHEAD):%Y-%m-%dT%H:%M:%SZ}"))
     return max(run_at, _EPOCH)
+
+
+def _has_times(request: TaskRequest) -> bool:
+    return request.run_at is not None or request.delay is not None or request.expires_at is not None
 
 
 def _check_times(request: TaskRequest, now: datetime, errors: list[FieldError]) -> datetime | None:
