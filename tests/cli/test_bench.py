@@ -29,7 +29,7 @@ def open_tasks(duetime: Run, queue: str) -> int:
 
 
 def test_it_measures_every_phase_and_leaves_nothing_open(duetime: Run) -> None:
-    said = duetime("bench", "--seconds", "2", "--workers", "1", "--json")
+    said = duetime("bench", "--seconds", "6", "--workers", "1", "--json")
 
     assert said.code == 0
     assert [phase["name"] for phase in said.json["phases"]] == list(SHARES)

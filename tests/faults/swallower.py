@@ -109,7 +109,9 @@ class _Line:
                 name, query = body.split(b"\0")[:2]
                 self._statements[name] = query.decode()
             elif letter == _BIND:
-                self._running = self._statements.get(body.split(b"\0")[1], "")
+                name = body.split(b"\0")[1]
+                # A node runs its statements once on each new connection, with nothing to do.
+                self._running = "" if _is_without_work(body) else self._statements.get(name, "")
             elif letter == _QUERY:
                 self._running = body.decode()
             writer.write(whole)
@@ -124,6 +126,14 @@ class _Line:
                 raise ConnectionResetError
             writer.write(whole)
             await writer.drain()
+
+
+def _is_without_work(bind: bytes) -> bool:
+    """Whether every parameter of a Bind message is NULL."""
+    place = bind.index(b"\0", bind.index(b"\0") + 1) + 1
+    place += 2 + 2 * int.from_bytes(bind[place : place + 2], "big")
+    count = int.from_bytes(bind[place : place + 2], "big")
+    return count > 0 and bind[place + 2 : place + 2 + 4 * count] == b"\xff\xff\xff\xff" * count
 
 
 async def _read_message(reader: asyncio.StreamReader) -> tuple[bytes, bytes, bytes]:
