@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from duetime.turns import LONG_TASKS, ROUNDS_BETWEEN, SECONDS_BETWEEN, Turns
+from duetime.turns import HELD_SECONDS, HELD_SHARE, LONG_TASKS, ROUNDS_BETWEEN, SECONDS_BETWEEN, Turns
 
 
 async def test_whoever_comes_alone_goes_at_once() -> None:
@@ -92,5 +92,101 @@ async def test_whoever_gives_up_holds_up_nobody() -> None:
     # And the next one need not wait.
     for _ in range(2 * ROUNDS_BETWEEN):
         await asyncio.sleep(0)
+    with pytest.raises(StopIteration):
+        turns.take().send(None)
+
+
+class Watched(Turns):
+    """With a clock that is set by hand, and who had a turn."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.seen: list[str] = []
+        super().__init__(lambda: self.now)
+
+    async def work(self, name: str) -> None:
+        await self.take()
+        self.seen.append(name)
+
+    async def go_on(self) -> None:
+        """As many rounds as any turn has to wait for others."""
+        for _ in range(4 * ROUNDS_BETWEEN):
+            await asyncio.sleep(0)
+
+
+async def test_no_turn_begins_while_a_light_call_is_under_way() -> None:
+    turns = Watched()
+    with turns.held():
+        working = asyncio.create_task(turns.work("a"))
+        await turns.go_on()
+        assert turns.seen == []
+    await working
+    assert turns.seen == ["a"]
+
+
+async def test_a_light_call_holds_up_whoever_is_next_not_whoever_has_begun() -> None:
+    turns = Watched()
+    workings = [asyncio.create_task(turns.work(name)) for name in "ab"]
+    await asyncio.sleep(0)
+    with turns.held():
+        await turns.go_on()
+        assert turns.seen == ["a"]
+    await asyncio.gather(*workings)
+    assert turns.seen == ["a", "b"]
+
+
+async def test_of_several_light_calls_the_last_lets_go() -> None:
+    turns = Watched()
+    with turns.held():
+        with turns.held():
+            working = asyncio.create_task(turns.work("a"))
+            await turns.go_on()
+        await turns.go_on()
+        assert turns.seen == []
+    await working
+
+
+async def test_light_calls_that_never_end_hold_up_a_turn_for_a_while_only() -> None:
+    turns = Turns()
+    with turns.held():
+        async with asyncio.timeout(5):
+            await turns.take()
+            await turns.take()
+
+
+async def test_light_calls_get_a_share_of_the_time() -> None:
+    turns = Watched()
+
+    async def hold_up(seconds: float) -> bool:
+        """A light call that takes so long; whether the turn waited for it."""
+        with turns.held():
+            working = asyncio.create_task(turns.work("."))
+            await turns.go_on()
+            has_waited = not working.done()
+            turns.now += seconds
+        await working
+        await turns.go_on()
+        return has_waited
+
+    late = 2 * HELD_SECONDS
+    assert await hold_up(late)
+    assert not await hold_up(0.0)
+    turns.now += late / HELD_SHARE
+    assert await hold_up(late)
+    assert not await hold_up(0.0)
+    # What was not used is not saved up.
+    turns.now += 100 * late / HELD_SHARE
+    assert await hold_up(late)
+    assert not await hold_up(0.0)
+
+
+async def test_whoever_gives_up_while_a_light_call_is_under_way_leaves_no_trace() -> None:
+    turns = Watched()
+    with turns.held():
+        working = asyncio.create_task(turns.work("a"))
+        await turns.go_on()
+        working.cancel()
+        await turns.go_on()
+    await turns.go_on()
     with pytest.raises(StopIteration):
         turns.take().send(None)

@@ -15,12 +15,12 @@ from bench.plots import Bar, draw_bars
 from bench.processes import Child, Ended
 
 QUIET = 9
-ROUNDS = 3
+ROUNDS = 5
 NOISY = 0
 METHOD = """One tenant, A, submits 200,000 tasks at once, from a process of its own; B to J submit one task a second
 each. Their lag is the time from just before the call of `POST /v1/tasks` until their task has begun. On one node:
-first B to J alone (the empty system), then three times A alone (what it gets done with everything for itself, from
-its first start to its last) and all together; figures of these are medians of the three. *pull*: each tenant has a
+first B to J alone (the empty system), then five times A alone (what it gets done with everything for itself, from
+its first start to its last) and all together; figures of these are medians of the five. *pull*: each tenant has a
 worker of its own, A's in a process for itself. *push*: tasks are calls to HTTP targets, a host for each tenant, so
 all tenants compete for the executor of the node. Each submits from a process of its own, with its own key."""
 

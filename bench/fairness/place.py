@@ -100,18 +100,21 @@ class Place:
     async def until(self, count: float, seconds: float, who: int | None = None) -> list[Start]:
         """Gather starts until so many were begun (by this one); too long, or nothing for a while, is a BenchError."""
         starts: list[Start] = []
-        counted = 0
+        counted = unread = 0
         deadline, moved_at = time.monotonic() + seconds, time.monotonic()
         while counted < count:
             await asyncio.sleep(_LOOK_SECONDS)
-            # Only what is new is counted: looking must not take what is measured its time.
-            new = self.new_starts()
-            starts += new
-            counted += len(new) if who is None else sum(start.who == who for start in new)
             now = time.monotonic()
-            moved_at = now if new else moved_at
-            if now > deadline or now - moved_at > STALL_SECONDS:
-                raise BenchError(f"{len(starts):,} tasks were begun, and then it took too long")
+            before, unread = unread, self._starts.unread()
+            moved_at = now if unread > before else moved_at
+            # Looking must not take what is measured its time: they are read when they can be enough.
+            if unread >= count - counted:
+                new = self.new_starts()
+                starts += new
+                counted += len(new) if who is None else sum(start.who == who for start in new)
+                unread = 0
+            if counted < count and (now > deadline or now - moved_at > STALL_SECONDS):
+                raise BenchError(f"{len(starts) + unread:,} tasks were begun, and then it took too long")
         return starts
 
     async def gather(self, seconds: float) -> list[Start]:

@@ -49,6 +49,10 @@ class Starts:
         self._file = file
         self._place = file.stat().st_size if file.exists() else 0
 
+    def unread(self) -> int:
+        """How many were noted since the last `read`; costs next to nothing."""
+        return (self._file.stat().st_size - self._place) // _RECORD.size if self._file.exists() else 0
+
     def read(self) -> list[Start]:
         if not self._file.exists():
             return []

@@ -3,13 +3,17 @@
 A batch of a thousand tasks takes milliseconds to read, to write or to store, and
 several of them come in one round.  Whoever asks for a single task would wait for
 them all, in each of the rounds that an answer takes on its way from one socket to
-the next; this way, for one.
+the next; this way, for one.  While the database stores a single task no long piece
+begins at all, within a share of the time: the answer would wait for its end, and the
+database for the processor that it takes.
 """
 
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import TypeVar
 
 Item = TypeVar("Item")
@@ -23,6 +27,10 @@ LONG_BYTES = 16 * 1024
 ROUNDS_BETWEEN = 3
 #: Where rounds are long by themselves, a turn comes after this time all the same.
 SECONDS_BETWEEN = 0.01
+#: So much of the time may turns be held up by light calls, and so long at once; below a millisecond it is not worth it.
+HELD_SHARE = 0.15
+HELD_SECONDS = 0.03
+LEAST_HELD_SECONDS = 0.001
 
 
 class Turns:
@@ -31,17 +39,38 @@ class Turns:
         self._waiting: deque[asyncio.Future[None]] = deque()
         #: Somebody has had a turn, and the rounds behind it are not over.
         self._is_taken = False
+        #: Light calls under way.
+        self._calls = 0
+        #: The next turn waits for them since then, until this timer at the latest.
+        self._held_at = 0.0
+        self._held_until: asyncio.TimerHandle | None = None
+        #: For so many seconds turns may be held up, counted at that time.
+        self._left = HELD_SECONDS
+        self._counted_at = monotonic()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """A light call: no turn begins before it is over, as long as there is time for that."""
+        self._calls += 1
+        try:
+            yield
+        finally:
+            self._calls -= 1
+            if not self._calls:
+                self._let_go()
 
     async def take(self) -> None:
         """Return when it is the caller's turn: at once, or some rounds later."""
-        loop = asyncio.get_running_loop()
-        if self._is_taken:
-            turn = loop.create_future()
-            self._waiting.append(turn)
-            await turn
-        else:
+        if not self._is_taken and not self._calls:
             self._is_taken = True
-            loop.call_soon(self._pass_on, ROUNDS_BETWEEN, self._monotonic())
+            asyncio.get_running_loop().call_soon(self._pass_on, ROUNDS_BETWEEN, self._monotonic())
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        if not self._is_taken:
+            self._is_taken = True
+            self._pass_on(0, self._monotonic())
+        await turn
 
     async def spread(self, items: Sequence[Item], do: Callable[[Sequence[Item]], Sequence[Done]]) -> list[Done]:
         """Do a list in pieces, each in its turn; a short one at once."""
@@ -53,11 +82,13 @@ class Turns:
             done += do(items[at : at + LONG_TASKS])
         return done
 
-    def _pass_on(self, rounds: int, since: float) -> None:
+    def _pass_on(self, rounds: int, since: float, *, may_hold: bool = True) -> None:
         loop = asyncio.get_running_loop()
         now = self._monotonic()
         if rounds and now - since < SECONDS_BETWEEN:
-            loop.call_soon(self._pass_on, rounds - 1, since)
+            loop.call_soon(partial(self._pass_on, rounds - 1, since, may_hold=may_hold))
+            return
+        if may_hold and self._calls and self._waiting and self._hold_up(now):
             return
         while self._waiting:
             turn = self._waiting.popleft()
@@ -67,3 +98,23 @@ class Turns:
                 loop.call_soon(self._pass_on, ROUNDS_BETWEEN, now)
                 return
         self._is_taken = False
+
+    def _hold_up(self, now: float) -> bool:
+        """Let the next turn wait for light calls; False: they had their share of the time."""
+        self._left = min(HELD_SECONDS, self._left + HELD_SHARE * (now - self._counted_at))
+        self._counted_at = now
+        if self._left < LEAST_HELD_SECONDS:
+            return False
+        self._held_at = now
+        self._held_until = asyncio.get_running_loop().call_later(self._left, self._let_go)
+        return True
+
+    def _let_go(self) -> None:
+        if self._held_until is None:
+            return
+        self._held_until.cancel()
+        self._held_until = None
+        now = self._monotonic()
+        self._left -= now - self._held_at
+        # Each turn is held up once: where light calls never end, it would never come.
+        asyncio.get_running_loop().call_soon(partial(self._pass_on, ROUNDS_BETWEEN, now, may_hold=False))

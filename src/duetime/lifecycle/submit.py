@@ -11,6 +11,7 @@ import asyncio
 import hashlib
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -42,6 +43,8 @@ MAX_BYTES_PER_COMMIT = 32 * 1024 * 1024
 MAX_LOOKUPS = 1_000
 #: Calls of up to so many tasks share their commits with each other, not with larger ones.
 LIGHT_TASKS = 100
+#: While the database stores as few as these, no long piece of work begins.
+FEW_TASKS = 20
 _TRIES = 5
 _LOST = "the connection to the database broke while the task was stored; ask again with the same key"
 # Waits for a transaction that is still storing the same ids; rolled back in any case.
@@ -194,13 +197,15 @@ class Submitter:
         await self._lookups.close()
 
     async def _fly(self, calls: list[Call]) -> list[list[Submission]]:
-        for _ in range(_TRIES):
-            if sum([len(call.tasks) for call in calls]) > LONG_TASKS:
-                await self._turns.take()
-            minted_ms = await self.prepare(calls)
-            answers = await self._store_and_wake(calls, minted_ms)
-            if answers is not None:
-                return await self._answered(calls, answers)
+        weight = sum([len(call.tasks) for call in calls])
+        with self._turns.held() if weight <= FEW_TASKS else nullcontext():
+            for _ in range(_TRIES):
+                if weight > LONG_TASKS:
+                    await self._turns.take()
+                minted_ms = await self.prepare(calls)
+                answers = await self._store_and_wake(calls, minted_ms)
+                if answers is not None:
+                    return await self._answered(calls, answers)
         raise Unavailable("the task could not be stored: the database is too slow or its clock jumps; try again")
 
     async def _store_and_wake(self, calls: list[Call], minted_ms: int) -> list[list[Submission | None]] | None:
