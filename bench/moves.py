@@ -14,7 +14,6 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from datetime import UTC, datetime
 from typing import Literal, Protocol, Self
 
 import asyncpg
@@ -180,19 +179,20 @@ class Own:
 
 class Statements(Own):
     async def submit(self, tasks: int) -> None:
-        # What would be nothing but NULL is left out, as submit does it.
-        nothing: list[None] = []
+        # What would be nothing but NULL or one value is left out, as submit does it.
         await self._database.run(
             SUBMIT_SQL["submit"],
-            lanes=[self._lane] * tasks,
+            lanes=None,
+            lane=self._lane,
             ids=_mint(self._unique, self._lane, tasks),
-            types=[_TYPE] * tasks,
+            types=None,
+            type=_TYPE,
             payloads=[PAYLOAD] * tasks,
-            options=nothing,
-            labels=nothing,
-            run_ats=nothing,
-            expires_ats=nothing,
-            holders=nothing,
+            options=None,
+            labels=None,
+            run_ats=None,
+            expires_ats=None,
+            holders=None,
             minted_ms=_now_ms(),
             tolerance_ms=MINT_TOLERANCE_MS,
             now=None,
@@ -211,19 +211,22 @@ class Statements(Own):
         )
         taken = [row for row in rows if row["task"] is not None]
         if taken:
-            self._passed = max(row["wake"] for row in taken)
-            nothing: list[None] = []
-            now = [datetime.now(UTC)] * len(taken)
+            # A first wake is its task's id.
+            self._passed = taken[-1]["task"]
+            now = [_now_ms() * 1000] * len(taken)
             await self._database.run(
                 ONWARD_SQL["end_succeeded"],
-                lanes=[self._lane] * len(taken),
+                lanes=None,
+                lane=self._lane,
                 tasks=[row["task"] for row in taken],
-                numbers=[row["number"] for row in taken],
-                holders=[self._holder] * len(taken),
-                started_ats=now,
-                completed_ats=now,
-                results=nothing,
-                details=nothing,
+                numbers=None,
+                number=1,
+                holders=None,
+                holder=self._holder,
+                started_us=now,
+                completed_us=now,
+                results=None,
+                details=None,
             )
         return len(taken)
 
@@ -245,9 +248,9 @@ class Lifecycle(Own):
         taken = claims.taken.get(self._lane, [])
         if taken:
             self._passed = taken[-1][0]
-            now = datetime.now(UTC)
+            now = _now_ms() * 1000
             reports = [
-                Report(task.id, task.number, Outcome.SUCCEEDED, started_at=now, completed_at=now) for _, task in taken
+                Report(task.id, task.number, Outcome.SUCCEEDED, started_us=now, completed_us=now) for _, task in taken
             ]
             settled = await self._settler.settle(self._tenant, self._name, reports)
             if settled.lost:

@@ -13,6 +13,6 @@ PEER = Peer(
     workers=2,
     tuning=(
         "One node (`duetime up --database-url`) with its default settings. The SDK's AsyncClient: bulk is submit_many "
-        "in batches of 1,000, three in flight. Two workers (Worker) with concurrency 1,000 and an async handler."
+        "in batches of 1,000, six in flight. Two workers (Worker) with concurrency 1,000 and an async handler."
     ),
 )

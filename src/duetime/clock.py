@@ -13,6 +13,8 @@ from datetime import UTC, datetime, timedelta
 Monotonic = Callable[[], float]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+#: PostgreSQL counts from here.
+_DATABASE_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 class DatabaseClock:
@@ -52,6 +54,11 @@ def from_us(us: int) -> datetime:
 
 def from_ms(ms: int) -> datetime:
     return from_us(ms * 1000)
+
+
+def from_database(sent: bytes) -> datetime:
+    """What `timestamptz_send` gives."""
+    return _DATABASE_EPOCH + timedelta(0, 0, int.from_bytes(sent, "big", signed=True))
 
 
 def to_us(instant: datetime) -> int:

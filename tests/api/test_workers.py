@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -220,6 +221,21 @@ async def test_a_settlement_ends_the_task_with_its_result(api: Api) -> None:
     assert await api.settle(leased, result={"sent": True}) == answer
 
 
+@pytest.mark.parametrize("as_microseconds", [False, True])
+async def test_times_of_a_settlement_are_kept_however_they_are_given(api: Api, as_microseconds: bool) -> None:
+    task = await api.submit()
+    (leased,) = await api.lease()
+    # Between the claim and the report: what lies outside is cut off.
+    started = datetime.now(UTC)
+    given: Any = round(started.timestamp() * 1e6) if as_microseconds else started.isoformat()
+
+    await api.settle(leased, started_at=given, completed_at=given)
+
+    attempt = (await api.get(f"/v1/tasks/{task['id']}")).json["attempts"][0]
+    assert datetime.fromisoformat(attempt["started_at"]) == started
+    assert datetime.fromisoformat(attempt["completed_at"]) == started
+
+
 async def test_many_reports_at_once_are_stored_in_parts_and_answered_together(api: Api) -> None:
     count = MAX_ROWS_PER_COMMIT + 20
     answer = await api.post("/v1/tasks/batch", [{"type": "test.task"}] * count)
@@ -320,6 +336,8 @@ BAD_SETTLEMENTS: list[tuple[int, str, dict[str, Any]]] = [
     (422, "error.message", {"outcome": "failed", "error": {}}),
     (422, "retry_after", {"outcome": "failed", "retry_after": -1}),
     (422, "started_at", {"outcome": "succeeded", "started_at": "0001-01-01T00:00:00+14:00"}),
+    (422, "started_at", {"outcome": "succeeded", "started_at": -1}),
+    (422, "completed_at", {"outcome": "succeeded", "completed_at": 1 << 62}),
     (422, "completed_at", {"outcome": "succeeded", "completed_at": "9999-12-31T23:59:59-14:00"}),
     (413, "result", {"outcome": "succeeded", "result": "x" * 70_000}),
     (413, "error.detail", {"outcome": "failed", "error": {"message": "m", "detail": "x" * 70_000}}),

@@ -11,6 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from standardwebhooks import Webhook
 
+from duetime.clock import to_us
 from duetime.executor.call import (
     MAX_RETRY_AFTER_SECONDS,
     build_request,
@@ -218,7 +219,7 @@ def test_2xx_succeeds(status: int) -> None:
     report = reported(answered(status))
 
     assert (report.id, report.number, report.outcome) == (TASK, 3, Outcome.SUCCEEDED)
-    assert (report.started_at, report.completed_at) == (NOW, NOW + timedelta(seconds=1))
+    assert (report.started_us, report.completed_us) == (to_us(NOW), to_us(NOW) + 1_000_000)
     assert report.error is None
 
 

@@ -68,14 +68,17 @@ async def cancel_by_hand(connection: asyncpg.Connection, task: uuid.UUID) -> Non
 async def succeed_by_hand(connection: asyncpg.Connection, task: LeasedTask) -> None:
     statement = ONWARD_SQL["end_succeeded"]
     columns = {
-        "lanes": [task.lane],
+        "lanes": None,
+        "lane": task.lane,
         "tasks": [task.id],
-        "numbers": [task.number],
-        "holders": [task.holder],
-        "started_ats": [None],
-        "completed_ats": [None],
-        "results": [None],
-        "details": [None],
+        "numbers": None,
+        "number": task.number,
+        "holders": None,
+        "holder": task.holder,
+        "started_us": None,
+        "completed_us": None,
+        "results": None,
+        "details": None,
     }
     assert len(await connection.fetch(statement.sql, *statement.arguments(columns))) == 1
 

@@ -166,9 +166,11 @@ async def test_ids_that_became_too_old_on_the_way_are_not_stored(engine: Engine)
         now=None,
         minted_ms=minted_ms,
         tolerance_ms=5_000,
-        lanes=[lane],
+        lanes=None,
+        lane=lane,
         ids=[make_id(minted_ms, 1, lane)],
-        types=["t"],
+        types=None,
+        type="t",
         payloads=[b"{}"],
         options=[None],
         labels=[None],
@@ -256,9 +258,11 @@ async def test_an_insert_in_doubt_that_is_still_running_is_waited_for(
         "now": None,
         "minted_ms": minted_ms,
         "tolerance_ms": 5_000,
-        "lanes": [lane],
+        "lanes": None,
+        "lane": lane,
         "ids": [make_id(minted_ms, 7, lane)],
-        "types": ["t"],
+        "types": None,
+        "type": "t",
         "payloads": [b"{}"],
         "options": [None],
         "labels": [None],
@@ -267,6 +271,7 @@ async def test_an_insert_in_doubt_that_is_still_running_is_waited_for(
         "holders": [],
     }
     no_keys: dict[str, object] = {name: [] for name in SQL["submit_repeated"].parameters if name not in arguments}
+    no_keys["request"] = None
     again = {name: value for name, value in arguments.items() if name != "holders"} | no_keys
     transaction = other.transaction()
     await transaction.start()

@@ -13,7 +13,7 @@ import pytest
 
 from duetime.admin.invariants import check_invariants
 from duetime.budgets.postgres import PostgresBudgets
-from duetime.clock import from_ms
+from duetime.clock import from_ms, to_us
 from duetime.database.pool import Database
 from duetime.errors import Unavailable
 from duetime.ids import SHARDS, due_ms_of, make_id
@@ -598,7 +598,7 @@ async def test_what_may_have_begun_has_used_its_token(engine: Engine, feeder: Fe
 
     if way == "a worker that had begun":
         now = engine.database.clock.now()
-        reports = [Report(task.id, task.number, Outcome.RELEASED, started_at=now) for task in leased]
+        reports = [Report(task.id, task.number, Outcome.RELEASED, started_us=to_us(now)) for task in leased]
         await engine.settler.settle(engine.tenant, "w", reports)
     else:
         await engine.lapse()

@@ -20,7 +20,7 @@ from .common import PAYLOAD, TWENTY, Tally, make_payload, pace, run, say_ready, 
 
 TYPE = "bench"
 BATCH = 1_000
-CONNECTIONS = 3
+CONNECTIONS = 6
 CONCURRENCY = 1_000
 
 

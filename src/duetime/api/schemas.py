@@ -25,6 +25,8 @@ MAX_BULK = 10_000
 MAX_IDS = 10_000
 MAX_SETTLEMENTS = 5_000
 MAX_HELD = 10_000
+#: The end of the year 9998 in microseconds since 1970: a time that the database can hold in every zone.
+LATEST_US = 253_370_764_799_999_999
 
 
 def _said(description: str, **schema: Any) -> Meta:
@@ -38,6 +40,10 @@ def _name(description: str) -> Meta:
 
 Priority = Literal["critical", "high", "normal", "low"]
 Instant = Annotated[datetime, Meta(tz=True)]
+Moment = Annotated[
+    Instant | Annotated[int, Meta(ge=0, le=LATEST_US)],
+    Meta(description="A time: RFC 3339, or whole microseconds since 1970 (UTC)."),
+]
 TypeName = Annotated[str, _name("What kind of work it is; workers have a handler for each type.")]
 QueueName = Annotated[str, _name("The queue, which is made on first use.")]
 Tag = Annotated[str, _said("A tag.", pattern=NAME_PATTERN, minLength=1, maxLength=128)]
@@ -266,11 +272,11 @@ class Settlement(Struct, forbid_unknown_fields=True, gc=False):
         Literal["succeeded", "failed", "snoozed", "released"],
         Meta(description="`released`: given back, it was never started; `snoozed` does not use up an attempt."),
     ]
-    result: Annotated[Raw, Meta(description="Any JSON, up to 64 KiB.")] = field(default_factory=Raw)
+    result: Annotated[Raw | UnsetType, Meta(description="Any JSON, up to 64 KiB.")] = UNSET
     error: FailureBody | None = None
     retry_after: RetryAfter | None = None
-    started_at: Instant | None = None
-    completed_at: Instant | None = None
+    started_at: Moment | None = None
+    completed_at: Moment | None = None
 
 
 class SettleRequest(Struct, forbid_unknown_fields=True):

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 import msgspec
-from msgspec import Raw
+from msgspec import UNSET, Raw
 
 from duetime.api import worker_operations as operations
 from duetime.api.answers import BeatAnswer, LeaseAnswer, LeasedAnswer, SettleAnswer
@@ -21,6 +21,7 @@ from duetime.api.bounds import ClientGoneError, Polls
 from duetime.api.http import Answer, Request, Route, encode, json_answer, make_decoder
 from duetime.api.schemas import BeatRequest, FailureBody, LeaseRequest, Priority, Settlement, SettleRequest
 from duetime.api.validation import check_names, check_worker_name, read_payload
+from duetime.clock import to_us
 from duetime.errors import DuetimeError, FieldError, Forbidden, InvalidInput, Overloaded, Unavailable
 from duetime.lifecycle.holders import BEAT_EVERY_SECONDS, Named
 from duetime.lifecycle.holders import BeatAnswer as HolderAnswer
@@ -225,18 +226,18 @@ def _read_reports(settlements: Sequence[tuple[int, Settlement]]) -> list[Report]
 
 
 def _read_report(place: int, settlement: Settlement) -> Report:
+    started, completed = settlement.started_at, settlement.completed_at
     try:
-        result = bytes(settlement.result)
         return Report(
             settlement.id,
             settlement.attempt,
             _OUTCOMES[settlement.outcome],
-            read_payload(settlement.result, "result", MAX_RESULT_BYTES) if result else None,
+            None if settlement.result is UNSET else read_payload(settlement.result, "result", MAX_RESULT_BYTES),
             None if settlement.error is None else _read_failure(settlement.error),
             settlement.error is not None and settlement.error.kind == "permanent",
             None if settlement.retry_after is None else float(settlement.retry_after),
-            None if settlement.started_at is None else _check_time("started_at", settlement.started_at),
-            None if settlement.completed_at is None else _check_time("completed_at", settlement.completed_at),
+            _read_time("started_at", started) if isinstance(started, datetime) else started,
+            _read_time("completed_at", completed) if isinstance(completed, datetime) else completed,
         )
     except DuetimeError as error:
         for each in error.errors:
@@ -249,7 +250,7 @@ def _read_failure(error: FailureBody) -> bytes:
     return msgspec.json.encode({"message": error.message, "kind": error.kind, "detail": Raw(detail)})
 
 
-def _check_time(path: str, instant: datetime) -> datetime:
+def _read_time(path: str, instant: datetime) -> int:
     if not _FIRST <= instant < _LAST:
         raise InvalidInput.at(path, "must be between the years 1970 and 9999")
-    return instant
+    return to_us(instant)

@@ -238,8 +238,8 @@ def report_answer(
             number=task.number,
             outcome=Outcome.SUCCEEDED,
             result=_json_result(answer) if head.is_json else None,
-            started_at=started_at,
-            completed_at=completed_at,
+            started_us=to_us(started_at),
+            completed_us=to_us(completed_at),
             response=response,
         )
     target = task.options.target if task.options is not None else None
@@ -256,8 +256,8 @@ def report_answer(
         error=_encode(error),
         is_permanent=is_permanent,
         retry_after=None if is_permanent else read_retry_after(head.retry_after, completed_at),
-        started_at=started_at,
-        completed_at=completed_at,
+        started_us=to_us(started_at),
+        completed_us=to_us(completed_at),
         response=response,
     )
 
@@ -283,8 +283,8 @@ def report_failure(
         error=_encode(error),
         is_permanent=is_permanent,
         retry_after=retry_after,
-        started_at=started_at,
-        completed_at=completed_at,
+        started_us=None if started_at is None else to_us(started_at),
+        completed_us=None if completed_at is None else to_us(completed_at),
     )
 
 

@@ -11,7 +11,7 @@ from datetime import datetime
 
 import structlog
 
-from duetime.clock import DatabaseClock
+from duetime.clock import DatabaseClock, to_us
 from duetime.errors import Unavailable
 from duetime.executor.call import build_request, report_answer, report_failure, timeout_of
 from duetime.executor.held import GiveBack, Held, Phase
@@ -90,7 +90,7 @@ class Caller:
         end: Report | GiveBack
         try:
             if task.expires_at is not None and now >= task.expires_at:
-                end = Report(task.id, task.number, Outcome.EXPIRED, completed_at=now)
+                end = Report(task.id, task.number, Outcome.EXPIRED, completed_us=to_us(now))
             elif self._loop.time() > held.begin_by:
                 end = GiveBack(0.0)
             else:

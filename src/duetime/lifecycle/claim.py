@@ -4,10 +4,12 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 
 import asyncpg
 import msgspec
 
+from duetime.clock import from_database
 from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.ids import LATEST
@@ -63,18 +65,19 @@ async def claim_due(
         rows = await database.run_with(SQL["claim_due"], wanted)
     except asyncpg.LockNotAvailableError:
         rows = await database.run_with(SQL["claim_around"], wanted)
+    # Behind the tasks one row for each lane.
+    ends = rows[len(rows) - len(lanes) :]
+    read = partial(_read_rows, ends[0]["picked_at"])
     claims = Claims({}, {})
-    for lane, wake, task in await (turns or Turns()).spread(rows, _read_rows):
-        if task is None:
-            claims.later[lane] = wake
-        else:
-            claims.taken.setdefault(lane, []).append((wake, task))
-    for lane, room in zip(lanes, rooms, strict=True):
-        taken = claims.taken.get(lane, [])
+    for lane, wake, task in await (turns or Turns()).spread(rows[: len(rows) - len(lanes)], read):
+        claims.taken.setdefault(lane, []).append((wake, task))
+    for taken in claims.taken.values():
         taken.sort(key=_by_wake)
-        if len(taken) == room:
-            # It got all it asked for: what comes next was not looked for.
-            claims.later.pop(lane, None)
+    room_of = dict(zip(lanes, rooms, strict=True))
+    for end in ends:
+        # If it got all it asked for, what comes next was not looked for.
+        if end["wake"] is not None and len(claims.taken.get(end["lane"], ())) < room_of[end["lane"]]:
+            claims.later[end["lane"]] = end["wake"]
     return claims
 
 
@@ -106,27 +109,31 @@ def _by_wake(pair: tuple[uuid.UUID, LeasedTask]) -> uuid.UUID:
     return pair[0]
 
 
-def _read_rows(rows: Sequence[asyncpg.Record]) -> list[tuple[int, uuid.UUID, LeasedTask | None]]:
-    return [(row["lane"], row["wake"], None if row["task"] is None else _leased(row)) for row in rows]
-
-
-def _leased(row: asyncpg.Record) -> LeasedTask:
-    _, _, task, number, failures, crashes, releases, holder, home, *rest = row
-    kind, payload, options, labels, run_at, expires_at, picked_at = rest
-    # In the order of the struct's fields: by name it takes twice as long.
-    return LeasedTask(
-        task,
-        home,
-        number,
-        holder,
-        kind,
-        payload,
-        run_at,
-        picked_at,
-        failures,
-        crashes,
-        releases,
-        decode_options(options) if options else None,
-        labels.encode() if labels else None,
-        expires_at,
-    )
+def _read_rows(picked_at: datetime, rows: Sequence[asyncpg.Record]) -> list[tuple[int, uuid.UUID, LeasedTask]]:
+    read = []
+    sent, run_at = b"", picked_at
+    for row in rows:
+        lane, wake, task, number, failures, crashes, releases, holder, home, *rest = row
+        kind, payload, options, labels, run_at_sent, expires_at, _ = rest
+        if run_at_sent != sent:
+            # Most have the time of the one before: making it is the dearest part.
+            sent, run_at = run_at_sent, from_database(run_at_sent)
+        # In the order of the struct's fields: by name it takes twice as long.
+        leased = LeasedTask(
+            task,
+            lane if home is None else home,
+            number,
+            holder,
+            kind,
+            payload,
+            run_at,
+            picked_at,
+            failures,
+            crashes,
+            releases,
+            decode_options(options) if options else None,
+            labels.encode() if labels else None,
+            expires_at,
+        )
+        read.append((lane, wake or task, leased))
+    return read

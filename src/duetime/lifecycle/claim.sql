@@ -9,8 +9,11 @@
 --        a plain one it may walk a whole index in order and compare each row, which costs nothing in a plan made
 --        while the last vacuum had found the table empty, and 40,000 rows for each lane afterwards.
 -- Time:  @until is just after the last wake that is due by the database's clock.
+-- Gives: the rows taken, each lane's in order, then a row without a task for each lane: when its next row is due, and
+--        when all were picked.  What costs the driver most is left out or packed: a wake that is the task's id (as all
+--        first ones are), the home of a row that is at home, and times of which the driver would make objects.
 WITH patience AS MATERIALIZED (
-    SELECT set_config('lock_timeout', '20ms', true)
+    SELECT set_config('lock_timeout', '20ms', true), COALESCE(@now::timestamptz, clock_timestamp()) AS at
 ),
 wanted AS MATERIALIZED (
     SELECT wanted.lane, wanted.hint, wanted.slot, share.wake IS NOT NULL AS is_full,
@@ -41,13 +44,13 @@ taken AS MATERIALIZED (
       FROM gone
 ),
 held AS (
-    INSERT INTO claim (lane, task, number, failures, crashes, releases, holder)
-    SELECT home, task, number, failures, crashes, releases, holder
-      FROM taken
+    INSERT INTO claim (lane, task, number, failures, crashes, releases, holder, picked_at)
+    SELECT home, task, number, failures, crashes, releases, holder, at
+      FROM taken, patience
 )
-SELECT taken.lane, taken.wake, taken.task, taken.number, taken.failures, taken.crashes, taken.releases, taken.holder, taken.home,
-       task.type, task.payload, task.options, task.labels, task.run_at, task.expires_at,
-       COALESCE(@now::timestamptz, clock_timestamp()) AS picked_at
+SELECT taken.lane, NULLIF(taken.wake, taken.task) AS wake, taken.task, taken.number, taken.failures, taken.crashes,
+       taken.releases, taken.holder, NULLIF(taken.home, taken.lane) AS home, task.type, task.payload, task.options,
+       task.labels, timestamptz_send(task.run_at) AS run_at, task.expires_at, NULL::timestamptz AS picked_at
   FROM taken
  CROSS JOIN LATERAL (  -- the LIMIT keeps the look-up by key, also in a plan made while the table was tiny
        SELECT *
@@ -55,11 +58,11 @@ SELECT taken.lane, taken.wake, taken.task, taken.number, taken.failures, taken.c
         WHERE task.lane = taken.home
           AND task.id = taken.task
         LIMIT 1) AS task
- UNION ALL  -- and when each lane's next row is due: a row without a task.  A lane that was full may have more
-            -- that is due, although others took part of its share meanwhile: its share's end stands for that.
-SELECT wanted.lane, CASE WHEN wanted.is_full THEN wanted.last ELSE later.wake END, NULL, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL,
-       NULL, NULL, NULL, NULL
-  FROM wanted
+ UNION ALL  -- A lane that was full may have more that is due, although others took part of its share meanwhile: its
+            -- share's end stands for that.
+SELECT wanted.lane, CASE WHEN wanted.is_full THEN wanted.last ELSE later.wake END, NULL, 0, 0, 0, 0, 0, NULL, NULL, NULL,
+       NULL, NULL, NULL, NULL, patience.at
+  FROM patience, wanted
   LEFT JOIN LATERAL (
        SELECT due.wake
          FROM due
@@ -67,15 +70,16 @@ SELECT wanted.lane, CASE WHEN wanted.is_full THEN wanted.last ELSE later.wake EN
           AND due.wake >= @until::uuid
           AND NOT wanted.is_full
         ORDER BY due.wake
-        LIMIT 1) AS later ON true
- WHERE wanted.is_full
-    OR later.wake IS NOT NULL;
+        LIMIT 1) AS later ON true;
 
 -- name: claim_around
 -- The same, around rows that someone else is taking.
 -- Locks: the picked rows, skipping those that someone else is taking.
 -- Index: due_pkey (lane, wake); it gives the order, so LIMIT stops the scan.
-WITH picked AS MATERIALIZED (  -- the LIMIT must not be run again per joined row
+WITH started AS MATERIALIZED (
+    SELECT COALESCE(@now::timestamptz, clock_timestamp()) AS at
+),
+picked AS MATERIALIZED (  -- the LIMIT must not be run again per joined row
     SELECT wanted.lane, waiting.wake, wanted.slot + waiting.place AS slot
       FROM unnest(@lanes::int[], @hints::uuid[], @rooms::int[], @slots::int[]) AS wanted (lane, hint, room, slot)
      CROSS JOIN LATERAL (
@@ -98,13 +102,13 @@ taken AS (
            (@holders::bigint[])[picked.slot] AS holder, COALESCE(due.home, due.lane) AS home
 ),
 held AS (
-    INSERT INTO claim (lane, task, number, failures, crashes, releases, holder)
-    SELECT home, task, number, failures, crashes, releases, holder
-      FROM taken
+    INSERT INTO claim (lane, task, number, failures, crashes, releases, holder, picked_at)
+    SELECT home, task, number, failures, crashes, releases, holder, at
+      FROM taken, started
 )
-SELECT taken.lane, taken.wake, taken.task, taken.number, taken.failures, taken.crashes, taken.releases, taken.holder, taken.home,
-       task.type, task.payload, task.options, task.labels, task.run_at, task.expires_at,
-       COALESCE(@now::timestamptz, clock_timestamp()) AS picked_at
+SELECT taken.lane, NULLIF(taken.wake, taken.task) AS wake, taken.task, taken.number, taken.failures, taken.crashes,
+       taken.releases, taken.holder, NULLIF(taken.home, taken.lane) AS home, task.type, task.payload, task.options,
+       task.labels, timestamptz_send(task.run_at) AS run_at, task.expires_at, NULL::timestamptz AS picked_at
   FROM taken
  CROSS JOIN LATERAL (  -- the LIMIT keeps the look-up by key, also in a plan made while the table was tiny
        SELECT *
@@ -112,16 +116,16 @@ SELECT taken.lane, taken.wake, taken.task, taken.number, taken.failures, taken.c
         WHERE task.lane = taken.home
           AND task.id = taken.task
         LIMIT 1) AS task
- UNION ALL  -- and when each lane's next row is due: a row without a task
-SELECT wanted.lane, later.wake, NULL, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL
-  FROM unnest(@lanes::int[]) AS wanted (lane)
- CROSS JOIN LATERAL (
+ UNION ALL
+SELECT wanted.lane, later.wake, NULL, 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, started.at
+  FROM started, unnest(@lanes::int[]) AS wanted (lane)
+  LEFT JOIN LATERAL (
        SELECT due.wake
          FROM due
         WHERE due.lane = wanted.lane
           AND due.wake >= @until::uuid
         ORDER BY due.wake
-        LIMIT 1) AS later;
+        LIMIT 1) AS later ON true;
 
 -- name: peek
 -- The first waiting row of each lane behind its hint and before `until`, due or not; takes nothing.

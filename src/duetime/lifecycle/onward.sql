@@ -10,12 +10,21 @@
 -- The commonest end: the attempt succeeded, and its task is over.
 -- Takes: claim (lane, task, number, holder).  Leaves: a final attempt.
 -- Gives: how many there were, and the places of the reports that counted, if not all.
-WITH mine AS MATERIALIZED (
+-- What is the same for all reports is given once, and its array is NULL: taking an array apart costs as much as
+-- the look-up.  Times are microseconds since 1970.
+WITH started AS MATERIALIZED (
+    SELECT clock_timestamp() AS at
+),
+mine AS MATERIALIZED (
     SELECT report.*, found.place, found.picked_at
-      FROM unnest(@lanes::int[], @tasks::uuid[], @numbers::int[], @holders::bigint[],
-                  @started_ats::timestamptz[], @completed_ats::timestamptz[], @results::bytea[], @details::bytea[])
-          WITH ORDINALITY
-               AS report (lane, task, number, holder, started_at, completed_at, result, detail, ordinal)
+      FROM (SELECT COALESCE(asked.lane, @lane::int) AS lane, asked.task, COALESCE(asked.number, @number::int) AS number,
+                   COALESCE(asked.holder, @holder::bigint) AS holder, asked.started_us, asked.completed_us,
+                   asked.result, asked.detail, asked.ordinal
+              FROM unnest(@lanes::int[], @tasks::uuid[], @numbers::int[], @holders::bigint[], @started_us::bigint[],
+                          @completed_us::bigint[], @results::bytea[], @details::bytea[])
+                  WITH ORDINALITY
+                       AS asked (lane, task, number, holder, started_us, completed_us, result, detail, ordinal)
+           ) AS report
      CROSS JOIN LATERAL (
            SELECT claim.ctid AS place, claim.picked_at
              FROM claim
@@ -34,11 +43,12 @@ written AS (
     INSERT INTO attempt (lane, task, number, outcome, final, holder, picked_at, started_at, completed_at, result,
                          detail)
     SELECT lane, task, number, 1, true, holder, picked_at,
-           CASE WHEN started_at IS NOT NULL THEN GREATEST(picked_at, LEAST(started_at, clock_timestamp())) END,
-           GREATEST(picked_at, LEAST(completed_at, clock_timestamp())),
+           CASE WHEN started_us IS NOT NULL THEN GREATEST(picked_at, LEAST(to_timestamp(started_us / 1e6::float8), at)) END,
+           GREATEST(picked_at, LEAST(to_timestamp(completed_us / 1e6::float8), at)),
            result, detail
-      FROM mine
-     WHERE (mine.task IN (SELECT task FROM gone)) IS TRUE
+      FROM started, mine
+     WHERE (SELECT count(*) FROM gone) = (SELECT count(*) FROM mine)  -- nearly always, and then nothing is looked up
+        OR (mine.task IN (SELECT task FROM gone)) IS TRUE
 )
 SELECT ended.count,
        CASE WHEN ended.count < cardinality(@tasks::uuid[])

@@ -1,17 +1,16 @@
 """New tasks as the columns that the submit statements take."""
 
 import uuid
-from typing import TypeVar
 
 import msgspec
 
 from duetime.clock import from_ms, to_ms_rounded_up
+from duetime.database.arrays import same, sparse
 from duetime.ids import due_ms_of, pack_ids
 from duetime.lifecycle.handover import Seats
 from duetime.lifecycle.winners import Call
 from duetime.model.task import NewTask
 
-Value = TypeVar("Value")
 _encode = msgspec.json.Encoder().encode
 
 
@@ -27,25 +26,29 @@ def columns(calls: list[Call], seats: Seats | None) -> dict[str, object]:
     tasks = [task for call in calls for task in call.tasks]
     ids = [identifier for call in calls for identifier in call.ids]
     is_even = all(call.is_even for call in calls)
+    lanes, lane = same([lane for call in calls for lane in call.lanes])
+    types, type = same([task.type for task in tasks])
     return {
-        "lanes": [lane for call in calls for lane in call.lanes],
+        "lanes": lanes,
+        "lane": lane,
         "ids": ids,
-        "types": [task.type for task in tasks],
+        "types": types,
+        "type": type,
         "payloads": [task.payload for task in tasks],
-        "options": _sparse([task.options and _encode(task.options) for task in tasks]),
-        "labels": _sparse([_encode(task.labels).decode() if task.labels else None for task in tasks]),
+        "options": sparse([task.options and _encode(task.options) for task in tasks]),
+        "labels": sparse([_encode(task.labels).decode() if task.labels else None for task in tasks]),
         "run_ats": None
         if is_even
-        else _sparse(
+        else sparse(
             [
                 task.run_at or (from_ms(due_ms_of(identifier)) if task.delay else None)
                 for task, identifier in zip(tasks, ids, strict=True)
             ]
         ),
-        "expires_ats": _sparse([task.expires_at for task in tasks]),
+        "expires_ats": sparse([task.expires_at for task in tasks]),
         "holders": None
         if seats is None
-        else _sparse(
+        else sparse(
             [
                 seats.take(lane, identifier) if task.run_at is None and not task.delay else None
                 for call in calls
@@ -53,11 +56,6 @@ def columns(calls: list[Call], seats: Seats | None) -> dict[str, object]:
             ]
         ),
     }
-
-
-def _sparse(column: list[Value]) -> list[Value] | None:
-    """An array of nothing but NULL is as good as none: unnest fills it up, and an array costs even if it is empty."""
-    return column if any(column) else None
 
 
 def keyed_columns(calls: list[Call], seats: Seats | None) -> tuple[list[Call], dict[str, object]]:
@@ -74,6 +72,7 @@ def keyed_columns(calls: list[Call], seats: Seats | None) -> tuple[list[Call], d
     # PostgreSQL counts the places of an array from 1.
     places: dict[uuid.UUID | None, int | None] = {request: place for place, (request, _) in enumerate(asked, 1)}
     places[None] = None
+    of_tasks, of_all = same([place for call in firsts for place in [places[call.request]] * len(call.tasks)])
     return firsts, columns(firsts, seats) | {
         "request_ids": [request for request, _ in asked],
         "request_tenants": [call.tenant for _, call in asked],
@@ -85,6 +84,7 @@ def keyed_columns(calls: list[Call], seats: Seats | None) -> tuple[list[Call], d
         "key_fingerprints": [task.fingerprint for _, (_, task, _) in ordered] or None,
         "key_ttls": [task.idempotency_ttl for _, (_, task, _) in ordered] or None,
         "key_requests": [request for _, (_, _, request) in ordered] or None,
-        "requests": _sparse([place for call in firsts for place in [places[call.request]] * len(call.tasks)]),
+        "requests": of_tasks,
+        "request": of_all,
         "is_keyed": [task.idempotency_key is not None for call in firsts for task in call.tasks] if keys else None,
     }

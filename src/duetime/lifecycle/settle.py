@@ -11,11 +11,13 @@ import uuid
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from operator import itemgetter
 
 import msgspec
 
 from duetime import metrics
+from duetime.clock import from_us
+from duetime.database.arrays import same, sparse
 from duetime.database.pool import Database
 from duetime.errors import Unknown
 from duetime.lifecycle.gather import Backlog, Gather
@@ -31,6 +33,9 @@ MAX_BYTES_PER_COMMIT = 32 * 1024 * 1024
 #: What a report takes beside its result, roughly.
 _REPORT_BYTES = 300
 _REPEATS = 4
+#: Lanes are positive numbers of four bytes: an id with this bit is nobody's.
+_IMPOSSIBLE_LANE = 1 << 31
+_BY_KEY = itemgetter(0, 1, 2)
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -46,8 +51,9 @@ class Report(msgspec.Struct, frozen=True):
     is_permanent: bool = False
     #: Seconds; for a snooze its length.
     retry_after: float | None = None
-    started_at: datetime | None = None
-    completed_at: datetime | None = None
+    #: Microseconds since 1970 by the holder's clock, as the database takes them: times would be made into objects.
+    started_us: int | None = None
+    completed_us: int | None = None
     #: A JSON object: status, headers, body, timings of an HTTP call.
     response: bytes | None = None
 
@@ -158,35 +164,44 @@ class Settler:
     ) -> set[tuple[int | None, uuid.UUID, int]] | None:
         """Those that were there; None: every report was an attempt of its own that succeeded, and all were there."""
         # Ids as numbers: UUIDs are compared and hashed in Python.
-        reports = {
-            (report.id.int, report.number, holder): report
+        reports = [
+            (report.id.int, report.number, holder, report)
             for part, holder in zip(parts, holders, strict=True)
+            if holder is not None
             for report in part.reports
-            if report.outcome is Outcome.SUCCEEDED and holder is not None and may_exist(report.id, report.number)
-        }
+            if report.outcome is Outcome.SUCCEEDED and not report.id.int & _IMPOSSIBLE_LANE
+        ]
+        if len({report[0] for report in reports}) < len(reports):
+            reports = list({report[:3]: report for report in reports}.values())
         if not reports:
             return set()
-        keys = sorted(reports)
-        ordered = [reports[key] for key in keys]
+        reports.sort(key=_BY_KEY)
+        numbers, owners = [report[1] for report in reports], [report[2] for report in reports]
+        ordered = [report[3] for report in reports]
+        lanes, lane = same([report[0] & 0xFFFFFFFF for report in reports])
+        different_numbers, number = same(numbers)
+        different_holders, holder = same(owners)
         details = [None if report.error is report.response is None else report.detail() for report in ordered]
         [(count, places)] = await self._database.run(
             SQL["end_succeeded"],
-            lanes=[key[0] & 0xFFFFFFFF for key in keys],
+            lanes=lanes,
+            lane=lane,
             tasks=[report.id for report in ordered],
-            numbers=[key[1] for key in keys],
-            holders=[key[2] for key in keys],
-            started_ats=[report.started_at for report in ordered],
-            completed_ats=[report.completed_at for report in ordered],
-            # What is nothing but NULL may be left out: unnest fills it up.
-            results=[report.result for report in ordered] if any(report.result for report in ordered) else [],
-            details=details if any(details) else [],
+            numbers=different_numbers,
+            number=number,
+            holders=different_holders,
+            holder=holder,
+            started_us=[report.started_us for report in ordered],
+            completed_us=[report.completed_us for report in ordered],
+            results=sparse([report.result for report in ordered]),
+            details=sparse(details),
         )
-        ended = range(len(keys)) if places is None else [place - 1 for place in places]
+        ended = range(len(ordered)) if places is None else [place - 1 for place in places]
         if self._onward.on_ended is not None:
             self._onward.ended([Past(ordered[place].id, ordered[place].number) for place in ended])
         if count == sum(len(part.reports) for part in parts):
             return None
-        return {(keys[place][2], ordered[place].id, keys[place][1]) for place in ended}
+        return {(owners[place], ordered[place].id, numbers[place]) for place in ended}
 
     async def _take_others(
         self, parts: list[_Part], holders: list[int | None]
@@ -241,9 +256,9 @@ def _end_of(report: Report) -> End:
         report.id,
         report.number,
         ended,
-        started_at=report.started_at,
-        completed_at=report.completed_at,
+        started_at=None if report.started_us is None else from_us(report.started_us),
+        completed_at=None if report.completed_us is None else from_us(report.completed_us),
         result=report.result,
         detail=report.detail(),
-        never_began=report.outcome is Outcome.RELEASED and report.started_at is None,
+        never_began=report.outcome is Outcome.RELEASED and report.started_us is None,
     )

@@ -89,7 +89,7 @@ class Submitter:
         wake: Callable[[Iterable[uuid.UUID]], None],
         *,
         desk: Desk | None = None,
-        flights: int = 2,
+        flights: int = 3,
         turns: Turns | None = None,
         now: datetime | None = None,
     ) -> None:

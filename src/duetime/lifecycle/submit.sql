@@ -5,7 +5,8 @@
 --        which is read after the transaction has its number: a claimer may then
 --        forget what lies further back.
 -- Gives: one row if the ids were fresh, none if they must be minted anew.
--- An array that would hold nothing but NULL may be NULL itself: unnest fills it up.
+-- An array that would hold nothing but NULL may be NULL itself: unnest fills it up.  If all are in one lane or of one
+-- type, that is given in place of the array.
 WITH started AS MATERIALIZED (
     SELECT pg_current_xact_id() AS transaction, COALESCE(@now::timestamptz, clock_timestamp()) AS at
 ),
@@ -16,8 +17,9 @@ fresh AS MATERIALIZED (
 ),
 asked AS (
     INSERT INTO task (lane, id, type, payload, options, labels, run_at, expires_at, created_at)
-    SELECT wanted.lane, wanted.id, wanted.type, wanted.payload, wanted.options, wanted.labels::jsonb,
-           COALESCE(wanted.run_at, fresh.minted_at), wanted.expires_at, fresh.minted_at
+    SELECT COALESCE(wanted.lane, @lane::int), wanted.id, COALESCE(wanted.type, @type::text), wanted.payload,
+           wanted.options, wanted.labels::jsonb, COALESCE(wanted.run_at, fresh.minted_at), wanted.expires_at,
+           fresh.minted_at
       FROM fresh,
            unnest(@lanes::int[], @ids::uuid[], @types::text[], @payloads::bytea[], @options::bytea[], @labels::text[],
                   @run_ats::timestamptz[], @expires_ats::timestamptz[])
@@ -25,13 +27,13 @@ asked AS (
 ),
 waiting AS (
     INSERT INTO due (lane, wake, task, number)
-    SELECT wanted.lane, wanted.id, wanted.id, 1
+    SELECT COALESCE(wanted.lane, @lane::int), wanted.id, wanted.id, 1
       FROM fresh, unnest(@lanes::int[], @ids::uuid[], @holders::bigint[]) AS wanted (lane, id, holder)
      WHERE wanted.holder IS NULL
 ),
 held AS (
     INSERT INTO claim (lane, task, number, failures, crashes, releases, holder, picked_at)
-    SELECT wanted.lane, wanted.id, 1, 0, 0, 0, wanted.holder, fresh.at
+    SELECT COALESCE(wanted.lane, @lane::int), wanted.id, 1, 0, 0, 0, wanted.holder, fresh.at
       FROM fresh, unnest(@lanes::int[], @ids::uuid[], @holders::bigint[]) AS wanted (lane, id, holder)
      WHERE wanted.holder IS NOT NULL
 )
@@ -75,15 +77,16 @@ new_key AS (
     RETURNING task
 ),
 wanted AS MATERIALIZED (
-    SELECT wanted.*
+    SELECT COALESCE(wanted.lane, @lane::int) AS lane, wanted.id, COALESCE(wanted.type, @type::text) AS type,
+           wanted.payload, wanted.options, wanted.labels, wanted.run_at, wanted.expires_at, wanted.holder
       FROM fresh,
            unnest(@lanes::int[], @ids::uuid[], @types::text[], @payloads::bytea[], @options::bytea[], @labels::text[],
                   @run_ats::timestamptz[], @expires_ats::timestamptz[], @requests::int[], @is_keyed::boolean[],
                   @holders::bigint[])
                AS wanted (lane, id, type, payload, options, labels, run_at, expires_at, request, is_keyed, holder)
      WHERE ((SELECT count(*) FROM new_request) = cardinality(@request_ids::uuid[])
-            OR wanted.request IS NULL
-            OR (@request_ids::uuid[])[wanted.request] IN (SELECT id FROM new_request))
+            OR COALESCE(wanted.request, @request::int) IS NULL
+            OR (@request_ids::uuid[])[COALESCE(wanted.request, @request::int)] IN (SELECT id FROM new_request))
        AND (wanted.is_keyed IS NOT TRUE OR wanted.id IN (SELECT task FROM new_key))
 ),
 asked AS (
@@ -146,13 +149,15 @@ new_key AS (
 ),
 asked AS (
     INSERT INTO task (lane, id, type, payload, options, labels, run_at, expires_at, created_at)
-    SELECT wanted.lane, wanted.id, wanted.type, wanted.payload, wanted.options, wanted.labels::jsonb,
-           COALESCE(wanted.run_at, fresh.minted_at), wanted.expires_at, fresh.minted_at
+    SELECT COALESCE(wanted.lane, @lane::int), wanted.id, COALESCE(wanted.type, @type::text), wanted.payload,
+           wanted.options, wanted.labels::jsonb, COALESCE(wanted.run_at, fresh.minted_at), wanted.expires_at,
+           fresh.minted_at
       FROM fresh,
            unnest(@lanes::int[], @ids::uuid[], @types::text[], @payloads::bytea[], @options::bytea[], @labels::text[],
                   @run_ats::timestamptz[], @expires_ats::timestamptz[], @requests::int[], @is_keyed::boolean[])
                AS wanted (lane, id, type, payload, options, labels, run_at, expires_at, request, is_keyed)
-     WHERE (wanted.request IS NULL OR (@request_ids::uuid[])[wanted.request] IN (SELECT id FROM new_request))
+     WHERE (COALESCE(wanted.request, @request::int) IS NULL
+            OR (@request_ids::uuid[])[COALESCE(wanted.request, @request::int)] IN (SELECT id FROM new_request))
        AND (wanted.is_keyed IS NOT TRUE OR wanted.id IN (SELECT task FROM new_key))
         ON CONFLICT DO NOTHING
     RETURNING lane, id

@@ -17,6 +17,12 @@ if TYPE_CHECKING:
 
 
 _NO_LIMIT = float("inf")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def now_us() -> int:
+    """The time by this machine's clock in microseconds since 1970."""
+    return time.time_ns() // 1000
 
 
 class Stop(enum.Enum):
@@ -35,14 +41,15 @@ class Held:
     Only the worker's event loop changes it.
     """
 
-    __slots__ = ("began", "deadline", "handler", "has_started", "running", "settlement", "started_at", "stop", "task")
+    __slots__ = ("began", "deadline", "handler", "has_started", "running", "settlement", "started_us", "stop", "task")
 
     def __init__(self, task: LeasedTask, handler: "Handler") -> None:
         self.task = task
         self.handler = handler
         #: Told to the server in beats: only started attempts are charged when this worker dies.
         self.has_started = False
-        self.started_at: datetime | None = None
+        #: Since 1970.
+        self.started_us: int | None = None
         #: Both in monotonic time.
         self.began = self.deadline = 0.0
         self.stop: Stop | None = None
@@ -53,7 +60,7 @@ class Held:
 
     def begin(self) -> None:
         self.has_started = True
-        self.started_at = datetime.now(UTC)
+        self.started_us = now_us()
         self.began = time.monotonic()
         self.deadline = self.began + self.timeout
 
@@ -123,10 +130,10 @@ class Context:
     @property
     def deadline(self) -> datetime | None:
         """When the attempt times out; None where it has no limit."""
-        started_at, timeout = self._held.started_at, self._held.timeout
-        if started_at is None or timeout == _NO_LIMIT:
+        started_us, timeout = self._held.started_us, self._held.timeout
+        if started_us is None or timeout == _NO_LIMIT:
             return None
-        return started_at + timedelta(seconds=timeout)
+        return _EPOCH + timedelta(microseconds=started_us, seconds=timeout)
 
     @property
     def is_cancelled(self) -> bool:

@@ -5,13 +5,12 @@ import inspect
 import traceback
 import typing
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 import msgspec.inspect
 
-from duetime.sdk.context import Context, Held, Stop
+from duetime.sdk.context import Context, Held, Stop, now_us
 from duetime.sdk.errors import Duration, Permanent, Retry, Snooze, TaskCancelled
 from duetime.sdk.protocol import MAX_DETAIL_BYTES, MAX_MESSAGE_BYTES, MAX_RESULT_BYTES, Failure, Settlement
 from duetime.sdk.shapes import seconds_of
@@ -102,9 +101,8 @@ def succeeded(held: Held, result: object) -> Settlement:
             return _failed(held, message, kind="permanent")
         raw = msgspec.Raw(encoded)
     task = held.task
-    return Settlement(
-        task.id, task.attempt, "succeeded", raw, started_at=held.started_at, completed_at=datetime.now(UTC)
-    )
+    # In the order of the fields: by name it takes twice as long.
+    return Settlement(task.id, task.attempt, "succeeded", raw, None, None, held.started_us, now_us())
 
 
 def stopped(held: Held) -> Settlement:
@@ -187,8 +185,8 @@ def _settle(
         outcome,
         error=error,
         retry_after=None if retry_after is None else max(0.0, retry_after),
-        started_at=held.started_at,
-        completed_at=datetime.now(UTC),
+        started_at=held.started_us,
+        completed_at=now_us(),
     )
 
 

@@ -62,8 +62,9 @@ class Settlement(msgspec.Struct, omit_defaults=True):
     result: msgspec.Raw | None = None
     error: Failure | None = None
     retry_after: float | None = None
-    started_at: datetime | None = None
-    completed_at: datetime | None = None
+    #: Microseconds since 1970, by the worker's clock.
+    started_at: int | None = None
+    completed_at: int | None = None
 
 
 class SettleRequest(msgspec.Struct):

@@ -219,7 +219,7 @@ class Shift:
         self._held.discard(held)
         if held in self._recovered:
             self._recovered.remove(held)
-        if held is self._trial and held.started_at is None:
+        if held is self._trial and held.started_us is None:
             if not self._is_trial_told:
                 self._crew.free(held)
             self._end_trial()
@@ -266,7 +266,7 @@ class Shift:
             if self._settings.prefetch is None:
                 self._prefetch = min(MAX_LEASE, int(self._rate * _PREFETCH_SECONDS))
         trial = self._trial
-        if trial is not None and trial.started_at is not None and now - trial.began >= _TRIAL_SECONDS:
+        if trial is not None and trial.started_us is not None and now - trial.began >= _TRIAL_SECONDS:
             self._end_trial()
         self._tick_timer = self._loop.call_later(_TICK_SECONDS, self._tick)
 
@@ -279,7 +279,7 @@ class Shift:
         working.cancel()
         await asyncio.wait({working})
         idle = [*self._crew.take_waiting(), *self._recovered]
-        if self._trial is not None and self._trial.started_at is None:
+        if self._trial is not None and self._trial.started_us is None:
             idle.append(self._trial)
         self._recovered.clear()
         for held in idle:
