@@ -190,7 +190,7 @@ class Statements(Own):
             payloads=[PAYLOAD] * tasks,
             options=None,
             labels=None,
-            run_ats=None,
+            run_us=None,
             expires_ats=None,
             holders=None,
             minted_ms=_now_ms(),

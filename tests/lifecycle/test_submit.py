@@ -174,7 +174,7 @@ async def test_ids_that_became_too_old_on_the_way_are_not_stored(engine: Engine)
         payloads=[b"{}"],
         options=[None],
         labels=[None],
-        run_ats=[None],
+        run_us=[None],
         expires_ats=[None],
         holders=[],
     )
@@ -266,7 +266,7 @@ async def test_an_insert_in_doubt_that_is_still_running_is_waited_for(
         "payloads": [b"{}"],
         "options": [None],
         "labels": [None],
-        "run_ats": [None],
+        "run_us": [None],
         "expires_ats": [None],
         "holders": [],
     }

@@ -157,7 +157,7 @@ async def a_commit_that_comes_late(url: str, engine: Engine, seconds_ago: int) -
         "payloads": [b"{}"],
         "options": [None],
         "labels": [None],
-        "run_ats": [None],
+        "run_us": [None],
         "expires_ats": [None],
         "holders": [],
     }

@@ -9,6 +9,7 @@ import uuid
 import msgspec
 from msgspec import Raw
 
+from duetime.api.answers import Accepted, BatchAnswer
 from duetime.api.http import encode
 from duetime.clock import from_ms
 from duetime.lifecycle.submit import Submitted
@@ -24,6 +25,10 @@ _NO_LABELS = Raw(b"{}")
 _ID = uuid.UUID(int=0)
 _PAYLOAD = b'"\\u0000"'
 _AT = from_ms(1)
+#: What stands before and behind the id in an item of a batch's answer.
+_ITEM = {
+    state: encode(Accepted(_ID, state)).decode().split(str(_ID)) for state in (TaskState.READY, TaskState.SCHEDULED)
+}
 
 
 class NewViews:
@@ -51,6 +56,13 @@ class NewViews:
             *(before, str(submission.id).encode(), behind_id, task.payload, behind_payload, at),
             *(behind_run_at, at, behind_created_at, at, behind),
         )
+
+
+def render_batch(ids: list[str], state: TaskState) -> bytes:
+    """The answer to a batch of new tasks that are all in one state."""
+    before, behind = _ITEM[state]
+    items = f"{behind},{before}".join(ids)
+    return encode(BatchAnswer([], len(ids), 0)).replace(b"[]", f"[{before}{items}{behind}]".encode(), 1)
 
 
 def _is_plain(task: NewTask) -> bool:

@@ -27,11 +27,12 @@ from duetime.api.http import (
     Request,
     Route,
     decode_json,
+    encode,
     json_answer,
     make_decoder,
     read_uuid,
 )
-from duetime.api.new_views import NewViews
+from duetime.api.new_views import NewViews, render_batch
 from duetime.api.problems import problem_of
 from duetime.api.schemas import PlainTaskRequest, TaskRequest
 from duetime.api.validation import NotPlainError, TaskReader, index_path
@@ -170,7 +171,7 @@ class Tasks:
             raise first
         if is_atomic and any(isinstance(each, DuetimeError) for each in submissions):
             return _refuse_all(submissions)
-        return json_answer(200, await self._batch_answer(results, submissions))
+        return Answer(200, await self._batch_answer(results, submissions))
 
     async def _read_batch(self, request: Request, body: bytes, now: datetime) -> list[NewTask | DuetimeError]:
         """The tasks in order, an error in the place of each that is wrong."""
@@ -212,19 +213,16 @@ class Tasks:
                     if isinstance(each, NewTask) and each.lane == key:
                         results[place] = error
 
-    async def _batch_answer(
-        self, results: list[NewTask | DuetimeError], submissions: Sequence[Submission]
-    ) -> BatchAnswer:
+    async def _batch_answer(self, results: list[NewTask | DuetimeError], submissions: Sequence[Submission]) -> bytes:
         now_ms = self.database.clock.now_ms()
-        new = [each for each in submissions if isinstance(each, Submitted) and each.is_new]
+        new = [
+            (str(each.id), each.run_at_ms > now_ms)
+            for each in submissions
+            if isinstance(each, Submitted) and each.is_new and each.replaces is None
+        ]
+        if len(new) == len(results) and len({is_later for _, is_later in new}) == 1:
+            return render_batch([id for id, _ in new], TaskState.SCHEDULED if new[0][1] else TaskState.READY)
         answers: list[Accepted | Rejected] = []
-        if len(new) == len(results):
-            ready, scheduled = TaskState.READY, TaskState.SCHEDULED
-            answers += [
-                Accepted(each.id, scheduled if each.run_at_ms > now_ms else ready, replaces=each.replaces)
-                for each in new
-            ]
-            return BatchAnswer(answers, len(answers), 0)
         known = [each.id for each in submissions if isinstance(each, Submitted) and not each.is_new]
         states = await read_states(self.database, known) if known else {}
         left = iter(submissions)
@@ -240,7 +238,7 @@ class Tasks:
                 answers.append(Accepted(submission.id, state, replaces=submission.replaces))
             else:
                 answers.append(Accepted(submission.id, states.get(submission.id, state), True))
-        return BatchAnswer(answers, len(answers) - rejected, rejected)
+        return encode(BatchAnswer(answers, len(answers) - rejected, rejected))
 
     async def get(self, request: Request) -> Answer:
         request.query()

@@ -4,7 +4,7 @@ import uuid
 
 import msgspec
 
-from duetime.clock import from_ms, to_ms_rounded_up
+from duetime.clock import to_ms_rounded_up, to_us
 from duetime.database.arrays import same, sparse
 from duetime.ids import due_ms_of, pack_ids
 from duetime.lifecycle.handover import Seats
@@ -37,14 +37,12 @@ def columns(calls: list[Call], seats: Seats | None) -> dict[str, object]:
         "payloads": [task.payload for task in tasks],
         "options": sparse([task.options and _encode(task.options) for task in tasks]),
         "labels": sparse([_encode(task.labels).decode() if task.labels else None for task in tasks]),
-        "run_ats": None
+        "run_us": None
         if is_even
-        else sparse(
-            [
-                task.run_at or (from_ms(due_ms_of(identifier)) if task.delay else None)
-                for task, identifier in zip(tasks, ids, strict=True)
-            ]
-        ),
+        else [
+            to_us(task.run_at) if task.run_at is not None else 1000 * due_ms_of(identifier) if task.delay else None
+            for task, identifier in zip(tasks, ids, strict=True)
+        ],
         "expires_ats": sparse([task.expires_at for task in tasks]),
         "holders": None
         if seats is None

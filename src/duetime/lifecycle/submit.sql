@@ -6,7 +6,7 @@
 --        forget what lies further back.
 -- Gives: one row if the ids were fresh, none if they must be minted anew.
 -- An array that would hold nothing but NULL may be NULL itself: unnest fills it up.  If all are in one lane or of one
--- type, that is given in place of the array.
+-- type, that is given in place of the array.  Times are microseconds since 1970: the driver would make objects of them.
 WITH started AS MATERIALIZED (
     SELECT pg_current_xact_id() AS transaction, COALESCE(@now::timestamptz, clock_timestamp()) AS at
 ),
@@ -18,12 +18,12 @@ fresh AS MATERIALIZED (
 asked AS (
     INSERT INTO task (lane, id, type, payload, options, labels, run_at, expires_at, created_at)
     SELECT COALESCE(wanted.lane, @lane::int), wanted.id, COALESCE(wanted.type, @type::text), wanted.payload,
-           wanted.options, wanted.labels::jsonb, COALESCE(wanted.run_at, fresh.minted_at), wanted.expires_at,
-           fresh.minted_at
+           wanted.options, wanted.labels::jsonb, COALESCE(to_timestamp(wanted.run_us / 1e6::float8), fresh.minted_at),
+           wanted.expires_at, fresh.minted_at
       FROM fresh,
            unnest(@lanes::int[], @ids::uuid[], @types::text[], @payloads::bytea[], @options::bytea[], @labels::text[],
-                  @run_ats::timestamptz[], @expires_ats::timestamptz[])
-               AS wanted (lane, id, type, payload, options, labels, run_at, expires_at)
+                  @run_us::bigint[], @expires_ats::timestamptz[])
+               AS wanted (lane, id, type, payload, options, labels, run_us, expires_at)
 ),
 waiting AS (
     INSERT INTO due (lane, wake, task, number)
@@ -78,12 +78,12 @@ new_key AS (
 ),
 wanted AS MATERIALIZED (
     SELECT COALESCE(wanted.lane, @lane::int) AS lane, wanted.id, COALESCE(wanted.type, @type::text) AS type,
-           wanted.payload, wanted.options, wanted.labels, wanted.run_at, wanted.expires_at, wanted.holder
+           wanted.payload, wanted.options, wanted.labels, wanted.run_us, wanted.expires_at, wanted.holder
       FROM fresh,
            unnest(@lanes::int[], @ids::uuid[], @types::text[], @payloads::bytea[], @options::bytea[], @labels::text[],
-                  @run_ats::timestamptz[], @expires_ats::timestamptz[], @requests::int[], @is_keyed::boolean[],
+                  @run_us::bigint[], @expires_ats::timestamptz[], @requests::int[], @is_keyed::boolean[],
                   @holders::bigint[])
-               AS wanted (lane, id, type, payload, options, labels, run_at, expires_at, request, is_keyed, holder)
+               AS wanted (lane, id, type, payload, options, labels, run_us, expires_at, request, is_keyed, holder)
      WHERE ((SELECT count(*) FROM new_request) = cardinality(@request_ids::uuid[])
             OR COALESCE(wanted.request, @request::int) IS NULL
             OR (@request_ids::uuid[])[COALESCE(wanted.request, @request::int)] IN (SELECT id FROM new_request))
@@ -92,7 +92,7 @@ wanted AS MATERIALIZED (
 asked AS (
     INSERT INTO task (lane, id, type, payload, options, labels, run_at, expires_at, created_at)
     SELECT wanted.lane, wanted.id, wanted.type, wanted.payload, wanted.options, wanted.labels::jsonb,
-           COALESCE(wanted.run_at, fresh.minted_at), wanted.expires_at, fresh.minted_at
+           COALESCE(to_timestamp(wanted.run_us / 1e6::float8), fresh.minted_at), wanted.expires_at, fresh.minted_at
       FROM fresh, wanted
 ),
 waiting AS (
@@ -150,12 +150,12 @@ new_key AS (
 asked AS (
     INSERT INTO task (lane, id, type, payload, options, labels, run_at, expires_at, created_at)
     SELECT COALESCE(wanted.lane, @lane::int), wanted.id, COALESCE(wanted.type, @type::text), wanted.payload,
-           wanted.options, wanted.labels::jsonb, COALESCE(wanted.run_at, fresh.minted_at), wanted.expires_at,
-           fresh.minted_at
+           wanted.options, wanted.labels::jsonb, COALESCE(to_timestamp(wanted.run_us / 1e6::float8), fresh.minted_at),
+           wanted.expires_at, fresh.minted_at
       FROM fresh,
            unnest(@lanes::int[], @ids::uuid[], @types::text[], @payloads::bytea[], @options::bytea[], @labels::text[],
-                  @run_ats::timestamptz[], @expires_ats::timestamptz[], @requests::int[], @is_keyed::boolean[])
-               AS wanted (lane, id, type, payload, options, labels, run_at, expires_at, request, is_keyed)
+                  @run_us::bigint[], @expires_ats::timestamptz[], @requests::int[], @is_keyed::boolean[])
+               AS wanted (lane, id, type, payload, options, labels, run_us, expires_at, request, is_keyed)
      WHERE (COALESCE(wanted.request, @request::int) IS NULL
             OR (@request_ids::uuid[])[COALESCE(wanted.request, @request::int)] IN (SELECT id FROM new_request))
        AND (wanted.is_keyed IS NOT TRUE OR wanted.id IN (SELECT task FROM new_key))

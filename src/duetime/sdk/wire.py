@@ -304,6 +304,8 @@ def is_for_now(item: BatchItem) -> bool:
 
 def refused_for_now(result: BatchResult) -> tuple[list[int], ServerUnavailable] | None:
     """The places of items that may be accepted later, and when; None: there are none."""
+    if not result.rejected:
+        return None
     places = [place for place, item in enumerate(result.results) if is_for_now(item)]
     if not places:
         return None
