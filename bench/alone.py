@@ -150,6 +150,10 @@ def _add_snapshot(page: Page, results: Results) -> None:
             )
         title = "Full load beside an old snapshot"
         page.draw("snapshot", title, draw_lines(title, "by minute", "minute", panels))
+    stolen = [_number(row.get("stolen_percent")) for row in rows]
+    told = ", ".join(_stolen(each) for each in stolen if each is not None)
+    if told:
+        page.add(f"What the host gave to others of this machine's processor time, minute by minute: {told}.")
 
 
 def _add_soak(page: Page, results: Results) -> None:
@@ -175,10 +179,12 @@ def _add_soak(page: Page, results: Results) -> None:
             _whole(row.get("tasks")),
             *(ms(_number(row.get(name))) for name in ("p50_ms", "p99_ms", "max_ms")),
             _whole(row.get("memory_mb")),
+            _stolen(row.get("stolen_percent")),
         ]
         for row in rows
     ]
-    page.add(table(["minute", "tasks", "p50 ms", "p99 ms", "slowest ms", "memory MB"], cells))
+    page.add(table(["minute", "tasks", "p50 ms", "p99 ms", "slowest ms", "memory MB", "stolen"], cells))
+    page.add("Stolen is what the host gave to others of this machine's processor time.")
 
 
 def _add_targets(page: Page, results: Results) -> None:
@@ -242,6 +248,11 @@ def _number(value: float | str | None) -> float | None:
 
 def _whole(value: float | str | None) -> str:
     return rate(_number(value))
+
+
+def _stolen(value: float | str | None) -> str:
+    number = _number(value)
+    return "–" if number is None else f"{number:.0f} %"
 
 
 def _us(row: Row, name: str) -> str:

@@ -2,9 +2,10 @@
 
 The runs of all peers in one scenario are interleaved: the first run of each, then
 the second of each, so that whatever disturbs the machine for a while disturbs
-them all.  Each round begins with another peer.  Peers on the same server follow
-each other.  A peer that breaks keeps what it said and is not run again in that
-variant; the rest goes on.
+them all; a run that lost much of its time to others is made again.  Each round
+begins with another peer.  Peers on the same server follow each other.  A peer
+that breaks keeps what it said and is not run again in that variant; the rest
+goes on.
 """
 
 import json
@@ -12,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from bench.peers.base import Installation, Peer
@@ -19,6 +21,7 @@ from bench.processes import BenchError
 from bench.results import Measurement, Run
 from bench.scenarios.contract import Options, Scenario
 from bench.stage import Hall
+from bench.stolen import MORE_RUNS, Stolen, measure_undisturbed
 
 
 @dataclass(frozen=True)
@@ -110,6 +113,7 @@ async def carry_out(
     record: Record,
 ) -> None:
     """Make all the runs, into the record."""
+    stolen = Stolen()
     for place, step in enumerate(steps):
         if record.has_failed(step):
             continue
@@ -118,8 +122,12 @@ async def carry_out(
         say(f"[{place + 1}/{len(steps)}, {tell_time(left)} left] {step}, run {step.round + 1} of {runs}")
         began = time.monotonic()
         try:
-            async with hall.stage(step.peer, installations[step.peer.name]) as stage:
-                run = await step.scenario.measure(stage, step.variant, options)
+            run = await measure_undisturbed(
+                partial(_measure, step, hall, installations, options),
+                stolen,
+                0 if options.is_quick or step.scenario.most_runs is not None else MORE_RUNS,
+                lambda line: say(f"    {line}"),
+            )
         except* Exception as group:
             # Whatever goes wrong with one peer is told in the results, and the others are still measured.
             error = tell_error(group)
@@ -129,6 +137,11 @@ async def carry_out(
             record.add(step, run)
             durations.learn(step, time.monotonic() - began)
             say(f"    {tell_run(run)}")
+
+
+async def _measure(step: Step, hall: Hall, installations: Mapping[str, Installation], options: Options) -> Run:
+    async with hall.stage(step.peer, installations[step.peer.name]) as stage:
+        return await step.scenario.measure(stage, step.variant, options)
 
 
 def tell_error(error: BaseException) -> str:
@@ -142,7 +155,8 @@ def tell_run(run: Run) -> str:
     """The figures of one run, in one line."""
     figures = ", ".join(f"{name} {value:,.1f}" for name, value in run.figures.items() if name != "tasks")
     spent = ", ".join(f"{part} {value:,.0f}" for part, value in run.cpu.items())
-    return figures + (f"; CPU µs a task: {spent}" if spent else "")
+    stolen = f"; stolen {run.stolen_percent:.1f} %" if run.stolen_percent else ""
+    return figures + (f"; CPU µs a task: {spent}" if spent else "") + stolen
 
 
 def tell_time(seconds: float) -> str:

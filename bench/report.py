@@ -19,6 +19,7 @@ from bench import alone, promises
 from bench.page import Page, cell, ms, rate, table
 from bench.plots import Bar, draw_bars
 from bench.results import Measurement, PeerFacts, Results, find_latest, load
+from bench.stolen import MORE_RUNS, MOST_PERCENT
 
 ROOT = Path(__file__).parents[1]
 OURS = "duetime"
@@ -128,7 +129,9 @@ def _head(page: Page, runs: list[Results]) -> None:
         "this machine. PostgreSQL commits are durable (fsync on); Redis appends to its log and syncs it every second, "
         "so what it acknowledged in the last second can be lost. Each peer is set up as its own documentation "
         "recommends for throughput ([below](#how-each-was-set-up)). Figures are medians of the runs; quiet runs of the "
-        "same tool vary by up to a quarter, so small differences mean nothing. duetime is measured through its HTTP "
+        "same tool vary by up to a quarter, so small differences mean nothing. A short run during which the host gave "
+        f"more than {MOST_PERCENT:.0f} % of the processors' time to others is made again, {MORE_RUNS} times at the "
+        "most and for every peer alike; the least disturbed counts. duetime is measured through its HTTP "
         "API and its Python SDK; the others through libraries that speak to the store themselves."
     )
 

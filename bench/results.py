@@ -33,6 +33,8 @@ class Run(msgspec.Struct, frozen=True, omit_defaults=True):
     #: CPU microseconds a task of each part: producer, workers, server (PostgreSQL or Redis), node, wrk.
     cpu: dict[str, float] = {}
     rows: list[dict[str, float | str]] = []
+    #: Of the processors' time, what the host gave to others (`bench.stolen`).
+    stolen_percent: float = 0.0
 
 
 class Measurement(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -22,6 +22,7 @@ from bench.results import Run
 from bench.scenarios.contract import Options, Scenario
 from bench.servers import Postgres
 from bench.stage import Stage
+from bench.stolen import Stolen
 
 MINUTES = 10
 MINUTE_SECONDS = 60.0
@@ -93,6 +94,7 @@ async def _watch(
     stage: Stage, workers: Workers, looking: asyncpg.Connection, seconds: float
 ) -> AsyncIterator[dict[str, float | str]]:
     done, done_at, counters = workers.count, time.monotonic(), await _Counters.read(looking)
+    stolen = Stolen()
     async for minute in minutes(MINUTES, seconds):
         done_before, before_at, before = done, done_at, counters
         done, done_at, counters = workers.count, time.monotonic(), await _Counters.read(looking)
@@ -101,6 +103,7 @@ async def _watch(
             "rate": round((done - done_before) / (done_at - before_at), 1),
             "claimed": counters.claimed - before.claimed,
             "entries_per_task": counters.entries_per_task_since(before),
+            "stolen_percent": stolen.percent(),
         }
         tell(", ".join(f"{name} {value:,}" for name, value in row.items()))
         yield row

@@ -5,7 +5,8 @@ the time from then to the handler's start.  Figures: `sustained_rate` (measured
 just before), `rate`, `worst_p99_ms` (of the minutes), `within_5s_percent`, `early`,
 `memory_first_mb` and `memory_last_mb` (of the node, after the first and the last
 minute), `errors` (submissions that failed, attempts that did not succeed, tasks
-that never began).  Rows: the same for each minute.
+that never began).  Rows: the same for each minute, and what others had of the
+processors' time in it.
 """
 
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from bench.scenarios.contract import Options, Scenario
 from bench.scenarios.lag import percentile
 from bench.servers import Postgres
 from bench.stage import Stage
+from bench.stolen import Stolen
 
 MINUTES = 15
 MINUTE_SECONDS = 60.0
@@ -53,11 +55,14 @@ async def measure(stage: Stage, variant: str, options: Options) -> Run:
         rate = SHARE * sustained
         tell(f"sustained {sustained:,.0f} a second; {count} minutes of {seconds:.0f} s at {rate:,.0f}")
         before = workers.count
-        meter, reader = stage.meter(workers), Lags(workers)
+        meter, reader, stolen = stage.meter(workers), Lags(workers), Stolen()
         async with producing(stage, "steady", rate, count * seconds, AHEAD_SECONDS) as producer:
             await workers.until(before + 1)
             async for minute in minutes(count, seconds):
-                rows.append({"minute": minute, "memory_mb": memory_mb(node_of(stage).pid), **_describe(look())})
+                memory = memory_mb(node_of(stage).pid)
+                rows.append(
+                    {"minute": minute, "memory_mb": memory, "stolen_percent": stolen.percent(), **_describe(look())}
+                )
                 tell(", ".join(f"{name} {value:,}" for name, value in rows[-1].items()))
             produced = await producer.end()
             await workers.until(before + produced.count, DRAIN_SECONDS)

@@ -20,6 +20,7 @@ import dataclasses
 import statistics
 import time
 from collections.abc import Sequence
+from functools import partial
 
 import asyncpg
 import msgspec
@@ -34,6 +35,7 @@ from bench.scenarios import burst, drain, lag, sustained
 from bench.scenarios.contract import Options, Scenario
 from bench.servers import Postgres
 from bench.stage import Stage
+from bench.stolen import MORE_RUNS, Stolen, measure_undisturbed
 from duetime.database.partitions import Partitions
 from duetime.database.pool import Database
 
@@ -102,6 +104,7 @@ async def measure(stage: Stage, variant: str, options: Options) -> Run:
 async def _measure_all(stage: Stage, options: Options) -> dict[str, float]:
     """The medians of the scenarios' own figures."""
     seen: dict[str, list[float]] = {}
+    stolen = Stolen()
     for _ in range(1 if options.is_quick else REPEATS):
         for scenario, figures in (
             (sustained, {"rate": "sustained"}),
@@ -109,7 +112,8 @@ async def _measure_all(stage: Stage, options: Options) -> dict[str, float]:
             (lag, {"p50_ms": "p50_ms", "p99_ms": "p99_ms"}),
             (burst, {"last_ms": "burst_last_ms", "early": "burst_early"}),
         ):
-            run = await scenario.measure(stage, "", options)
+            more_runs = 0 if options.is_quick else MORE_RUNS
+            run = await measure_undisturbed(partial(scenario.measure, stage, "", options), stolen, more_runs, tell)
             for figure, shown in figures.items():
                 seen.setdefault(shown, []).append(run.figures[figure])
     if any(seen.pop("burst_early")):

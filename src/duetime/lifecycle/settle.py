@@ -38,7 +38,7 @@ _IMPOSSIBLE_LANE = 1 << 31
 _BY_KEY = itemgetter(0, 1, 2)
 
 
-class Report(msgspec.Struct, frozen=True):
+class Report(msgspec.Struct, frozen=True, gc=False):
     """What a holder says of one attempt."""
 
     id: uuid.UUID

@@ -22,7 +22,7 @@ SQL = load(__package__, "submit.sql")
 Run = Callable[[Statement, dict[str, object]], Awaitable[list[asyncpg.Record]]]
 
 
-class Submitted(msgspec.Struct, frozen=True):
+class Submitted(msgspec.Struct, frozen=True, gc=False):
     id: uuid.UUID
     is_new: bool
     run_at_ms: int

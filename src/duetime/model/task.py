@@ -121,7 +121,7 @@ class LaneKey(msgspec.Struct, frozen=True, cache_hash=True):
     part: int = 0
 
 
-class NewTask(msgspec.Struct, frozen=True):
+class NewTask(msgspec.Struct, frozen=True, gc=False):
     """A validated request for one task, ready to be submitted."""
 
     lane: LaneKey
@@ -150,7 +150,7 @@ class Waiting(msgspec.Struct, frozen=True):
     releases: int = 0
 
 
-class LeasedTask(msgspec.Struct, frozen=True):
+class LeasedTask(msgspec.Struct, frozen=True, gc=False):
     """One attempt, claimed for one holder, with all that is needed to run it."""
 
     id: uuid.UUID

@@ -25,7 +25,7 @@ class LeaseRequest(msgspec.Struct):
     wait: float
 
 
-class LeasedTask(msgspec.Struct):
+class LeasedTask(msgspec.Struct, gc=False):
     """One attempt that this worker holds, with all that is needed to run it."""
 
     id: str
@@ -54,7 +54,7 @@ class Failure(msgspec.Struct, omit_defaults=True):
     detail: str | None = None
 
 
-class Settlement(msgspec.Struct, omit_defaults=True):
+class Settlement(msgspec.Struct, omit_defaults=True, gc=False):
     id: str
     attempt: int
     # No default: omit_defaults would leave out the commonest outcome.
