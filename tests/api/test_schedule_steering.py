@@ -43,6 +43,7 @@ async def test_a_pause_unmakes_the_task_that_waits_and_nothing_fires(api: Api) -
 
 
 async def test_a_pause_taken_back_in_time_fires_after_all(api: Api) -> None:
+    late = 0
     for number in range(5):
         name, at = f"hesitant-{number}", text_of(in_seconds(5))
         await make_schedule(api, name, spec={"dates": [at]})
@@ -55,14 +56,15 @@ async def test_a_pause_taken_back_in_time_fires_after_all(api: Api) -> None:
         resumed = await act(api, f"/{name}/resume")
         if resumed["next_fire_time"] is not None:
             break
-        # This machine was so busy that the time had gone by: not what this is about.
-        assert await api.stored() == 0
+        # This machine was so busy that the time had gone by, before the pause or during it: not what this is about.
+        if await api.stored() > late:
+            late += len(await api.lease())
 
     assert resumed["next_fire_time"] == at
     [leased] = await api.lease(wait=10)
     [run] = await read_runs(api, name)
     assert (run["task"], run["fire_time"], run["outcome"]) == (leased["id"], at, "fired")
-    assert await api.stored() == 1
+    assert await api.stored() == late + 1
 
 
 async def test_a_resume_goes_on_with_the_next_time_and_makes_nothing_up(api: Api) -> None:

@@ -259,8 +259,8 @@ def test_what_a_rate_limit_refuses_of_a_batch_is_not_sent_again() -> None:
     codes = ["quota_exceeded", "rate_limited", "too_many_waiting"]
     items = [BatchItem(error=Problem(status=429, code=code, retry_after=5.0)) for code in codes]
 
-    later = wire.refused_for_now(BatchResult([BatchItem(id="a"), *items]))
+    later = wire.refused_for_now(BatchResult([BatchItem(id="a"), *items], accepted=1, rejected=3))
 
     assert later is not None
     assert (later[0], later[1].code) == ([1, 3], "quota_exceeded")
-    assert wire.refused_for_now(BatchResult([items[1]])) is None
+    assert wire.refused_for_now(BatchResult([items[1]], rejected=1)) is None
