@@ -294,7 +294,8 @@ def _location(submission: Submitted) -> tuple[tuple[bytes, bytes], ...]:
 
 
 def _digest(body: bytes) -> bytes:
-    return hashlib.blake2b(body, digest_size=16).digest()
+    # Processors have instructions for this one: a third of the time of BLAKE2.
+    return hashlib.sha256(body).digest()[:16]
 
 
 def _read_flag(query: dict[str, list[str]], name: str) -> bool:

@@ -97,7 +97,7 @@ class SubmitOptions(TypedDict, total=False):
     debounce: Debounce | dict[str, object] | None
 
 
-class Submission(msgspec.Struct, omit_defaults=True):
+class Submission(msgspec.Struct, omit_defaults=True, gc=False):
     """A task to be submitted.  The server judges it; here it only has to be writable."""
 
     type: str
@@ -245,7 +245,7 @@ class DeadLetter(msgspec.Struct, frozen=True):
     error: AttemptError | None = None
 
 
-class BatchItem(msgspec.Struct, frozen=True):
+class BatchItem(msgspec.Struct, frozen=True, gc=False):
     """What became of one item of a batch: a task, or a problem."""
 
     id: str | None = None

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any, Generic, Literal, NoReturn, TypedDict, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -280,21 +281,25 @@ def submit_many(
     submissions: Iterable[Submission | Mapping[str, Any]], *, atomic: bool = False
 ) -> Iterator[Call[BatchResult]]:
     """Calls of up to 5,000 tasks or 15 MiB each; an atomic batch has to fit into one."""
-    query = "?atomic=true" if atomic else ""
-    parts: list[bytes] = []
-    size = 0
-    is_first = True
-    for submission in submissions:
-        part = encode(submission if isinstance(submission, Submission) else Submission(**submission))
-        if parts and (len(parts) >= MAX_BATCH or size + len(part) > MAX_BATCH_BYTES):
-            if atomic:
-                raise ValueError("an atomic batch is at most 5,000 tasks and 15 MiB")
-            yield Call("POST", "/v1/tasks/batch" + query, _read_batch, b"[" + b",".join(parts) + b"]")
-            parts, size, is_first = [], 0, False
-        parts.append(part)
-        size += len(part) + 1
-    if parts or not is_first:
-        yield Call("POST", "/v1/tasks/batch" + query, _read_batch, b"[" + b",".join(parts) + b"]")
+    path = "/v1/tasks/batch?atomic=true" if atomic else "/v1/tasks/batch"
+    given = iter(submissions)
+    while chunk := [
+        each if isinstance(each, Submission) else Submission(**each) for each in islice(given, MAX_BATCH + atomic)
+    ]:
+        bodies = _bodies_of(chunk)
+        if atomic and (len(bodies) > 1 or len(chunk) > MAX_BATCH):
+            raise ValueError("an atomic batch is at most 5,000 tasks and 15 MiB")
+        for body in bodies:
+            yield Call("POST", path, _read_batch, body)
+
+
+def _bodies_of(submissions: list[Submission]) -> list[bytes]:
+    """All in one, or in several if that would be too long."""
+    body = encode(submissions)
+    if len(body) <= MAX_BATCH_BYTES or len(submissions) == 1:
+        return [body]
+    middle = len(submissions) // 2
+    return [*_bodies_of(submissions[:middle]), *_bodies_of(submissions[middle:])]
 
 
 def is_for_now(item: BatchItem) -> bool:
