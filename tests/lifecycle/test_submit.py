@@ -319,12 +319,12 @@ async def test_what_is_too_old_to_be_repeated_is_looked_for(engine: Engine) -> N
     lanes = [await engine.lanes.ensure(task.lane)]
     call = Call([task], lanes, engine.tenant, None, b"")
     await engine.submitter.prepare([call])
-    await engine.submitter._store([call], call.minted_ms, None)
+    await engine.submitter._store.store_plain([call], call.minted_ms, None)
     old_ms = call.minted_ms - 6_000
 
-    answers = await engine.submitter._store_keyed([call], old_ms, None, is_repeat=True)
+    answers = await engine.submitter._store.store_keyed([call], old_ms, None, is_repeat=True)
 
     assert answers == [[call.new(call.ids[0])]]
     call.ids = [make_id(old_ms, 3, lanes[0])]
-    assert await engine.submitter._store_keyed([call], old_ms, None, is_repeat=True) is None
+    assert await engine.submitter._store.store_keyed([call], old_ms, None, is_repeat=True) is None
     assert await count(engine.database, "task") == 1

@@ -49,7 +49,7 @@ def carry_out(core: Core, plan: Plan | None, now_ms: int) -> dict[int, list[uuid
         ids = [make_id(now_ms, place, order.lane) for place in range(order.room)]
         taken[order.lane] = [(each, 100) for each in ids]
         started[order.lane] = ids
-        key = core._work[order.lane].key
+        key = core._table.known[order.lane].key
         for task in ids:
             core.governor.start((task, 1), key, (), now_ms)
     core.claimed(plan, taken, {}, {}, now_ms)

@@ -1,10 +1,8 @@
 """Submit tasks: store what was asked for, once, and answer when it is durable.
 
-Concurrent calls share one commit.  Ids are minted from a lower bound of the
-database's clock just before the statement; the statement refuses ids that have
-become too old on the way, and they are minted anew.  After a broken connection
-the same statement is repeated with the same ids: if nothing of it can be
-stored again, it had happened.
+Concurrent calls share one commit (`storing`).  Ids are minted from a lower bound
+of the database's clock just before the statement.  A task that somebody waits for
+is handed over; of the others their lanes are told.
 """
 
 import asyncio
@@ -12,7 +10,6 @@ import hashlib
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from datetime import datetime
 
 import asyncpg
@@ -21,20 +18,18 @@ import msgspec
 from duetime import metrics
 from duetime.database.partitions import Partitions
 from duetime.database.pool import Database
-from duetime.database.statements import Statement
 from duetime.errors import Conflict, DuetimeError, InvalidInput, Unavailable, Unknown
 from duetime.ids import count_ids, due_ms_of, make_ids
 from duetime.lifecycle.gather import DATA_ERRORS, Backlog, Gather
 from duetime.lifecycle.handover import Desk, Seats, lease
 from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.pressure import rank_of, size_of
-from duetime.lifecycle.rows import columns, due_ms_for, keyed_columns
-from duetime.lifecycle.winners import SQL, Call, Run, Submission, Submitted, sort_out
+from duetime.lifecycle.rows import due_ms_for
+from duetime.lifecycle.storing import MINT_TOLERANCE_MS, Answers, Store
+from duetime.lifecycle.winners import SQL, Call, Submission, Submitted
 from duetime.model.task import LaneKey, LeasedTask, NewTask, PriorityClass
 from duetime.turns import LONG_TASKS, Turns
 
-#: How far behind the database's clock an id may be when it is stored.
-MINT_TOLERANCE_MS = 5_000
 #: Enough to share a commit; more would only make others wait for it longer.
 MAX_ROWS_PER_COMMIT = 1_000
 #: More than one request can have, so that each fits.
@@ -46,32 +41,8 @@ LIGHT_TASKS = 100
 #: While the database stores as few as these, no long piece of work begins.
 FEW_TASKS = 20
 _TRIES = 5
-_LOST = "the connection to the database broke while the task was stored; ask again with the same key"
-# Waits for a transaction that is still storing the same ids; rolled back in any case.
-_PROBE = """
-INSERT INTO task (lane, id, type, payload, run_at)
-SELECT lane, id, '', '', clock_timestamp()
-  FROM unnest($1::int[], $2::uuid[]) AS asked (lane, id)
-    ON CONFLICT DO NOTHING
-RETURNING id
-"""
 
 __all__ = ["MINT_TOLERANCE_MS", "SQL", "Submission", "Submitted", "Submitter", "request_of_tenant"]
-
-
-@dataclass(frozen=True)
-class _Stored:
-    """What a statement stored, when, and whether an earlier try is in doubt."""
-
-    count: int
-    #: None: all that were asked for.
-    ids: set[uuid.UUID] | None
-    #: The time of the statement; None: the ids were too old.
-    at: datetime | None
-    was_in_doubt: bool
-
-    def ids_of(self, calls: list[Call]) -> set[uuid.UUID]:
-        return {identifier for call in calls for identifier in call.ids} if self.ids is None else self.ids
 
 
 class _RefusedError(Exception):
@@ -99,7 +70,7 @@ class Submitter:
         self._lanes = lanes
         self._partitions = partitions
         self._wake = wake
-        self._now = now
+        self._store = Store(database, now)
         #: Tenants that are spread, and over how many shards.
         self.spread: Mapping[int, int] = {}
         self._turn = 0
@@ -208,15 +179,12 @@ class Submitter:
                     return await self._answered(calls, answers)
         raise Unavailable("the task could not be stored: the database is too slow or its clock jumps; try again")
 
-    async def _store_and_wake(self, calls: list[Call], minted_ms: int) -> list[list[Submission | None]] | None:
+    async def _store_and_wake(self, calls: list[Call], minted_ms: int) -> Answers | None:
         """Store; what was stored for a waiting holder is handed over, the rest wakes its lane."""
         seats = self._reserve(calls)
         handed: dict[int, list[LeasedTask]] = {}
         try:
-            if any(call.request or any(task.idempotency_key for task in call.tasks) for call in calls):
-                answers = await self._store_keyed(calls, minted_ms, seats)
-            else:
-                answers = await self._store(calls, minted_ms, seats)
+            answers = await self._store.store(calls, minted_ms, seats)
             if answers is not None:
                 self._spread(calls, answers, seats, handed)
         finally:
@@ -240,7 +208,7 @@ class Submitter:
     def _spread(
         self,
         calls: list[Call],
-        answers: list[list[Submission | None]],
+        answers: Answers,
         seats: Seats | None,
         handed: dict[int, list[LeasedTask]],
     ) -> None:
@@ -273,7 +241,7 @@ class Submitter:
         if handed:
             metrics.HANDED_OVER.inc(sum(len(tasks) for tasks in handed.values()))
 
-    async def _answered(self, calls: list[Call], answers: list[list[Submission | None]]) -> list[list[Submission]]:
+    async def _answered(self, calls: list[Call], answers: Answers) -> list[list[Submission]]:
         """The answers, once what had to be tried once more has its own."""
         complete: list[list[Submission]] = []
         for call, answer in zip(calls, answers, strict=True):
@@ -313,70 +281,6 @@ class Submitter:
             await self._partitions.ensure_requests(due_ms_of(call.request) for call in calls if call.request)
         return now_ms
 
-    async def _store(
-        self, calls: list[Call], minted_ms: int, seats: Seats | None
-    ) -> list[list[Submission | None]] | None:
-        """The plain way: no keys.  None: mint anew."""
-        try:
-            rows = await self._database.run_with(SQL["submit"], columns(calls, seats) | self._time(minted_ms))
-        except asyncpg.UniqueViolationError:
-            return None
-        except Unknown:
-            return await self._store_keyed(calls, minted_ms, None, is_repeat=True)
-        if not rows:
-            return None
-        if seats is not None:
-            seats.picked_at = rows[0]["at"]
-        return _all_new(calls)
-
-    async def _store_keyed(
-        self, calls: list[Call], minted_ms: int, seats: Seats | None, *, is_repeat: bool = False
-    ) -> list[list[Submission | None]] | None:
-        """With keys, or to find out about a commit whose answer was lost.  None: mint anew."""
-        firsts, parameters = keyed_columns(calls, seats)
-        try:
-            stored = await self._store_through_doubt(parameters | self._time(minted_ms), was_in_doubt=is_repeat)
-        except asyncpg.UniqueViolationError:
-            return None
-        if seats is not None and not stored.was_in_doubt:
-            # In doubt, what was stored for a holder that hears nothing of it is released by its beats.
-            seats.picked_at = stored.at
-        if stored.count == sum(len(call.tasks) for call in calls):
-            return _all_new(calls)
-        happened = stored.was_in_doubt and not stored.count
-        if stored.at is None:
-            # Nothing of this age can begin to be stored any more; what had begun is waited for.
-            happened = stored.was_in_doubt and await self._is_there(calls)
-            if not happened:
-                return None
-        return await sort_out(self._database.run_with, calls, firsts, stored.ids_of(firsts), happened)
-
-    async def _store_through_doubt(self, parameters: dict[str, object], *, was_in_doubt: bool) -> _Stored:
-        for attempt in range(_TRIES):
-            statement = SQL["submit_repeated" if was_in_doubt else "submit_keyed"]
-            try:
-                return _stored(await self._database.run_with(statement, _for(statement, parameters)), was_in_doubt)
-            except Unavailable as error:
-                # Not begun is harmless by itself, but an earlier try may still be in doubt.
-                if not isinstance(error, Unknown) and not was_in_doubt:
-                    raise
-                was_in_doubt = True
-                await asyncio.sleep(0.1 * 2**attempt)
-        raise Unknown(_LOST)
-
-    async def _is_there(self, calls: list[Call]) -> bool:
-        lanes = [lane for call in calls for lane in call.lanes]
-        ids = [identifier for call in calls for identifier in call.ids]
-        try:
-            async with self._database.connection() as connection:
-                probe = connection.transaction()
-                await probe.start()
-                rows = await connection.fetch(_PROBE, lanes, ids)
-                await probe.rollback()
-        except Unavailable as error:
-            raise Unknown(_LOST) from error
-        return len(rows) < len(ids)
-
     async def _submit_alone(self, call: Call) -> list[Submission]:
         """All or nothing: in a transaction of its own, rolled back if a key stands for something else."""
         answer: list[Submission | None] | None = None
@@ -405,33 +309,13 @@ class Submitter:
             return complete
         raise Unavailable("the tasks could not be stored: the database is too slow or its clock jumps; try again")
 
-    async def store_in(
-        self, connection: asyncpg.Connection, calls: list[Call], minted_ms: int
-    ) -> list[list[Submission | None]] | None:
+    async def store_in(self, connection: asyncpg.Connection, calls: list[Call], minted_ms: int) -> Answers | None:
         """Store in the caller's transaction what was prepared; None: mint anew.  After its commit, `announce` it."""
-        firsts, parameters = keyed_columns(calls, None)
-        run = _runner(connection)
-        stored = _stored(await run(SQL["submit_keyed"], parameters | self._time(minted_ms)), False)
-        if stored.at is None:
-            return None
-        return await sort_out(run, calls, firsts, stored.ids_of(firsts), False)
+        return await self._store.store_in(connection, calls, minted_ms)
 
-    def announce(self, calls: list[Call], answers: list[list[Submission | None]]) -> None:
+    def announce(self, calls: list[Call], answers: Answers) -> None:
         """Wake the lanes of what was stored."""
         self._spread(calls, answers, None, {})
-
-    def _time(self, minted_ms: int) -> dict[str, object]:
-        return {"now": self._now, "minted_ms": minted_ms, "tolerance_ms": MINT_TOLERANCE_MS}
-
-
-def _runner(connection: asyncpg.Connection) -> Run:
-    async def run(statement: Statement, parameters: dict[str, object]) -> list[asyncpg.Record]:
-        rows: list[asyncpg.Record] = await connection.fetch(
-            statement.sql, *statement.arguments(parameters), timeout=10.0
-        )
-        return rows
-
-    return run
 
 
 def _refused(answer: list[Submission | None]) -> list[Submission]:
@@ -440,24 +324,6 @@ def _refused(answer: list[Submission | None]) -> list[Submission]:
         each if isinstance(each, DuetimeError) else Conflict("not stored: another task of the batch was refused")
         for each in answer
     ]
-
-
-def _stored(rows: list[asyncpg.Record], was_in_doubt: bool) -> _Stored:
-    if not rows:
-        return _Stored(0, set(), None, was_in_doubt)
-    [(at, count, ids)] = rows
-    return _Stored(count, None if ids is None else set(ids), at, was_in_doubt)
-
-
-def _all_new(calls: list[Call]) -> list[list[Submission | None]]:
-    return [call.all_new() for call in calls]
-
-
-def _for(statement: Statement, parameters: dict[str, object]) -> dict[str, object]:
-    """A repeat hands nothing over, so it takes no holders."""
-    if "holders" in statement.parameters:
-        return parameters
-    return {name: value for name, value in parameters.items() if name != "holders"}
 
 
 def request_of_tenant(request: uuid.UUID, tenant: int) -> uuid.UUID:

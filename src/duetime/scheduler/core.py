@@ -9,7 +9,6 @@ the shell looks again (`feed`), and nothing is doubled, because a claim takes a
 row that only one can take.
 """
 
-import heapq
 import uuid
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,10 +17,11 @@ from types import MappingProxyType
 from duetime.ids import EARLIEST, SHARDS, due_ms_of
 from duetime.model.task import Kind, LaneKey
 from duetime.scheduler.accounts import Accounts
-from duetime.scheduler.limits import Governor, Reserved
+from duetime.scheduler.due_lanes import DueLanes, Place, Work, just_before_wake
+from duetime.scheduler.limits import Governor, Used
 from duetime.scheduler.meter import UNLIMITED
 from duetime.scheduler.plan import Ask, LaneStatus, Order, Plan
-from duetime.scheduler.shares import Competitor, deal, deal_by_turns, deal_by_weight, share_of
+from duetime.scheduler.shares import Competitor, cut, deal, deal_by_turns, deal_by_weight, share_of
 
 _NEVER = 1 << 62
 MAX_ROWS_PER_CLAIM = 2_000
@@ -37,27 +37,6 @@ MAX_BYTES_PER_CLAIM = 16 * 1024 * 1024
 
 
 @dataclass
-class _Work:
-    """A lane that has, or will have, something to do."""
-
-    lane: int
-    key: LaneKey
-    next_ms: int
-    #: Claims read behind this wake; what lies before has been taken.
-    hint: uuid.UUID = EARLIEST
-    mean_bytes: float = 200.0
-    #: A limit is used up: until then nothing of the lane is read.
-    closed_until_ms: int = 0
-    #: A claim of this lane is under way, and this is where its rows are reserved.
-    is_flying: bool = False
-    reserved: Reserved = ()
-    #: The earliest wake that was reported while it was: the claim may not have seen it.
-    woken: uuid.UUID | None = None
-    #: Another node feeds it now; it is forgotten when the claim under way has landed.
-    is_dropped: bool = False
-
-
-@dataclass
 class _Asked:
     ask: Ask
     is_flying: bool = False
@@ -65,9 +44,7 @@ class _Asked:
 
 class Core:
     def __init__(self) -> None:
-        self._work: dict[int, _Work] = {}
-        self._heap: list[tuple[int, int]] = []
-        self._due: dict[tuple[Kind, int], dict[int, _Work]] = {}
+        self._table = DueLanes(self._emptied)
         self._asks: dict[int, _Asked] = {}
         #: What tenants have had of each kind of holder, and what lanes have had of their tenant's part.
         self._tenants = Accounts(TURN_ROWS)
@@ -88,80 +65,51 @@ class Core:
 
     def open_lanes(self, lanes: Iterable[int] | None = None) -> None:
         """Limits have changed, or attempts have ended: these lanes, or all, may have room again."""
-        for lane in self._work if lanes is None else lanes:
-            if (work := self._work.get(lane)) is not None:
+        for lane in self._table.known if lanes is None else lanes:
+            if (work := self._table.known.get(lane)) is not None:
                 work.closed_until_ms = 0
 
     # Lanes
 
     def woke(self, lane: int, key: LaneKey, wake: uuid.UUID) -> bool:
         """A row was put into due, or was seen there; whether there may be something to plan that was not before."""
-        due_ms = due_ms_of(wake)
-        work = self._work.get(lane)
-        if work is not None and work.key != key and not work.is_flying:
-            # The lane of a gate that is past was given to another.
-            self._drained(work, None)
-            work = None
-        if work is None:
-            work = self._work[lane] = _Work(lane, key, due_ms, _before(wake))
-            self._await_time(work)
-            return True
-        work.is_dropped = False
-        if work.is_flying and (work.woken is None or wake < work.woken):
-            work.woken = wake
-        if wake <= work.hint:
-            work.hint = _before(wake)
-        if due_ms >= work.next_ms:
-            return False
-        work.next_ms = due_ms
-        self._await_time(work)
-        return True
+        return self._table.woke(lane, key, wake)
 
     def forget_hints(self) -> None:
         """The database's clock went back: rows may lie before any hint."""
-        for work in self._work.values():
-            work.hint = EARLIEST
+        self._table.forget_hints()
 
     def drop(self, lane: int) -> None:
         """Another node feeds the lane from now on."""
-        work = self._work.get(lane)
+        work = self._table.known.get(lane)
         if work is None:
             return
         if work.is_flying:
             work.is_dropped = True
         else:
-            self._drained(work, None)
+            self._table.drained(work, None)
 
     def lanes(self) -> list[int]:
-        return list(self._work)
+        return list(self._table.known)
 
     def next_ms(self) -> int | None:
         """When the next lane becomes due or is opened; None if no lane waits for a time."""
-        due_ms = self._next_due_ms()
+        due_ms = self._table.next_ms()
         if self._opens_ms == _NEVER:
             return due_ms
         return self._opens_ms if due_ms is None else min(due_ms, self._opens_ms)
 
-    def _next_due_ms(self) -> int | None:
-        while self._heap:
-            due_ms, lane = self._heap[0]
-            work = self._work.get(lane)
-            if work is not None and work.next_ms == due_ms and not self._is_due(work):
-                return due_ms
-            heapq.heappop(self._heap)
-        return None
-
     def planned(self, lane: int) -> LaneKey | None:
         """What a lane is taken for in which something is known to wait."""
-        work = self._work.get(lane)
+        work = self._table.known.get(lane)
         return None if work is None else work.key
 
     def known_lanes(self) -> int:
-        return len(self._work)
+        return len(self._table.known)
 
     def due_lanes(self) -> list[tuple[int, LaneKey, uuid.UUID]]:
         """Lanes that are due and may run, each with the wake behind which its rows lie."""
-        works = (works for (_, tenant), works in self._due.items() if tenant not in self._suspended)
+        works = (works for (_, tenant), works in self._table.due.items() if tenant not in self._suspended)
         return [(work.lane, work.key, work.hint) for each in works for work in each.values()]
 
     # Holders
@@ -183,7 +131,7 @@ class Core:
             bool(fitting),
             len(fitting),
             sum(fitting),
-            lane in self._work,
+            lane in self._table.known,
             key.tenant in self._suspended,
             self.governor.is_closed(key),
         )
@@ -192,9 +140,9 @@ class Core:
 
     def plan(self, now_ms: int) -> Plan | None:
         """The next claim, if some holder with room can serve some lane that is due."""
-        self._let_come_due(now_ms)
+        self._table.let_come_due(now_ms)
         self._opens_ms = _NEVER
-        if not self._due or not self._asks:
+        if not self._table.due or not self._asks:
             return None
         markets = self._candidates(now_ms)
         orders = self._share_out(markets, now_ms) if markets else []
@@ -202,7 +150,7 @@ class Core:
             return None
         holders = {number: self._asks[number].ask.holder for order in orders for number, _ in order.asks}
         for order in orders:
-            work = self._work[order.lane]
+            work = self._table.known[order.lane]
             work.is_flying = True
             work.woken = None
             work.reserved = self.governor.take(work.key, order.room, now_ms)
@@ -250,7 +198,7 @@ class Core:
         Only where nothing else is due for them: whoever waits already comes first.  The asks fly until
         they are `seated`.
         """
-        self._let_come_due(now_ms)
+        self._table.let_come_due(now_ms)
         keys = [key for key, _ in wanted.values()]
         left = {
             number: asked.ask.room
@@ -263,8 +211,8 @@ class Core:
         if not left:
             return seats
         for lane, (key, count) in wanted.items():
-            work = self._work.get(lane)
-            if key.tenant in self._suspended or (work is not None and (work.is_flying or self._is_due(work))):
+            work = self._table.known.get(lane)
+            if key.tenant in self._suspended or (work is not None and (work.is_flying or self._table.is_due(work))):
                 continue
             if self.governor.is_limited(key.tenant) or self.governor.is_closed(key):
                 # What has to be counted, or may not start, goes the way of all others.
@@ -291,21 +239,21 @@ class Core:
     def _has_due_for(self, ask: Ask, now_ms: int) -> bool:
         places = [
             place
-            for place in self._due
+            for place in self._table.due
             if place[0] is ask.kind and ask.tenant in (None, place[1]) and place[1] not in self._suspended
         ]
-        works = [work for place in places for work in self._due[place].values() if work.closed_until_ms <= now_ms]
+        works = [work for place in places for work in self._table.due[place].values() if work.closed_until_ms <= now_ms]
         return len(works) > MAX_LANES_PER_RESERVE or any(ask.fits(work.key) for work in works)
 
     def put_back(self, plan: Plan, now_ms: int = 0) -> None:
         """A plan could not be carried out; its lanes and asks still wait."""
         for order in plan.orders:
-            work = self._work[order.lane]
+            work = self._table.known[order.lane]
             work.is_flying = False
             self._end_reservation(work, order.room, 0, now_ms)
             self._charge(work, -order.room, order.share)
             if work.is_dropped:
-                self._drained(work, None)
+                self._table.drained(work, None)
         for number in plan.holders:
             if number in self._asks:
                 self._asks[number].is_flying = False
@@ -318,7 +266,7 @@ class Core:
         next_wake: uuid.UUID | None,
         now_ms: int,
     ) -> None:
-        work = self._work[order.lane]
+        work = self._table.known[order.lane]
         work.is_flying = False
         self._end_reservation(work, order.room, started, now_ms)
         if started < order.room:
@@ -328,49 +276,23 @@ class Core:
             mean = sum(size for _, size in rows) / len(rows)
             work.mean_bytes += (mean - work.mean_bytes) * 0.3
         if work.is_dropped:
-            self._drained(work, None)
+            self._table.drained(work, None)
         elif work.woken is not None:
             # The claim may have missed it: come again, from before it.
-            work.hint = min(work.hint, _before(work.woken))
+            work.hint = min(work.hint, just_before_wake(work.woken))
         elif len(rows) < order.room:
-            self._drained(work, next_wake)
+            self._table.drained(work, next_wake)
 
-    def _end_reservation(self, work: _Work, count: int, started: int, now_ms: int) -> None:
+    def _end_reservation(self, work: Work, count: int, started: int, now_ms: int) -> None:
         self.open_lanes(self.governor.land(work.key, work.reserved, count, started, now_ms))
         work.reserved = ()
 
-    def _drained(self, work: _Work, next_wake: uuid.UUID | None) -> None:
-        place = (work.key.kind, work.key.tenant)
-        lanes = self._due.get(place, {})
-        lanes.pop(work.lane, None)
-        if not lanes:
-            self._due.pop(place, None)
-            self._lanes.forget([place])
-            self._tenants.tidy(place[0], 2 * len(self._due) + 1_000)
-        if next_wake is None:
-            del self._work[work.lane]
-        else:
-            work.next_ms = due_ms_of(next_wake)
-            self._await_time(work)
+    def _emptied(self, place: Place) -> None:
+        """Nobody competes there any more."""
+        self._lanes.forget([place])
+        self._tenants.tidy(place[0], 2 * len(self._table.due) + 1_000)
 
-    def _await_time(self, work: _Work) -> None:
-        heapq.heappush(self._heap, (work.next_ms, work.lane))
-        # Entries that no longer count go when their time comes, which may be in a year: sweep them out.
-        if len(self._heap) > 2 * len(self._work) + 1_000:
-            self._heap = [(work.next_ms, work.lane) for work in self._work.values() if not self._is_due(work)]
-            heapq.heapify(self._heap)
-
-    def _is_due(self, work: _Work) -> bool:
-        return work.lane in self._due.get((work.key.kind, work.key.tenant), ())
-
-    def _let_come_due(self, now_ms: int) -> None:
-        while self._heap and self._heap[0][0] <= now_ms:
-            due_ms, lane = heapq.heappop(self._heap)
-            work = self._work.get(lane)
-            if work is not None and work.next_ms == due_ms and not self._is_due(work):
-                self._due.setdefault((work.key.kind, work.key.tenant), {})[lane] = work
-
-    def _charge(self, work: _Work, rows: int, share: float) -> None:
+    def _charge(self, work: Work, rows: int, share: float) -> None:
         key = work.key
         self._tenants.charge(key.kind, key.tenant, rows / self._weights.get(key.tenant, 1))
         self._lanes.charge((key.kind, key.tenant), work.lane, rows / share)
@@ -388,7 +310,7 @@ class Core:
                 tenants.setdefault((asked.ask.kind, asked.ask.tenant), []).append(number)
         places = [
             place
-            for place in self._due
+            for place in self._table.due
             if (place in tenants or place[0] in everywhere)
             and place[1] not in self._suspended
             and self._may_be_open(place, now_ms)
@@ -408,7 +330,7 @@ class Core:
 
     def _may_be_open(self, place: tuple[Kind, int], now_ms: int) -> bool:
         """Whether a lane there is not known to be closed: thousands of tenants may wait for their limits."""
-        opens_ms = min([work.closed_until_ms for work in self._due[place].values()])
+        opens_ms = min([work.closed_until_ms for work in self._table.due[place].values()])
         if opens_ms > now_ms:
             self._opens_ms = min(self._opens_ms, opens_ms)
         return opens_ms <= now_ms
@@ -416,7 +338,7 @@ class Core:
     def _competitors(self, place: tuple[Kind, int], numbers: list[int], now_ms: int) -> list[Competitor]:
         """The lanes of one tenant that can be served now."""
         fitting: dict[int, tuple[int, ...]] = {}
-        for work in sorted(self._due[place].values(), key=lambda work: self._lanes.of(place, work.lane)):
+        for work in sorted(self._table.due[place].values(), key=lambda work: self._lanes.of(place, work.lane)):
             if work.is_flying:
                 continue
             if work.closed_until_ms > now_ms:
@@ -429,7 +351,7 @@ class Core:
                     break
         if not fitting:
             return []
-        works = {lane: self._work[lane] for lane in fitting}
+        works = {lane: self._table.known[lane] for lane in fitting}
         shares = {lane: float(self._share(work, now_ms)) for lane, work in works.items()}
         stand = self._lanes.stand(place, shares)
         return [
@@ -437,7 +359,7 @@ class Core:
             for lane, asks in fitting.items()
         ]
 
-    def _is_open(self, work: _Work, now_ms: int) -> bool:
+    def _is_open(self, work: Work, now_ms: int) -> bool:
         """Whether its limits let anything of the lane start; if not, it is left alone until they may."""
         if self.governor.is_closed(work.key) or self._is_uncounted(work):
             work.closed_until_ms = _NEVER
@@ -449,12 +371,12 @@ class Core:
         self._opens_ms = min(self._opens_ms, work.closed_until_ms)
         return False
 
-    def _is_uncounted(self, work: _Work) -> bool:
+    def _is_uncounted(self, work: Work) -> bool:
         return work.lane % SHARDS in self.governor.uncounted and self.governor.is_limited(work.key.tenant)
 
     def _share_out(self, markets: dict[tuple[Kind, int | None], list[Competitor]], now_ms: int) -> list[Order]:
         orders: list[Order] = []
-        used = _Used(self.governor, now_ms)
+        used = Used(self.governor, now_ms)
         rows_left, bytes_left = MAX_ROWS_PER_CLAIM, float(MAX_BYTES_PER_CLAIM)
         for (kind, _), lanes in markets.items():
             rooms = {number: self._asks[number].ask.room for lane in lanes for number in lane.asks}
@@ -468,12 +390,12 @@ class Core:
             for lane in lanes:
                 if lane.lane not in dealt:
                     continue
-                work = self._work[lane.lane]
+                work = self._table.known[lane.lane]
                 most = min(rows_left, max(1, int(bytes_left / max(work.mean_bytes, 1.0))))
                 if lane.most < UNLIMITED:
                     # Lanes with a limit in common share it within one claim, too.
                     most = used.left(work.key, most)
-                slots = _cut(dealt[lane.lane], most)
+                slots = cut(dealt[lane.lane], most)
                 if slots:
                     count = sum(rows for _, rows in slots)
                     used.add(work.key, count)
@@ -482,42 +404,9 @@ class Core:
                     orders.append(Order(lane.lane, work.hint, count, tuple(slots), lane.share))
         return orders
 
-    def _share(self, work: _Work, now_ms: int) -> int:
+    def _share(self, work: Work, now_ms: int) -> int:
         return share_of(work.key.priority, self._age_ms(work, now_ms))
 
-    def _age_ms(self, work: _Work, now_ms: int) -> int:
+    def _age_ms(self, work: Work, now_ms: int) -> int:
         """How long the lane's first row has been due, as far as is known."""
         return 0 if work.hint == EARLIEST else max(0, now_ms - due_ms_of(work.hint))
-
-
-class _Used:
-    """What a claim in the making takes of limits that several of its lanes have in common."""
-
-    def __init__(self, governor: Governor, now_ms: int) -> None:
-        self._governor = governor
-        self._now_ms = now_ms
-        self._taken: dict[int, int] = {}
-
-    def left(self, key: LaneKey, wanted: int) -> int:
-        for meter in self._governor.meters(key, self._now_ms):
-            wanted = min(wanted, meter.available(self._now_ms) - self._taken.get(id(meter), 0))
-        return max(0, wanted)
-
-    def add(self, key: LaneKey, count: int) -> None:
-        for meter in self._governor.meters(key, self._now_ms):
-            self._taken[id(meter)] = self._taken.get(id(meter), 0) + count
-
-
-def _cut(slots: list[tuple[int, int]], most: int) -> list[tuple[int, int]]:
-    """No more rows than that, the first ones first."""
-    kept = []
-    for number, rows in slots:
-        rows = min(rows, most)
-        most -= rows
-        if rows:
-            kept.append((number, rows))
-    return kept
-
-
-def _before(wake: uuid.UUID) -> uuid.UUID:
-    return uuid.UUID(int=max(wake.int - 1, 0))

@@ -369,3 +369,21 @@ def _budget_of(tenant: int, meter: Meter) -> str:
 
 class ThrottleOf(Protocol):
     def __call__(self, tenant: int, host: str) -> Throttle | None: ...
+
+
+class Used:
+    """What a claim in the making takes of limits that several of its lanes have in common."""
+
+    def __init__(self, governor: Governor, now_ms: int) -> None:
+        self._governor = governor
+        self._now_ms = now_ms
+        self._taken: dict[int, int] = {}
+
+    def left(self, key: LaneKey, wanted: int) -> int:
+        for meter in self._governor.meters(key, self._now_ms):
+            wanted = min(wanted, meter.available(self._now_ms) - self._taken.get(id(meter), 0))
+        return max(0, wanted)
+
+    def add(self, key: LaneKey, count: int) -> None:
+        for meter in self._governor.meters(key, self._now_ms):
+            self._taken[id(meter)] = self._taken.get(id(meter), 0) + count

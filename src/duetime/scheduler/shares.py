@@ -130,3 +130,14 @@ def deal(wanted: int, numbers: Sequence[int], left: dict[int, int]) -> list[tupl
             wanted -= rows
             slots.append((number, rows))
     return slots
+
+
+def cut(slots: list[tuple[int, int]], most: int) -> list[tuple[int, int]]:
+    """No more rows than that, the first ones first."""
+    kept = []
+    for number, rows in slots:
+        rows = min(rows, most)
+        most -= rows
+        if rows:
+            kept.append((number, rows))
+    return kept

@@ -1,0 +1,121 @@
+"""Lanes with known work, as a heap by next wake; those whose time has come, by who competes for them.
+
+What is known of a lane is a hint: nothing is lost when it is wrong, because the
+shell looks again, and a lane that is drained is forgotten.
+"""
+
+import heapq
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from duetime.ids import EARLIEST, due_ms_of
+from duetime.model.task import Kind, LaneKey
+from duetime.scheduler.limits import Reserved
+
+#: Who competes: the lanes of one tenant, for one kind of holder.
+Place = tuple[Kind, int]
+
+
+@dataclass
+class Work:
+    """A lane that has, or will have, something to do."""
+
+    lane: int
+    key: LaneKey
+    next_ms: int
+    #: Claims read behind this wake; what lies before has been taken.
+    hint: uuid.UUID = EARLIEST
+    mean_bytes: float = 200.0
+    #: A limit is used up: until then nothing of the lane is read.
+    closed_until_ms: int = 0
+    #: A claim of this lane is under way, and this is where its rows are reserved.
+    is_flying: bool = False
+    reserved: Reserved = ()
+    #: The earliest wake that was reported while it was: the claim may not have seen it.
+    woken: uuid.UUID | None = None
+    #: Another node feeds it now; it is forgotten when the claim under way has landed.
+    is_dropped: bool = False
+
+
+class DueLanes:
+    def __init__(self, on_empty: Callable[[Place], None]) -> None:
+        #: Told of a place of which nothing is due any more.
+        self._on_empty = on_empty
+        self.known: dict[int, Work] = {}
+        #: Those whose time has come.
+        self.due: dict[Place, dict[int, Work]] = {}
+        self._heap: list[tuple[int, int]] = []
+
+    def woke(self, lane: int, key: LaneKey, wake: uuid.UUID) -> bool:
+        """A row was put into due, or was seen there; whether there may be something to plan that was not before."""
+        due_ms = due_ms_of(wake)
+        work = self.known.get(lane)
+        if work is not None and work.key != key and not work.is_flying:
+            # The lane of a gate that is past was given to another.
+            self.drained(work, None)
+            work = None
+        if work is None:
+            work = self.known[lane] = Work(lane, key, due_ms, just_before_wake(wake))
+            self._await_time(work)
+            return True
+        work.is_dropped = False
+        if work.is_flying and (work.woken is None or wake < work.woken):
+            work.woken = wake
+        if wake <= work.hint:
+            work.hint = just_before_wake(wake)
+        if due_ms >= work.next_ms:
+            return False
+        work.next_ms = due_ms
+        self._await_time(work)
+        return True
+
+    def forget_hints(self) -> None:
+        """The database's clock went back: rows may lie before any hint."""
+        for work in self.known.values():
+            work.hint = EARLIEST
+
+    def next_ms(self) -> int | None:
+        """When the next one becomes due; None if none waits for a time."""
+        while self._heap:
+            due_ms, lane = self._heap[0]
+            work = self.known.get(lane)
+            if work is not None and work.next_ms == due_ms and not self.is_due(work):
+                return due_ms
+            heapq.heappop(self._heap)
+        return None
+
+    def let_come_due(self, now_ms: int) -> None:
+        while self._heap and self._heap[0][0] <= now_ms:
+            due_ms, lane = heapq.heappop(self._heap)
+            work = self.known.get(lane)
+            if work is not None and work.next_ms == due_ms and not self.is_due(work):
+                self.due.setdefault((work.key.kind, work.key.tenant), {})[lane] = work
+
+    def drained(self, work: Work, next_wake: uuid.UUID | None) -> None:
+        """Nothing more is due of it: wait for its next wake, or forget it."""
+        place = (work.key.kind, work.key.tenant)
+        lanes = self.due.get(place, {})
+        lanes.pop(work.lane, None)
+        if not lanes:
+            self.due.pop(place, None)
+            self._on_empty(place)
+        if next_wake is None:
+            del self.known[work.lane]
+        else:
+            work.next_ms = due_ms_of(next_wake)
+            self._await_time(work)
+
+    def is_due(self, work: Work) -> bool:
+        return work.lane in self.due.get((work.key.kind, work.key.tenant), ())
+
+    def _await_time(self, work: Work) -> None:
+        heapq.heappush(self._heap, (work.next_ms, work.lane))
+        # Entries that no longer count go when their time comes, which may be in a year: sweep them out.
+        if len(self._heap) > 2 * len(self.known) + 1_000:
+            self._heap = [(work.next_ms, work.lane) for work in self.known.values() if not self.is_due(work)]
+            heapq.heapify(self._heap)
+
+
+def just_before_wake(wake: uuid.UUID) -> uuid.UUID:
+    return uuid.UUID(int=max(wake.int - 1, 0))
