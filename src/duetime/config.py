@@ -34,7 +34,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
     database_connections: Annotated[
         int, Meta(description="Connections to PostgreSQL that a node keeps open.", ge=2, le=100)
-    ] = 8
+    ] = 10
     processes: Annotated[int, Meta(description="Node processes that share the port and the shards.", ge=1, le=32)] = 1
     log_format: Annotated[str, Meta(description="`console` for people, `json` for programs.")] = "console"
     log_level: Annotated[str, Meta(description="`debug`, `info`, `warning` or `error`.")] = "info"
