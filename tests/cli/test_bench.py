@@ -184,6 +184,7 @@ def test_single_submissions_are_limited_by_the_way_or_the_commit(way: float, who
     ("setting", "cpu", "by", "words"),
     [
         (HERE, Cpu(0.4, 1.0, 0.9, 0.9, 1.3, 3.9), "machine", "hardly any CPU left: of its 4 cores PostgreSQL 1.3, "),
+        (HERE, Cpu(0.2, 0.5, 0.5, 0.5, 0.4, 1.6, 2.2), "machine", "are in use; its host gave 2.2 to others."),
         (HERE, Cpu(0.2, 0.5, 0.98, 0.98, 0.5, 2.2), "node", "The node's process is at 98 % of a core"),
         (HERE, Cpu(0.2, 1.9, 0.5, 0.5, 0.4, 3.0), "workers", "each of the 2 is at 95 % of a core"),
         (HERE, Cpu(0.95, 0.1, 0.5, 0.5, 0.4, 2.0), "client", "what one process can send"),
@@ -224,6 +225,12 @@ def test_late_starts_are_told_apart(p50: float, p99: float, by: str) -> None:
     phases = measured("round_trip", p50=0.5), measured("one_by_one", p50=1.5)
 
     assert limits_of(HERE, *phases, measured("start_after_submit", p50=p50, p99=p99))["start_after_submit"].by == by
+
+
+def test_a_host_that_takes_its_processors_away_is_named() -> None:
+    late = measured("start_after_submit", p50=4.0, p99=300.0, cpu=Cpu(machine=1.0, stolen=0.7))
+
+    assert "this machine's host, which gave 0.7 cores to others" in limits_of(HERE, late)["start_after_submit"].sentence
 
 
 def test_starts_that_did_not_happen_are_told() -> None:

@@ -157,6 +157,7 @@ def _cores(cpu: Cpu) -> str:
         ("node", cpu.node),
         ("PostgreSQL", cpu.postgres),
         ("machine", cpu.machine),
+        ("taken by the host", cpu.stolen),
     ]
     return ", ".join(f"{name} {spent:.2f}" for name, spent in parts if spent is not None and spent >= 0.005)
 

@@ -174,7 +174,8 @@ def _judge_cpu(phase: Phase, setting: Setting) -> Limit | None:
 def _full_machine(cpu: Cpu, setting: Setting) -> str | None:
     # Programs that wait for each other never fill the last half core of a small machine.
     spare = max((1 - FULL) * setting.cores, min(0.5, 0.25 * setting.cores))
-    if cpu.machine is None or setting.cores - cpu.machine > spare:
+    stolen = cpu.stolen or 0.0
+    if cpu.machine is None or setting.cores - cpu.machine - stolen > spare:
         return None
     parts = [
         (spent, name)
@@ -190,7 +191,8 @@ def _full_machine(cpu: Cpu, setting: Setting) -> str | None:
     rest = cpu.machine - sum(spent for spent, _ in parts)
     others = f", others {rest:.1f}" if rest >= 0.1 else ""
     cores = "1 core" if setting.cores == 1 else f"{setting.cores} cores"
-    return f"This machine has hardly any CPU left: of its {cores} {shares}{others} are in use."
+    taken = f"; its host gave {stolen:.1f} to others" if stolen >= 0.1 else ""
+    return f"This machine has hardly any CPU left: of its {cores} {shares}{others} are in use{taken}."
 
 
 def _judge_start(phase: Phase, way: float, commit: float) -> Limit:
@@ -205,7 +207,9 @@ def _judge_start(phase: Phase, way: float, commit: float) -> Limit:
     starts = f"At {LAG_RATE} a second a task starts {_ms(phase.p50_ms)} after {after} (p99 {_ms(phase.p99_ms)})"
     late = LATE_MS + 4 * way
     if phase.p50_ms < late <= phase.p99_ms:
-        return Limit(of, "others", f"{starts}: most are prompt, but something else gets in between now and then.")
+        stolen = phase.cpu.stolen or 0.0
+        who = f"this machine's host, which gave {stolen:.1f} cores to others," if stolen >= 0.1 else "something else"
+        return Limit(of, "others", f"{starts}: most are prompt, but {who} gets in between now and then.")
     if way >= FAR_MS and 2 * way >= phase.p50_ms / 2:
         return Limit(of, "network", f"{starts}, most of it on the way: a round trip takes {_ms(way)}.")
     if commit >= SLOW_COMMIT_MS and 2 * commit >= phase.p50_ms / 2:

@@ -30,6 +30,8 @@ class Cpu(msgspec.Struct, frozen=True):
     #: All PostgreSQL processes on this machine.
     postgres: float | None = None
     machine: float | None = None
+    #: What the host of a virtual machine gave to others although it was wanted here.
+    stolen: float | None = None
 
 
 class Machine:
@@ -57,12 +59,12 @@ class Watch:
         self._bench = time.process_time()
         self._nodes = _spent(machine.node_pids)
         self._postgres = _spent(_named("postgres")) if machine.is_local else {}
-        self._busy = _busy_seconds()
+        self._busy, self._stolen = _busy_seconds()
 
     def read(self) -> Cpu:
         elapsed = max(time.monotonic() - self._began_at, 1e-3)
         nodes = [spent / elapsed for spent in _since(self._nodes, _spent(self._machine.node_pids))]
-        busy = _busy_seconds()
+        busy, stolen = _busy_seconds()
         postgres = None
         if busy is not None and self._machine.is_local:
             postgres = sum(_since(self._postgres, _spent(_named("postgres")))) / elapsed
@@ -73,6 +75,7 @@ class Watch:
             node_busiest=max(nodes) if nodes else None,
             postgres=postgres,
             machine=None if busy is None or self._busy is None else (busy - self._busy) / elapsed,
+            stolen=None if stolen is None or self._stolen is None else (stolen - self._stolen) / elapsed,
         )
 
 
@@ -144,14 +147,14 @@ def _since(before: dict[int, float], after: dict[int, float]) -> list[float]:
     return [spent - before.get(pid, 0.0) for pid, spent in after.items()]
 
 
-def _busy_seconds() -> float | None:
-    """CPU seconds of all cores that were not idle, since the machine started."""
+def _busy_seconds() -> tuple[float | None, float | None]:
+    """CPU seconds of all cores that were not idle, and those that the host gave to others, since the machine started."""
     lines = _lines(_PROC / "stat")
     if not lines or not re.match(r"cpu +\d", lines[0]):
-        return None
+        return None, None
     # Guests are counted in user and nice already.
-    user, nice, system, _idle, _waiting, *interrupts = (int(field) for field in lines[0].split()[1:9])
-    return (user + nice + system + sum(interrupts)) / _ticks()
+    user, nice, system, _idle, _waiting, irq, softirq, *rest = (int(field) for field in lines[0].split()[1:9])
+    return (user + nice + system + irq + softirq) / _ticks(), rest[0] / _ticks() if rest else None
 
 
 def _ticks() -> int:
