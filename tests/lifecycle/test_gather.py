@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 
 from duetime.errors import Overloaded
-from duetime.lifecycle.gather import Backlog, Gather
+from duetime.lifecycle.gather import AMPLE, Backlog, Gather
 from duetime.lifecycle.pressure import MARKS, Pressure, least_important, rank_of, size_of
 from duetime.lifecycle.winners import Call
 from duetime.model.task import Kind, LaneKey, NewTask, PriorityClass
@@ -25,6 +25,8 @@ class Runway:
 
     def __init__(self, **options: int) -> None:
         self.now = 100.0
+        #: How many may be in the air at once.
+        self.most = 1
         self.flights: list[list[str]] = []
         self._landings: list[asyncio.Future[None]] = []
         self.gather: Gather[Part, str] = Gather(
@@ -33,6 +35,7 @@ class Runway:
             measure=lambda part: part.size,
             rank=lambda part: part.rank,
             ranks=4,
+            flights=lambda: self.most,
             monotonic=lambda: self.now,
             **{"limit": 3, "size_limit": 100, **options},
         )
@@ -49,6 +52,30 @@ class Runway:
         self._landings.pop(0).set_result(None)
         for _ in range(3):
             await asyncio.sleep(0)
+
+
+async def test_as_many_fly_at_once_as_may_just_now() -> None:
+    runway = Runway(limit=AMPLE)
+    runway.most = 3
+    answers = [runway.gather.put(Part(name, weight=AMPLE)) for name in "abcdef"]
+    await asyncio.sleep(0)
+    assert runway.flights == [["a"], ["b"], ["c"]]
+
+    # The next to land leaves what waits to the other two.
+    runway.most = 2
+    await runway.land()
+    assert runway.flights == [["a"], ["b"], ["c"]]
+    await runway.land()
+    await runway.land()
+    assert runway.flights == [["a"], ["b"], ["c"], ["d"], ["e"]]
+
+    # With none allowed one goes on all the same.
+    runway.most = 0
+    await runway.land()
+    await runway.land()
+    await runway.land()
+    assert [answer.result() for answer in answers] == list("abcdef")
+    await runway.gather.close()
 
 
 async def test_a_better_rank_goes_first_and_the_oldest_goes_always() -> None:

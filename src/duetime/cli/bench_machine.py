@@ -148,7 +148,7 @@ def _since(before: dict[int, float], after: dict[int, float]) -> list[float]:
 
 
 def _busy_seconds() -> tuple[float | None, float | None]:
-    """CPU seconds of all cores that were not idle, and those that the host gave to others, since the machine started."""
+    """CPU seconds of all cores since the machine started: not idle, and given to others by the host."""
     lines = _lines(_PROC / "stat")
     if not lines or not re.match(r"cpu +\d", lines[0]):
         return None, None

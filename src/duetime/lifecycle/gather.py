@@ -63,14 +63,17 @@ class Gather(Generic[Part, Answer]):
         *,
         weigh: Callable[[Part], int],
         limit: int,
-        flights: int = 1,
+        flights: Callable[[], int] = lambda: 1,
         measure: Callable[[Part], int] = lambda _: 0,
         size_limit: int = 1,
         rank: Callable[[Part], int] = lambda _: 0,
         ranks: int = 1,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """A flight holds parts up to a weight and a size (in bytes, say); rank 0 is the best of `ranks`."""
+        """A flight holds parts up to a weight and a size (in bytes, say); rank 0 is the best of `ranks`.
+
+        `flights` may be in the air at once; asked anew for each.
+        """
         self._fly = fly
         self._weigh = weigh
         self._limit = limit
@@ -111,7 +114,7 @@ class Gather(Generic[Part, Answer]):
         self._waiting[self._rank(part)].append(waiting)
         self._waiting_weight += waiting.weight
         self._size += waiting.size
-        if not self._in_air or (self._in_air < self._flights and self._waiting_weight >= AMPLE):
+        if not self._in_air or (self._waiting_weight >= AMPLE and self._in_air < self._flights()):
             self._in_air += 1
             flight = asyncio.create_task(self._take_off())
             self._flying.add(flight)
@@ -125,7 +128,8 @@ class Gather(Generic[Part, Answer]):
 
     async def _take_off(self) -> None:
         try:
-            while any(self._waiting):
+            # One too many leaves what waits to the others.
+            while any(self._waiting) and self._in_air <= max(1, self._flights()):
                 load = self._next_load()
                 try:
                     await self._deliver(load)

@@ -102,7 +102,7 @@ class Settler:
             self._fly,
             weigh=lambda part: len(part.reports),
             limit=MAX_ROWS_PER_COMMIT,
-            flights=flights,
+            flights=lambda: flights,
             measure=_size_of,
             size_limit=MAX_BYTES_PER_COMMIT,
         )

@@ -7,6 +7,8 @@ is handed over; of the others their lanes are told.
 
 import asyncio
 import hashlib
+import math
+import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
@@ -40,6 +42,10 @@ MAX_LOOKUPS = 1_000
 LIGHT_TASKS = 100
 #: While the database stores as few as these, no long piece of work begins.
 FEW_TASKS = 20
+#: Commits that are made at once; one more of large ones if there was none as small as that for so long: while one waits
+#: for the log to be flushed, two can use two processors.
+FLIGHTS = 2
+QUIET_SECONDS = 1.0
 _TRIES = 5
 
 __all__ = ["MINT_TOLERANCE_MS", "SQL", "Submission", "Submitted", "Submitter", "request_of_tenant"]
@@ -60,7 +66,6 @@ class Submitter:
         wake: Callable[[Iterable[uuid.UUID]], None],
         *,
         desk: Desk | None = None,
-        flights: int = 3,
         turns: Turns | None = None,
         now: datetime | None = None,
     ) -> None:
@@ -74,14 +79,20 @@ class Submitter:
         #: Tenants that are spread, and over how many shards.
         self.spread: Mapping[int, int] = {}
         self._turn = 0
-        self._bulk = self._make_gather(flights)
+        self._bulk = self._make_gather(self._count_bulk_flights)
         #: Beside it, so that a single task does not wait for somebody's thousands.
-        self._light = self._make_gather(flights)
+        self._light = self._make_gather(lambda: FLIGHTS)
+        #: When few tasks were stored last.
+        self._few_at = -math.inf
         self._lookups: Gather[tuple[uuid.UUID, int], int | None] = Gather(
             self._count_of_requests, weigh=lambda _: 1, limit=MAX_LOOKUPS
         )
 
-    def _make_gather(self, flights: int) -> Gather[Call, list[Submission]]:
+    def _count_bulk_flights(self) -> int:
+        """One more while nobody else is there: it would wait for the processors that it takes."""
+        return FLIGHTS + (time.monotonic() - self._few_at > QUIET_SECONDS)
+
+    def _make_gather(self, flights: Callable[[], int]) -> Gather[Call, list[Submission]]:
         return Gather(
             self._fly,
             weigh=lambda call: len(call.tasks),
@@ -169,6 +180,8 @@ class Submitter:
 
     async def _fly(self, calls: list[Call]) -> list[list[Submission]]:
         weight = sum([len(call.tasks) for call in calls])
+        if weight <= FEW_TASKS:
+            self._few_at = time.monotonic()
         with self._turns.held() if weight <= FEW_TASKS else nullcontext():
             for _ in range(_TRIES):
                 if weight > LONG_TASKS:
