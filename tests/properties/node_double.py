@@ -92,7 +92,7 @@ class _DeafCore(Core):
     """Forgets what is reported while a lane is being claimed."""
 
     def woke(self, lane: int, key: LaneKey, wake: uuid.UUID) -> None:
-        work = self._work.get(lane)
+        work = self._table.known.get(lane)
         if work is None or not work.is_flying:
             super().woke(lane, key, wake)
 
@@ -101,7 +101,7 @@ class _StubbornCore(Core):
     """Does not lower a hint for what is reported behind it."""
 
     def woke(self, lane: int, key: LaneKey, wake: uuid.UUID) -> None:
-        work = self._work.get(lane)
+        work = self._table.known.get(lane)
         hint = None if work is None else work.hint
         super().woke(lane, key, wake)
         if work is not None and hint is not None:
