@@ -10,7 +10,7 @@ import pytest
 from duetime.database.pool import Database
 from duetime.errors import Conflict, IdempotencyConflict, InvalidInput, Unavailable
 from duetime.ids import due_ms_of, make_id
-from duetime.lifecycle.submit import SQL, Submitted
+from duetime.lifecycle.submit import FEW_TASKS, FLIGHTS, SQL, Submitted
 from duetime.lifecycle.winners import Call
 from duetime.model.task import TaskState
 from engine import Engine, submitted
@@ -328,3 +328,14 @@ async def test_what_is_too_old_to_be_repeated_is_looked_for(engine: Engine) -> N
     call.ids = [make_id(old_ms, 3, lanes[0])]
     assert await engine.submitter._store.store_keyed([call], old_ms, None, is_repeat=True) is None
     assert await count(engine.database, "task") == 1
+
+
+async def test_large_commits_leave_room_for_those_who_submit_little(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("duetime.lifecycle.submit.QUIET_SECONDS", 600.0)
+    await engine.submit(FEW_TASKS + 1)
+    assert engine.submitter._count_bulk_flights() == FLIGHTS + 1
+
+    await engine.submit(1)
+    assert engine.submitter._count_bulk_flights() == FLIGHTS
