@@ -1,0 +1,101 @@
+"""Write PostgreSQL's files to the disk as they change, a little at a time.
+
+PostgreSQL leaves what it writes to the kernel, which keeps it for half a minute and
+then writes hundreds of megabytes at once; meanwhile every flush of the log, and so
+every commit, waits: 100 ms and more.  Here the kernel is asked twice a second to
+begin with what has changed so far.  Nothing depends on it: it makes nothing durable,
+and PostgreSQL syncs its files itself at its checkpoints.
+
+Run as a script by an interpreter of its own, for one server; it ends with its parent.
+
+    python -I -S trickle.py PARENT CLUSTER
+"""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+#: As often while files change, and as seldom while none does.
+BUSY_SECONDS = 0.5
+IDLE_SECONDS = 2.0
+#: Times of files are as coarse as the kernel's ticks.
+_TICK_SECONDS = 0.05
+_PR_SET_PDEATHSIG = 1
+_SYNC_FILE_RANGE_WRITE = 2
+
+#: Begins to write a file, by its descriptor, without waiting for the end.
+BeginWriting = Callable[[int], object]
+
+
+def find_begin_writing() -> BeginWriting | None:
+    """None: this system has no such call."""
+    call = getattr(ctypes.CDLL(None, use_errno=True), "sync_file_range", None)
+    if sys.platform != "linux" or call is None:
+        return None
+    call.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
+    return lambda descriptor: call(descriptor, 0, 0, _SYNC_FILE_RANGE_WRITE)
+
+
+def changed_since(cluster: str, at: float) -> Iterator[str]:
+    """The files of tables and indexes that were written to since then."""
+    for database in os.scandir(os.path.join(cluster, "base")):
+        try:
+            with os.scandir(database.path) as files:
+                for file in files:
+                    if file.stat().st_mtime >= at:
+                        yield file.path
+        except OSError:
+            # Dropped in between, the file or the whole database.
+            continue
+
+
+def write_changed(cluster: str, at: float, begin_writing: BeginWriting) -> int:
+    """How many files there were."""
+    count = 0
+    for path in changed_since(cluster, at):
+        try:
+            descriptor = os.open(path, os.O_RDONLY)
+        except OSError:
+            continue
+        try:
+            begin_writing(descriptor)
+        finally:
+            os.close(descriptor)
+        count += 1
+    return count
+
+
+def start(cluster: str) -> "subprocess.Popen[bytes] | None":
+    """A process for the server whose data are there; None where there is no such call."""
+    if find_begin_writing() is None:
+        return None
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", __file__, str(os.getpid()), cluster],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        # A Ctrl-C in our terminal is for us.
+        start_new_session=True,
+    )
+
+
+def main() -> None:
+    parent, cluster = int(sys.argv[1]), sys.argv[2]
+    begin_writing = find_begin_writing()
+    if begin_writing is None:
+        return
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    looked_at = time.time()
+    count = 0
+    while os.getppid() == parent:
+        time.sleep(BUSY_SECONDS if count else IDLE_SECONDS)
+        at, looked_at = looked_at - _TICK_SECONDS, time.time()
+        count = write_changed(cluster, at, begin_writing)
+
+
+if __name__ == "__main__":
+    main()
