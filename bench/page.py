@@ -1,11 +1,9 @@
 """A Markdown page with plots beside it, and how figures are written on it."""
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
-#: The folders of a path that begins at the root; an address has a name before its first slash.
-_FOLDERS = re.compile(r"(?<![\w.:/-])/(?:[\w.@+-]+/)+")
+from bench.results import hide_folders
 
 
 class Page:
@@ -25,7 +23,7 @@ class Page:
         self._parts.append(f"![{title}]({self._folder}/{name}.svg)")
 
     def save(self, folder: Path, name: str) -> None:
-        """NAME.md, and the plots in a folder NAME that holds nothing else."""
+        """NAME.md, and the plots in a folder NAME; those of a former page do not stay."""
         plots = folder / name
         plots.mkdir(parents=True, exist_ok=True)
         for old in plots.glob("*.svg"):
@@ -43,7 +41,7 @@ def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def cell(text: str) -> str:
     """Text from elsewhere: on one line, without what would end a cell, and without the folders of this machine."""
-    return _FOLDERS.sub("…/", " ".join(text.split())).replace("|", "\\|").replace("<", "&lt;")
+    return hide_folders(" ".join(text.split())).replace("|", "\\|").replace("<", "&lt;")
 
 
 def rate(value: float | None) -> str:

@@ -4,7 +4,9 @@
 `python -m bench.report [RESULTS.json …]` does it anew from stored files.  Every
 number on the page comes from them.  A scenario is taken whole from the first
 file that has it, because only what ran side by side can be compared; one that is in
-none of them is left out; a peer that failed is shown with the reason.
+none of them is left out; a peer that failed is shown with the reason.  What the page was
+made of is beside it (`benchmarks/results.json`), so that a part can be measured anew:
+`python -m bench.report NEW.json docs/benchmarks/results.json`.
 """
 
 import argparse
@@ -18,7 +20,7 @@ import msgspec
 from bench import alone, promises
 from bench.page import Page, cell, ms, rate, table
 from bench.plots import Bar, draw_bars
-from bench.results import Measurement, PeerFacts, Results, find_latest, load
+from bench.results import Measurement, PeerFacts, Results, find_latest, load, save_all
 from bench.stolen import MORE_RUNS, MOST_PERCENT
 
 ROOT = Path(__file__).parents[1]
@@ -85,6 +87,7 @@ def write(results: Results, folder: Path, *more: Results) -> None:
     alone.add(page, results)
     _tuning(page, results)
     page.save(folder, "benchmarks")
+    save_all(runs, folder / "benchmarks" / "results.json")
 
 
 def _take_apart(*runs: Results) -> list[Results]:
@@ -104,7 +107,8 @@ def _head(page: Page, runs: list[Results]) -> None:
     page.add("# Benchmarks")
     page.add(
         "duetime beside other job systems, on one machine; what is compared ran side by side, in one run. This page "
-        "and its plots are written by `make bench` from what it measured; no figure on it is written by hand."
+        "and its plots are written by `make bench` from what it measured ([results.json](benchmarks/results.json)); no "
+        "figure on it is written by hand."
     )
     if any(run.is_quick for run in runs):
         page.add("**This was a quick run: small counts, one run each. Its figures are not for comparing.**")
@@ -369,10 +373,10 @@ def main(words: Sequence[str]) -> int:
     if not files:
         print("bench.report: there are no results yet: run make bench", file=sys.stderr)
         return 2
-    runs = []
+    runs: list[Results] = []
     for file in files:
         try:
-            runs.append(load(file))
+            runs += load(file)
         except (OSError, msgspec.DecodeError) as error:
             print(f"bench.report: {file} cannot be read: {error}", file=sys.stderr)
             return 2

@@ -15,6 +15,7 @@ machine, ratios hardly.  A measurement with an `error` has no figures.
 
 import os
 import platform
+import re
 import statistics
 import subprocess
 from collections.abc import Iterable
@@ -23,6 +24,8 @@ from pathlib import Path
 import msgspec
 
 FORMAT = 1
+#: The folders of a path that begins at the root; an address has a name before its first slash.
+_FOLDERS = re.compile(r"(?<![\w.:/-])/(?:[\w.@+-]+/)+")
 
 
 class Run(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -127,14 +130,34 @@ class Results(msgspec.Struct, frozen=True, omit_defaults=True):
         return not any(each.error for each in self.measurements) and not any(each.error for each in self.peers)
 
     def save(self, file: Path) -> None:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        fresh = file.with_suffix(".new")
-        fresh.write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n")
-        fresh.rename(file)
+        _write(file, _encode(self))
 
 
-def load(file: Path) -> Results:
-    return msgspec.json.decode(file.read_bytes(), type=Results)
+def save_all(runs: list[Results], file: Path) -> None:
+    """For others to read: without the folders of this machine."""
+    _write(file, hide_folders(_encode(runs)))
+
+
+def _encode(value: object) -> str:
+    return msgspec.json.format(msgspec.json.encode(value).decode(), indent=1) + "\n"
+
+
+def _write(file: Path, text: str) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    fresh = file.with_suffix(".new")
+    fresh.write_text(text, "utf-8")
+    fresh.rename(file)
+
+
+def hide_folders(text: str) -> str:
+    """Text without the folders of this machine."""
+    return _FOLDERS.sub("…/", text)
+
+
+def load(file: Path) -> list[Results]:
+    """One run, or those that a report was made of."""
+    found = msgspec.json.decode(file.read_bytes(), type=Results | list[Results])
+    return found if isinstance(found, list) else [found]
 
 
 def find_latest(folder: Path) -> Path | None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import duetime.api.schedule_schemas  # noqa: F401  its durations are kinds of Seconds
 from duetime.api.seconds import Seconds, Wait, decode_hook
-from duetime.api.validation import RESERVED_HEADERS, RESERVED_PREFIXES
+from duetime.api.target_reading import RESERVED_HEADERS, RESERVED_PREFIXES
 from duetime.model.duration import format_duration
 
 _NOW = datetime.now(UTC)

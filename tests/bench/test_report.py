@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from bench.promises import Promise, judge
 from bench.report import main, write
-from bench.results import Measurement, Results
+from bench.results import Measurement, Results, load
 
 from bench_results import make_results, measure_alone, measure_peers, measured
 
@@ -232,6 +232,22 @@ def test_a_scenario_is_taken_whole_from_the_first_run_that_has_it(tmp_path: Path
     assert "7,777" not in page
     assert "8,888" not in page
     assert "3.0 / 4.0" in page
+
+
+def test_a_part_that_was_measured_anew_joins_what_the_page_was_made_of(tmp_path: Path) -> None:
+    whole = make_results(measured("drain", "duetime", rate=10), measured("lag", "duetime", p50_ms=3, p99_ms=4))
+    write(msgspec.structs.replace(whole, arguments=["--output", "/home/somebody/results"]), tmp_path)
+    anew = tmp_path / "anew.json"
+    make_results(measured("drain", "duetime", rate=8_888)).save(anew)
+    stored = tmp_path / "benchmarks" / "results.json"
+    assert "somebody" not in stored.read_text()
+
+    assert main([str(anew), str(stored), "--output", str(tmp_path)]) == 0
+
+    page = (tmp_path / "benchmarks.md").read_text()
+    assert "8,888" in page
+    assert "3.0 / 4.0" in page
+    assert [[each.scenario for each in run.measurements] for run in load(stored)] == [["drain"], ["lag"]]
 
 
 def test_a_file_that_cannot_be_read_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

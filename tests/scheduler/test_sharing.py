@@ -283,13 +283,13 @@ async def test_every_node_can_say_who_serves_a_lane(team: Team) -> None:
 async def waits(owner: Node, count: int = 1) -> None:
     """Until so many polls have reached the feeder."""
     async with asyncio.timeout(30):
-        while len(owner.feeder._waiting) < count:
+        while len(owner.feeder.polls) < count:
             await asyncio.sleep(0.005)
 
 
 async def gone(owner: Node) -> None:
     async with asyncio.timeout(30):
-        while owner.feeder._waiting:
+        while owner.feeder.polls:
             await asyncio.sleep(0.005)
 
 

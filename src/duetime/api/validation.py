@@ -6,11 +6,9 @@ numbers are in range, and a payload is JSON that any worker can read.
 """
 
 import hashlib
-import ipaddress
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -22,9 +20,9 @@ from duetime.api.schemas import (
     NAME_PATTERN,
     PlainTaskRequest,
     RetryRequest,
-    TargetRequest,
     TaskRequest,
 )
+from duetime.api.target_reading import check_target
 from duetime.errors import DuetimeError, FieldError, InvalidInput, TooLarge
 from duetime.model.flow import TypeDefaults
 from duetime.model.payload_schema import PayloadSchema
@@ -38,43 +36,17 @@ from duetime.model.task import (
     NewTask,
     Options,
     PriorityClass,
-    Target,
 )
 
 MAX_DEPTH = 100
 MAX_AHEAD = timedelta(days=3653)
-MAX_URL = 2083
-MAX_HEADER_BYTES = 16 * 1024
 REMEMBERED_NAMES = 10_000
 #: Of one task; who has more to mend finds the rest when these are.
 MAX_ERRORS = 20
-RESERVED_HEADERS = frozenset(
-    {
-        "connection",
-        "content-length",
-        "expect",
-        "host",
-        "idempotency-key",
-        "keep-alive",
-        "proxy-authorization",
-        "proxy-connection",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-    }
-)
-RESERVED_PREFIXES = ("webhook-", "duetime-")
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NAME = re.compile(NAME_PATTERN[1:-1])
 _LABEL_KEY = re.compile(LABEL_KEY_PATTERN[1:-1])
-_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-_HEADER_VALUE = re.compile(r"(?:[!-~](?:[ -~\t]*[!-~])?)?")
-_URL = re.compile(r"[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]+")
-_HOST = re.compile(
-    r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?(?:\.[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?)*\.?"
-)
 _RIGHT_NAME = "use 1 to 128 letters, digits and . _ : / -, beginning with a letter or digit"
 _RIGHT_TEXT = "use 1 to 255 printable characters"
 _PRIORITIES = {priority.word: priority for priority in PriorityClass}
@@ -186,7 +158,7 @@ class TaskReader:
         check_labels(request.labels, errors)
         for name in ("idempotency_key", "concurrency_key", "rate_key"):
             _check_text(name, getattr(request, name), errors)
-        target = _check_target(request.target, errors) if request.target is not None else None
+        target = check_target(request.target, errors) if request.target is not None else None
         retry = check_retry(request.retry, errors) if request.retry is not None else None
         if target is not None and request.requires:
             errors.append(FieldError("requires", "only for tasks that workers run; leave it out, or leave out target"))
@@ -379,47 +351,6 @@ def check_retry(retry: RetryRequest, errors: list[FieldError], path: str = "retr
         retry.max_doublings,
         _plain(retry.max_retry_duration),
     )
-
-
-def _check_target(target: TargetRequest, errors: list[FieldError]) -> Target:
-    if wrong := _wrong_with_url(target.url):
-        errors.append(FieldError("target.url", wrong))
-    size = 0
-    for name, value in target.headers.items():
-        size += len(name) + len(value)
-        path = f"target.headers.{name[:80]}"
-        if not _HEADER_NAME.fullmatch(name):
-            errors.append(FieldError(path, "is not a header name: letters, digits and hyphens"))
-        elif name.lower() in RESERVED_HEADERS or name.lower().startswith(RESERVED_PREFIXES):
-            errors.append(FieldError(path, "is set by duetime itself; leave it out"))
-        elif not _HEADER_VALUE.fullmatch(value):
-            errors.append(FieldError(path, "a header's value is ASCII without line breaks or spaces at its ends"))
-    if size > MAX_HEADER_BYTES:
-        errors.append(FieldError("target.headers", f"at most {MAX_HEADER_BYTES} bytes in all"))
-    return Target(target.url, target.method, target.headers, _plain(target.timeout), target.retry_on)
-
-
-def _wrong_with_url(url: str) -> str | None:
-    if len(url) > MAX_URL:
-        return f"is longer than {MAX_URL} characters"
-    if not _URL.fullmatch(url):
-        return "has characters that a URL cannot have; percent-encode them"
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-        host = parts.hostname or ""
-        is_address = ":" in host and bool(ipaddress.IPv6Address(host))
-    except ValueError:
-        return "is not a URL; it looks like https://example.com/path"
-    if parts.scheme not in ("http", "https"):
-        return "must begin with http:// or https://"
-    if "@" in parts.netloc:
-        return "must not have a user name or password; send an Authorization header"
-    if not is_address and (len(host) > 253 or not _HOST.fullmatch(host)):
-        return "has no valid host; it looks like https://example.com/path"
-    if port == 0:
-        return "port 0 cannot be called"
-    return None
 
 
 def _plain(seconds: float | None) -> float | None:

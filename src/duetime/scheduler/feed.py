@@ -1,13 +1,12 @@
 """The feeder: carries out the core's plans and gives holders what was claimed.
 
 It claims only for holders that wait with room.  A claim whose holder went away
-before the answer left is given back at once.  What it was not told it finds by
-looking (`looking`); what a limit keeps is parked (`gating`).
+before the answer left is given back at once (`polls`, `returns`).  What it was not
+told it finds by looking (`looking`); what a limit keeps is parked (`gating`).
 """
 
 import asyncio
 import heapq
-import time
 import uuid
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -24,15 +23,17 @@ from duetime.ids import SCHEDULE_LANES_END, SHARDS, just_after, lane_of
 from duetime.lifecycle.claim import Claims, LaneOrder, claim_due
 from duetime.lifecycle.handover import Seats
 from duetime.lifecycle.lanes import Lanes
-from duetime.lifecycle.onward import Claimed, End, Onward
-from duetime.model.attempt import Ended, Past
-from duetime.model.task import LaneKey, LeasedTask, Outcome, Waiting
+from duetime.lifecycle.onward import Onward
+from duetime.model.attempt import Past
+from duetime.model.task import LaneKey, LeasedTask
 from duetime.scheduler.breakers import Breakers
 from duetime.scheduler.core import Core
 from duetime.scheduler.gating import Gatekeeper, Rules, Verdict
 from duetime.scheduler.looking import Looker
 from duetime.scheduler.meter import DRAW_EVERY_MS
 from duetime.scheduler.plan import Ask, LaneStatus, Plan
+from duetime.scheduler.polls import Polls
+from duetime.scheduler.returns import Returns
 from duetime.service import Loop
 from duetime.turns import Turns
 
@@ -41,8 +42,6 @@ NOTICE_EVERY = timedelta(seconds=1)
 _DRAW_EVERY = timedelta(milliseconds=DRAW_EVERY_MS)
 _LOOK_FOR_PLACES_EVERY = timedelta(milliseconds=50)
 _LOOK_FOR_SHARED_EVERY = timedelta(seconds=1)
-#: A worker whose hands are full does not ask; it is still there.
-REMEMBER_ASKS_SECONDS = 90.0
 
 __all__ = ["Ask", "Feeder", "LaneStatus"]
 
@@ -62,15 +61,12 @@ class Feeder:
         self._turns = turns or Turns()
         self._database = database
         self._lanes = lanes
-        self._onward = onward
         self._core = Core()
+        self._returns = Returns(onward)
         self._gates = Gatekeeper(database, lanes, self._core.governor, self._core.planned)
         self._looker = Looker(database, self._own_lanes, self.wake)
-        self._waiting: dict[int, asyncio.Future[list[LeasedTask]]] = {}
-        self._overdue: set[int] = set()
-        self._numbers = 0
-        self._asked: dict[int, tuple[Ask, float]] = {}
         self._changed = asyncio.Event()
+        self.polls = Polls(self._core, self._changed.set, lambda tasks: self._later(self.give_back(tasks)))
         self._free_flights = flights
         self._flying: set[asyncio.Task[None]] = set()
         self._is_stopping = False
@@ -93,45 +89,15 @@ class Feeder:
         """What is due for this holder, as soon as there is something, or nothing when the wait is over."""
         if self._is_stopping:
             return []
-        self._numbers += 1
-        number = self._numbers
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[list[LeasedTask]] = loop.create_future()
-        self._waiting[number] = answer
-        self._asked[ask.holder] = (ask, time.monotonic())
-        self._core.ask(number, ask)
-        self._changed.set()
-        # Not `asyncio.timeout`, which would need a shield: the caller goes on in the round after its answer.
-        waited = loop.call_later(wait_seconds, self._end_wait, number)
-        try:
-            return await answer
-        except asyncio.CancelledError:
-            if answer.done() and not answer.cancelled():
-                self._later(self.give_back(answer.result()))
-            raise
-        finally:
-            waited.cancel()
-            self._waiting.pop(number, None)
-            self._overdue.discard(number)
-            self._core.withdraw(number)
-
-    def _end_wait(self, number: int) -> None:
-        """Answer a poll with nothing; one for which a claim is under way gets what that brings."""
-        answer = self._waiting[number]
-        if self._core.is_flying(number):
-            self._overdue.add(number)
-        elif not answer.done():
-            self._core.withdraw(number)
-            answer.set_result([])
+        return await self.polls.wait(ask, wait_seconds)
 
     async def give_back(self, tasks: Sequence[LeasedTask], delay_seconds: float = 0.0) -> None:
         """These were claimed and never handed out: they wait again, and it costs them nothing."""
-        ended = Ended(Outcome.RELEASED, retry_after=delay_seconds, is_certain=True)
-        await self._onward.move([(_claimed(task), _not_begun(task, ended)) for task in tasks])
+        await self._returns.give_back(tasks, delay_seconds)
 
     def reserve(self, wanted: Mapping[int, int]) -> Seats | None:
         """Seats at waiting polls for tasks that are about to be stored (`lifecycle.handover`)."""
-        if self._is_stopping or not self._waiting:
+        if self._is_stopping or not self.polls:
             return None
         keyed = {
             lane: (key, count)
@@ -152,30 +118,15 @@ class Feeder:
         self._core.seated(seats.numbers, tasks)
         unwanted = []
         for number, given in tasks.items():
-            answer = self._waiting.get(number)
-            if answer is None or answer.done():
-                unwanted += given
-            else:
+            if self.polls.is_open(number):
                 self._gates.begun(given)
-                answer.set_result(given)
+                self.polls.answer(number, given)
+            else:
+                unwanted += given
         if unwanted:
-            self._later(self._give_back_or_say(unwanted))
-        self._end_overdue(seats.numbers)
+            self._later(self._returns.take_back(unwanted))
+        self.polls.end_overdue(seats.numbers)
         self._changed.set()
-
-    async def _give_back_or_say(self, tasks: Sequence[LeasedTask]) -> None:
-        try:
-            await self.give_back(tasks)
-        except Unavailable as error:
-            # Their holders do not name them, so two beats release them.
-            log.warning("claims could not be given back", error=str(error))
-
-    def _end_overdue(self, numbers: Iterable[int]) -> None:
-        """Polls whose time was over while a claim for them was under way: it brought nothing."""
-        for number in self._overdue.intersection(numbers):
-            answer = self._waiting.get(number)
-            if answer is not None and not answer.done():
-                answer.set_result([])
 
     def wake(self, wakes: Iterable[uuid.UUID]) -> None:
         """Rows were put into due."""
@@ -253,13 +204,8 @@ class Feeder:
             return LaneStatus(False, 0, 0, False)
         status = self._core.describe(lane, key)
         limited_by = self._core.governor.describe(key, self._database.clock.now_ms())
-        has_holders = any(ask.fits(key) for ask in self._recent_asks())
+        has_holders = any(ask.fits(key) for ask in self.polls.recent_asks())
         return replace(status, has_holders=has_holders, limited_by=limited_by)
-
-    def _recent_asks(self) -> list[Ask]:
-        lately = time.monotonic() - REMEMBER_ASKS_SECONDS
-        self._asked = {holder: asked for holder, asked in self._asked.items() if asked[1] >= lately}
-        return [ask for ask, _ in self._asked.values()]
 
     # Running
 
@@ -286,9 +232,7 @@ class Feeder:
             await self._looker.keep_hints_or_not()
         while self._flying:
             await asyncio.wait(self._flying)
-        for answer in list(self._waiting.values()):
-            if not answer.done():
-                answer.set_result([])
+        self.polls.close()
 
     def feed_only(self, shards: frozenset[int]) -> None:
         """Feed these shards from now on; polls that wait end, because their lanes may be elsewhere."""
@@ -298,7 +242,7 @@ class Feeder:
         for lane in self._core.lanes():
             if not self.feeds(lane):
                 self._core.drop(lane)
-        self._end_polls()
+        self.polls.end_all()
         self._changed.set()
 
     async def look_at(self, shards: frozenset[int]) -> None:
@@ -320,10 +264,6 @@ class Feeder:
     def _own_lanes(self) -> list[int]:
         lanes = self._lanes.all()
         return list(lanes) if self._shards is None else [lane for lane in lanes if lane % SHARDS in self._shards]
-
-    def _end_polls(self) -> None:
-        for number in list(self._waiting):
-            self._end_wait(number)
 
     def clock_jumped(self, jump_us: int) -> None:
         """The database's clock is not where it should be; back means that hints are worth nothing."""
@@ -388,7 +328,7 @@ class Feeder:
             finally:
                 self._gates.forget(verdict)
         finally:
-            self._end_overdue(plan.holders)
+            self.polls.end_overdue(plan.holders)
             self._free_flights += 1
             self._changed.set()
 
@@ -433,21 +373,12 @@ class Feeder:
             live = [task for task in tasks if task.expires_at is None or task.expires_at > now]
             if len(live) < len(tasks):
                 late += [task for task in tasks if task.expires_at is not None and task.expires_at <= now]
-            answer = self._waiting.get(number)
-            if answer is None or answer.done():
-                unwanted += live
+            if self.polls.is_open(number):
+                self.polls.answer(number, live)
             else:
-                answer.set_result(live)
+                unwanted += live
         self._gates.not_begun([*late, *unwanted])
-        try:
-            if late:
-                ended = Ended(Outcome.EXPIRED)
-                await self._onward.move([(_claimed(task), _not_begun(task, ended)) for task in late])
-            if unwanted:
-                await self.give_back(unwanted)
-        except Unavailable as error:
-            # Their holders do not name them, so two beats release them.
-            log.warning("claims could not be given back", error=str(error))
+        await self._returns.take_back(unwanted, late)
 
     async def _draw(self) -> timedelta:
         """Tokens for the rates of tenants that several nodes feed, and places under their caps."""
@@ -465,7 +396,7 @@ class Feeder:
 
     async def _notice_ended(self) -> timedelta:
         """Ends of attempts of which nobody told this node, and meters that are at rest."""
-        self._recent_asks()
+        self.polls.recent_asks()
         governor = self._core.governor
         governor.forget_idle(self._database.clock.now_ms())
         if governor.uncounted:
@@ -489,15 +420,6 @@ class Feeder:
 
     def due_lanes(self, most: int) -> list[tuple[int, LaneKey, uuid.UUID, bool]]:
         """Lanes that are due and may run: key, where to read on, and whether anybody asks for such work; the oldest."""
-        asks = {(ask.tenant, ask.kind, ask.queues, ask.tags): ask for ask in self._recent_asks()}.values()
+        asks = {(ask.tenant, ask.kind, ask.queues, ask.tags): ask for ask in self.polls.recent_asks()}.values()
         oldest = heapq.nsmallest(most, self._core.due_lanes(), key=lambda each: each[2].int)
         return [(lane, key, hint, any(ask.fits(key) for ask in asks)) for lane, key, hint in oldest]
-
-
-def _not_begun(task: LeasedTask, ended: Ended) -> End:
-    return End(task.id, task.number, ended, never_began=True)
-
-
-def _claimed(task: LeasedTask) -> Claimed:
-    waiting = Waiting(task.number, task.failures, task.crashes, task.releases)
-    return Claimed(task.lane, task.id, task.number, task.holder, waiting, task.options, task.picked_at)

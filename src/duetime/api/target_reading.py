@@ -1,0 +1,83 @@
+"""Judge where a task is to be called, and with which headers."""
+
+import ipaddress
+import re
+from urllib.parse import urlsplit
+
+from duetime.api.schemas import TargetRequest
+from duetime.errors import FieldError
+from duetime.model.task import Target
+
+MAX_URL = 2083
+MAX_HEADER_BYTES = 16 * 1024
+RESERVED_HEADERS = frozenset(
+    {
+        "connection",
+        "content-length",
+        "expect",
+        "host",
+        "idempotency-key",
+        "keep-alive",
+        "proxy-authorization",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+RESERVED_PREFIXES = ("webhook-", "duetime-")
+
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_HEADER_VALUE = re.compile(r"(?:[!-~](?:[ -~\t]*[!-~])?)?")
+_URL = re.compile(r"[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]+")
+_HOST = re.compile(
+    r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?(?:\.[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?)*\.?"
+)
+
+
+def check_target(target: TargetRequest, errors: list[FieldError]) -> Target:
+    if wrong := _wrong_with_url(target.url):
+        errors.append(FieldError("target.url", wrong))
+    size = 0
+    for name, value in target.headers.items():
+        size += len(name) + len(value)
+        path = f"target.headers.{name[:80]}"
+        if not _HEADER_NAME.fullmatch(name):
+            errors.append(FieldError(path, "is not a header name: letters, digits and hyphens"))
+        elif name.lower() in RESERVED_HEADERS or name.lower().startswith(RESERVED_PREFIXES):
+            errors.append(FieldError(path, "is set by duetime itself; leave it out"))
+        elif not _HEADER_VALUE.fullmatch(value):
+            errors.append(FieldError(path, "a header's value is ASCII without line breaks or spaces at its ends"))
+    if size > MAX_HEADER_BYTES:
+        errors.append(FieldError("target.headers", f"at most {MAX_HEADER_BYTES} bytes in all"))
+    return Target(
+        target.url,
+        target.method,
+        target.headers,
+        None if target.timeout is None else float(target.timeout),
+        target.retry_on,
+    )
+
+
+def _wrong_with_url(url: str) -> str | None:
+    if len(url) > MAX_URL:
+        return f"is longer than {MAX_URL} characters"
+    if not _URL.fullmatch(url):
+        return "has characters that a URL cannot have; percent-encode them"
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+        host = parts.hostname or ""
+        is_address = ":" in host and bool(ipaddress.IPv6Address(host))
+    except ValueError:
+        return "is not a URL; it looks like https://example.com/path"
+    if parts.scheme not in ("http", "https"):
+        return "must begin with http:// or https://"
+    if "@" in parts.netloc:
+        return "must not have a user name or password; send an Authorization header"
+    if not is_address and (len(host) > 253 or not _HOST.fullmatch(host)):
+        return "has no valid host; it looks like https://example.com/path"
+    if port == 0:
+        return "port 0 cannot be called"
+    return None

@@ -1,0 +1,94 @@
+"""Holders that wait for work: each of their polls is answered once, with what it got or with nothing."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+
+from duetime.model.task import LeasedTask
+from duetime.scheduler.core import Core
+from duetime.scheduler.plan import Ask
+
+#: A worker whose hands are full does not ask; it is still there.
+REMEMBER_ASKS_SECONDS = 90.0
+
+
+class Polls:
+    def __init__(
+        self, core: Core, on_ask: Callable[[], object], give_back: Callable[[list[LeasedTask]], object]
+    ) -> None:
+        """`give_back` is called with what a poll got in the very moment in which its caller went away."""
+        self._core = core
+        self._on_ask = on_ask
+        self._give_back = give_back
+        self._waiting: dict[int, asyncio.Future[list[LeasedTask]]] = {}
+        #: Those whose time was over while a claim for them was under way.
+        self._overdue: set[int] = set()
+        self._numbers = 0
+        #: By holder, what it asked for last, and when.
+        self._asked: dict[int, tuple[Ask, float]] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    async def wait(self, ask: Ask, seconds: float) -> list[LeasedTask]:
+        """What the holder is answered; nothing when the time is over."""
+        self._numbers += 1
+        number = self._numbers
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[list[LeasedTask]] = loop.create_future()
+        self._waiting[number] = answer
+        self._asked[ask.holder] = (ask, time.monotonic())
+        self._core.ask(number, ask)
+        self._on_ask()
+        # Not `asyncio.timeout`, which would need a shield: the caller goes on in the round after its answer.
+        waited = loop.call_later(seconds, self._end, number)
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            if answer.done() and not answer.cancelled():
+                self._give_back(answer.result())
+            raise
+        finally:
+            waited.cancel()
+            self._waiting.pop(number, None)
+            self._overdue.discard(number)
+            self._core.withdraw(number)
+
+    def is_open(self, number: int) -> bool:
+        """Whether somebody waits there who was not answered yet."""
+        answer = self._waiting.get(number)
+        return answer is not None and not answer.done()
+
+    def answer(self, number: int, tasks: list[LeasedTask]) -> None:
+        """Only while it is open."""
+        self._waiting[number].set_result(tasks)
+
+    def end_overdue(self, numbers: Iterable[int]) -> None:
+        """The claim for these is over, and brought nothing to those whose time is."""
+        for number in self._overdue.intersection(numbers):
+            if self.is_open(number):
+                self.answer(number, [])
+
+    def end_all(self) -> None:
+        """Answer with nothing; those for which a claim is under way get what that brings."""
+        for number in list(self._waiting):
+            self._end(number)
+
+    def close(self) -> None:
+        """Answer all that are left with nothing: no claim is under way any more."""
+        for answer in list(self._waiting.values()):
+            if not answer.done():
+                answer.set_result([])
+
+    def _end(self, number: int) -> None:
+        if self._core.is_flying(number):
+            self._overdue.add(number)
+        elif self.is_open(number):
+            self._core.withdraw(number)
+            self.answer(number, [])
+
+    def recent_asks(self) -> list[Ask]:
+        """Of holders that wait now, or asked for work lately."""
+        lately = time.monotonic() - REMEMBER_ASKS_SECONDS
+        self._asked = {holder: asked for holder, asked in self._asked.items() if asked[1] >= lately}
+        return [ask for ask, _ in self._asked.values()]
