@@ -56,6 +56,7 @@ from duetime.lifecycle.steer import Steering
 from duetime.lifecycle.submit import Submitter
 from duetime.lifecycle.waiting import WaitingRoom, count_waiting
 from duetime.listening import listen, make_server, url_of
+from duetime.memory import Memory
 from duetime.model.attempt import Past
 from duetime.scheduler.breakers import Breakers
 from duetime.scheduler.clockwork import Clockwork
@@ -161,6 +162,7 @@ class Node:
         self.survey = Survey(database, self.feeder, self.limits.paused_queues)
         self._rules_loop = Loop("tenants", self._read_rules, jitter=0.0)
         self._warm_loop = Loop("connections", self._warm_connections)
+        self._memory = Memory(turns)
         self.upkeep = Upkeep(
             database,
             self.partitions,
@@ -231,6 +233,7 @@ class Node:
         self._rules_loop.start()
         self.keys.loop.start()
         self._warm_loop.start()
+        self._memory.loop.start()
         await self.feeder.start()
         await self.firing.start()
         self.survey.loop.start()
@@ -276,6 +279,7 @@ class Node:
             self._rules_loop,
             self.keys.loop,
             self._warm_loop,
+            self._memory.loop,
             self.clockwork.loop,
         )
         for loop in loops:

@@ -37,6 +37,8 @@ class Turns:
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
         self._waiting: deque[asyncio.Future[None]] = deque()
+        #: How many turns were asked for so far.
+        self.count = 0
         #: Somebody has had a turn, and the rounds behind it are not over.
         self._is_taken = False
         #: Light calls under way.
@@ -61,6 +63,7 @@ class Turns:
 
     async def take(self) -> None:
         """Return when it is the caller's turn: at once, or some rounds later."""
+        self.count += 1
         if not self._is_taken and not self._calls:
             self._is_taken = True
             asyncio.get_running_loop().call_soon(self._pass_on, ROUNDS_BETWEEN, self._monotonic())
