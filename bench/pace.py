@@ -31,7 +31,7 @@ from duetime.sdk.errors import SdkError
 
 BACKLOG = 20_000
 FILL_BATCH = 5_000
-#: Enough to keep the server busy; what is measured behind it is what tasks that wait cost, not many large calls at once.
+#: Enough to keep the server busy: what is measured is the cost of tasks that wait, not of many large calls at once.
 FILL_CONNECTIONS = 3
 #: Batches of a steady pace hold what falls due within this time.
 BATCH_SECONDS = 0.05

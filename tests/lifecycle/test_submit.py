@@ -10,7 +10,7 @@ import pytest
 from duetime.database.pool import Database
 from duetime.errors import Conflict, IdempotencyConflict, InvalidInput, Unavailable
 from duetime.ids import due_ms_of, make_id
-from duetime.lifecycle.submit import FEW_TASKS, FLIGHTS, SQL, Submitted
+from duetime.lifecycle.submit import BULK_FLIGHTS, FEW_TASKS, SQL, Submitted
 from duetime.lifecycle.winners import Call
 from duetime.model.task import TaskState
 from engine import Engine, submitted
@@ -335,7 +335,7 @@ async def test_large_commits_leave_room_for_those_who_submit_little(
 ) -> None:
     monkeypatch.setattr("duetime.lifecycle.submit.QUIET_SECONDS", 600.0)
     await engine.submit(FEW_TASKS + 1)
-    assert engine.submitter._count_bulk_flights() == FLIGHTS + 1
+    assert engine.submitter._count_bulk_flights() == BULK_FLIGHTS
 
     await engine.submit(1)
-    assert engine.submitter._count_bulk_flights() == FLIGHTS
+    assert engine.submitter._count_bulk_flights() == 1

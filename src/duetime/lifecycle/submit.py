@@ -42,9 +42,10 @@ MAX_LOOKUPS = 1_000
 LIGHT_TASKS = 100
 #: While the database stores as few as these, no long piece of work begins.
 FEW_TASKS = 20
-#: Commits that are made at once; one more of large ones if there was none as small as that for so long: while one waits
-#: for the log to be flushed, two can use two processors.
+#: Commits that are made at once, of small calls and of large ones: while one waits for the log to be flushed, two can
+#: use two processors.  Of large ones only one, if something as small as that was stored within this time.
 FLIGHTS = 2
+BULK_FLIGHTS = 3
 QUIET_SECONDS = 1.0
 _TRIES = 5
 
@@ -89,8 +90,8 @@ class Submitter:
         )
 
     def _count_bulk_flights(self) -> int:
-        """One more while nobody else is there: it would wait for the processors that it takes."""
-        return FLIGHTS + (time.monotonic() - self._few_at > QUIET_SECONDS)
+        """One beside small calls, which would wait for the processors that more of them take."""
+        return BULK_FLIGHTS if time.monotonic() - self._few_at > QUIET_SECONDS else 1
 
     def _make_gather(self, flights: Callable[[], int]) -> Gather[Call, list[Submission]]:
         return Gather(
