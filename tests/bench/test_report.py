@@ -236,7 +236,7 @@ def test_a_scenario_is_taken_whole_from_the_first_run_that_has_it(tmp_path: Path
 
 def test_a_part_that_was_measured_anew_joins_what_the_page_was_made_of(tmp_path: Path) -> None:
     whole = make_results(measured("drain", "duetime", rate=10), measured("lag", "duetime", p50_ms=3, p99_ms=4))
-    write(msgspec.structs.replace(whole, arguments=["--output", "/home/somebody/results"]), tmp_path)
+    write(msgspec.structs.replace(whole, arguments=["--output", "/mnt/somebody/results"]), tmp_path)
     anew = tmp_path / "anew.json"
     make_results(measured("drain", "duetime", rate=8_888)).save(anew)
     stored = tmp_path / "benchmarks" / "results.json"
