@@ -132,6 +132,9 @@ class Storm:
         await self.limit(self.calm())
         for worker in ("w1", "w2"):
             await self.engine.lapse(worker)
+        for _, task in self.running:
+            # A probe of which nobody speaks is waited for, ten minutes long.
+            self.breakers.report(task, "abandoned")
         self.running.clear()
         await self.engine.steering.resume(self.tasks)
         open_tasks = "SELECT FROM due WHERE lane >= 256 UNION ALL SELECT FROM claim"
