@@ -21,6 +21,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 
@@ -329,7 +330,9 @@ class EmbeddedServer:
             if rounds % 50 == 0:
                 self._bound_log()
             if rounds % 10 == 0 and self._trickle is not None and self._trickle.poll() is not None:
-                self._trickle = trickle.start(str(self._cluster))
+                # Whoever watches over the server must not end because a helper cannot be started.
+                with suppress(OSError):
+                    self._trickle = trickle.start(str(self._cluster))
             if self._process is None or self._process.poll() is None:
                 continue
             _log.warning("PostgreSQL ended and is started again", status=self._process.returncode)

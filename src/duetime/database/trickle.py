@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 #: As often while files change, and as seldom while none does.
 BUSY_SECONDS = 0.5
@@ -43,14 +44,12 @@ def find_begin_writing() -> BeginWriting | None:
 def changed_since(cluster: str, at: float) -> Iterator[str]:
     """The files of tables and indexes that were written to since then."""
     for database in os.scandir(os.path.join(cluster, "base")):
-        try:
-            with os.scandir(database.path) as files:
-                for file in files:
+        # Dropped in between, a file or the whole database: the others are looked at all the same.
+        with suppress(OSError), os.scandir(database.path) as files:
+            for file in files:
+                with suppress(OSError):
                     if file.stat().st_mtime >= at:
                         yield file.path
-        except OSError:
-            # Dropped in between, the file or the whole database.
-            continue
 
 
 def write_changed(cluster: str, at: float, begin_writing: BeginWriting) -> int:
