@@ -11,8 +11,8 @@ database for the processor that it takes.
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import TypeVar
 
@@ -33,6 +33,21 @@ HELD_SECONDS = 0.03
 LEAST_HELD_SECONDS = 0.001
 
 
+class _Held:
+    """One for all light calls, because each is made and counted some thousand times a second."""
+
+    __slots__ = ("_turns",)
+
+    def __init__(self, turns: "Turns") -> None:
+        self._turns = turns
+
+    def __enter__(self) -> None:
+        self._turns.begin_call()
+
+    def __exit__(self, *_: object) -> None:
+        self._turns.end_call()
+
+
 class Turns:
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
@@ -43,6 +58,7 @@ class Turns:
         self._is_taken = False
         #: Light calls under way.
         self._calls = 0
+        self._held = _Held(self)
         #: The next turn waits for them since then, until this timer at the latest.
         self._held_at = 0.0
         self._held_until: asyncio.TimerHandle | None = None
@@ -50,16 +66,17 @@ class Turns:
         self._left = HELD_SECONDS
         self._counted_at = monotonic()
 
-    @contextmanager
-    def held(self) -> Iterator[None]:
+    def held(self) -> AbstractContextManager[None]:
         """A light call: no turn begins before it is over, as long as there is time for that."""
+        return self._held
+
+    def begin_call(self) -> None:
         self._calls += 1
-        try:
-            yield
-        finally:
-            self._calls -= 1
-            if not self._calls:
-                self._let_go()
+
+    def end_call(self) -> None:
+        self._calls -= 1
+        if not self._calls:
+            self._let_go()
 
     async def take(self) -> None:
         """Return when it is the caller's turn: at once, or some rounds later."""

@@ -9,6 +9,7 @@ import pytest
 from api.client import Api, until
 from duetime.api.bounds import Bodies, ClientGoneError, Polls
 from duetime.errors import Overloaded, TooLarge
+from duetime.lifecycle import pressure
 from duetime.lifecycle.pressure import MARKS, Mark
 from duetime.model.task import PriorityClass
 
@@ -23,6 +24,7 @@ async def test_when_the_database_stalls_low_is_refused_and_what_was_accepted_is_
     await api.submit(delay="1h")
     await api.submit(delay="1h", priority="low")
     monkeypatch.setitem(MARKS, PriorityClass.LOW, Mark(1e9, 1, 1 << 40))
+    monkeypatch.setattr(pressure, "CALM_SECONDS", 0.0)
     submitter = api.serving.app.express._tasks.submitter
     other = await asyncpg.connect(module_url)
     lock = other.transaction()

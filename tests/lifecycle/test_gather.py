@@ -8,7 +8,7 @@ import pytest
 
 from duetime.errors import Overloaded
 from duetime.lifecycle.gather import AMPLE, Backlog, Gather
-from duetime.lifecycle.pressure import MARKS, Pressure, least_important, rank_of, size_of
+from duetime.lifecycle.pressure import CALM_PART, CALM_SECONDS, MARKS, Pressure, least_important, rank_of, size_of
 from duetime.lifecycle.winners import Call
 from duetime.model.task import Kind, LaneKey, NewTask, PriorityClass
 
@@ -180,3 +180,24 @@ def test_low_classes_are_refused_first_and_critical_last(make: Callable[..., Bac
             place <= refused_up_to for place in range(len(worst_first))
         ]
     assert Pressure(lambda: Backlog(0, 0, 0.0)).refuse(PriorityClass.LOW) is None
+
+
+def test_where_little_waits_nobody_looks_again_for_a_moment() -> None:
+    now, looks = 100.0, 0
+    waiting = Backlog(0, 0, 0.0)
+
+    def look() -> Backlog:
+        nonlocal looks
+        looks += 1
+        return waiting
+
+    pressure = Pressure(look, lambda: now)
+    assert [pressure.refuse(PriorityClass.LOW) for _ in range(3)] == [None] * 3
+    assert looks == 1
+
+    now += CALM_SECONDS
+    waiting = Backlog(MARKS[PriorityClass.LOW].tasks // CALM_PART, 0, 0.0)
+    assert [pressure.refuse(PriorityClass.LOW) for _ in range(3)] == [None] * 3
+    assert looks == 4
+    waiting = Backlog(MARKS[PriorityClass.LOW].tasks, 0, 0.0)
+    assert isinstance(pressure.refuse(PriorityClass.LOW), Overloaded)

@@ -55,6 +55,11 @@ class Caller(msgspec.Struct, frozen=True):
     types: tuple[str, ...] = ()
     queues: tuple[str, ...] = ()
 
+    @property
+    def is_confined(self) -> bool:
+        """Whether there are tasks of its tenant that it does not reach."""
+        return bool(self.types or self.queues)
+
     def may_use(self, type: str | None, queue: str) -> bool:
         """Whether the key reaches such tasks; without a type only the queue is judged."""
         if self.queues and not any(fnmatchcase(queue, pattern) for pattern in self.queues):

@@ -98,6 +98,9 @@ class App:
         self._keys = keys
         self._clock = database.clock
         self._date = (0, b"")
+        #: What answers of that date begin with, up to the length of their bodies.
+        self._heads: dict[tuple[int, str, bool], bytes] = {}
+        self._heads_of = b""
         self._bodies = Bodies()
         self._workers = Workers(lanes, feeder, holders, settler, turns)
         reader = TaskReader(types)
@@ -163,17 +166,21 @@ class App:
 
     def render(self, answer: Answer, *, keep_alive: bool) -> bytes:
         """The answer as it goes out, for a server that takes bytes."""
+        date = self._read_date()
+        if self._heads_of is not date:
+            self._heads_of, self._heads = date, {}
+        key = (answer.status, answer.content_type, keep_alive)
+        head = self._heads.get(key)
+        if head is None:
+            head = self._heads[key] = b"HTTP/1.1 %d %s\r\ndate: %s\r\n%scontent-type: %s\r\ncontent-length: " % (
+                answer.status,
+                _PHRASES[answer.status],
+                date,
+                b"" if keep_alive else b"connection: close\r\n",
+                answer.content_type.encode(),
+            )
         more = b"".join([b"%s: %s\r\n" % header for header in answer.headers])
-        return b"HTTP/1.1 %d %s\r\ndate: %s\r\ncontent-type: %s\r\ncontent-length: %d\r\n%s%s\r\n%s" % (
-            answer.status,
-            _PHRASES[answer.status],
-            self._read_date(),
-            answer.content_type.encode(),
-            len(answer.body),
-            more,
-            b"" if keep_alive else b"connection: close\r\n",
-            answer.body,
-        )
+        return b"%s%d\r\n%s\r\n%s" % (head, len(answer.body), more, answer.body)
 
     def _read_date(self) -> bytes:
         """By the database's clock, which judges the times that clients send; a node's own may be off."""

@@ -4,7 +4,6 @@ It takes only what it is sure of, and before anything has happened: a request
 that is unusual or wrong goes the long way (`app.py`), which has its answer.
 """
 
-import asyncio
 from collections.abc import Callable, Coroutine
 
 from duetime.admin.keys import Caller, Keys, hash_key
@@ -26,6 +25,9 @@ _JSON = JSON.encode()
 #: Headers whose meaning is the long way's business.
 _UNUSUAL = frozenset({b"content-encoding", b"duetime-tenant", b"expect", b"transfer-encoding", b"upgrade"})
 
+#: Headers that say something about the task, beside its body.
+_ABOUT_TASKS = frozenset({b"idempotency-key", b"traceparent"})
+
 #: Gives the finished answer, or what will make one.
 Finish = Callable[[Answer | Coroutine[None, None, Answer]], None]
 
@@ -33,10 +35,12 @@ Finish = Callable[[Answer | Coroutine[None, None, Answer]], None]
 class Head:
     """What the headers of a request say; a client that keeps its connection mostly says the same again."""
 
-    __slots__ = ("headers", "key_hash")
+    __slots__ = ("headers", "is_bare", "key_hash")
 
     def __init__(self, given: list[tuple[bytes, bytes]]) -> None:
         self.headers = dict(given)
+        #: It says nothing about the task.
+        self.is_bare = _ABOUT_TASKS.isdisjoint(self.headers)
         #: None: nothing for the short way.
         self.key_hash: bytes | None = None
         if len(self.headers) != len(given) or not _UNUSUAL.isdisjoint(self.headers):
@@ -52,6 +56,7 @@ class Head:
 class Express:
     def __init__(self, tasks: Tasks, keys: Keys) -> None:
         self._tasks = tasks
+        self._submitter = tasks.submitter
         self._keys = keys
 
     def take(self, head: Head, body: bytes, finish: Finish) -> bool:
@@ -61,34 +66,41 @@ class Express:
         caller = self._keys.recall(head.key_hash)
         if caller is None or caller.role not in SUBMIT.allowed_roles:
             return False
+        task = self._tasks.reader.read_bare(body, caller.tenant) if head.is_bare and not caller.is_confined else None
+        if task is None:
+            return self._take_with_care(head, caller, body, finish)
+        lane = self._submitter.find_lane(task)
+        if lane is None or not self._tasks.admission.admit_now(task):
+            return False
+        self._submitter.singles.put(task, lane, lambda submission: finish(self._answer(caller, task, submission)))
+        return True
+
+    def _take_with_care(self, head: Head, caller: Caller, body: bytes, finish: Finish) -> bool:
+        """The same for what is not plain."""
         try:
-            asked = self._tasks.read_one(head.headers, caller, body)
+            task, request, fingerprint = self._tasks.read_one(head.headers, caller, body)
         except DuetimeError:
             return False
-        if asked.task.flow is not None:
+        lane = self._submitter.find_lane(task)
+        if task.flow is not None or lane is None or not self._tasks.admission.admit_now(task):
             return False
-        if self._tasks.lanes.find(asked.task.lane) is None or not self._tasks.admission.admit_now(asked.task):
-            return False
-        answer = self._tasks.submitter.submit_soon(asked.task, asked.request, asked.fingerprint)
-        if answer is None:
-            return False
-        answer.add_done_callback(lambda done: finish(self._answer(caller, asked.task, done)))
+
+        def done(submission: Submission | BaseException) -> None:
+            finish(self._answer(caller, task, submission))
+
+        self._submitter.submit_soon(task, lane, done, request, fingerprint)
         return True
 
     def _answer(
-        self, caller: Caller, task: NewTask, done: "asyncio.Future[list[Submission]]"
+        self, caller: Caller, task: NewTask, submission: Submission | BaseException
     ) -> Answer | Coroutine[None, None, Answer]:
-        if not done.cancelled() and done.exception() is None:
-            [submission] = done.result()
-            if isinstance(submission, Submitted) and submission.is_new:
-                return self._tasks.answer_new(caller, task, submission)
-        return self._answer_at_leisure(caller, task, done)
+        if isinstance(submission, Submitted) and submission.is_new:
+            return self._tasks.answer_new(caller, task, submission)
+        return self._answer_at_leisure(caller, task, submission)
 
-    async def _answer_at_leisure(
-        self, caller: Caller, task: NewTask, done: "asyncio.Future[list[Submission]]"
-    ) -> Answer:
-        try:
-            [submission] = done.result()
-        except DATA_ERRORS as error:
-            raise InvalidInput(f"the database refuses this task: {error}") from error
+    async def _answer_at_leisure(self, caller: Caller, task: NewTask, submission: Submission | BaseException) -> Answer:
+        if isinstance(submission, DATA_ERRORS):
+            raise InvalidInput(f"the database refuses this task: {submission}") from submission
+        if isinstance(submission, BaseException):
+            raise submission
         return await self._tasks.answer_one(caller, task, submission)

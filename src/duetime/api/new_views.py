@@ -40,7 +40,7 @@ class NewViews:
 
     def render(self, task: NewTask, submission: Submitted, tenant_name: str, now_ms: int) -> bytes:
         at_ms = submission.run_at_ms
-        if at_ms != submission.created_at_ms or at_ms > now_ms or not _is_plain(task):
+        if at_ms != submission.created_at_ms or at_ms > now_ms or not task.is_plain:
             return encode(view_of(task, submission, tenant_name, now_ms))
         key = (tenant_name, task.type, task.lane)
         pieces = self._pieces.get(key)
@@ -63,17 +63,6 @@ def render_batch(ids: list[str], state: TaskState) -> bytes:
     before, behind = _ITEM[state]
     items = f"{behind},{before}".join(ids)
     return encode(BatchAnswer([], len(ids), 0)).replace(b"[]", f"[{before}{items}{behind}]".encode(), 1)
-
-
-def _is_plain(task: NewTask) -> bool:
-    return (
-        task.options is None
-        and task.labels is None
-        and task.run_at is None
-        and task.expires_at is None
-        and task.idempotency_key is None
-        and task.flow is None
-    )
 
 
 def _split(view: TaskView) -> list[bytes]:

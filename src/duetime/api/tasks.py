@@ -176,8 +176,7 @@ class Tasks:
     async def _read_batch(self, request: Request, body: bytes, now: datetime) -> list[NewTask | DuetimeError]:
         """The tasks in order, an error in the place of each that is wrong."""
         caller, trace, content_type = request.caller, read_trace(request.headers), request.content_type()
-        is_confined = bool(caller.types or caller.queues)
-        if trace is None and not is_confined:
+        if trace is None and not caller.is_confined:
             plain = read_plain_items(content_type, body)
             tasks = None if plain is None else await self._read_plain(plain, caller.tenant)
             if tasks is not None:
@@ -186,7 +185,7 @@ class Tasks:
         def read(item: TaskRequest | DuetimeError) -> NewTask | DuetimeError:
             try:
                 each = item if isinstance(item, DuetimeError) else self.reader.read(item, caller.tenant, now, trace)
-                if is_confined and isinstance(each, NewTask):
+                if caller.is_confined and isinstance(each, NewTask):
                     need_reach(caller, each.type, each.lane.queue)
             except DuetimeError as error:
                 return error

@@ -15,6 +15,7 @@ from msgspec import UNSET, UnsetType
 
 from duetime.admin.types import TypeKind, Types
 from duetime.api.flow_reading import NO_DEFAULTS, check_flow, flow_of
+from duetime.api.http import make_decoder
 from duetime.api.schemas import (
     LABEL_KEY_PATTERN,
     NAME_PATTERN,
@@ -53,6 +54,7 @@ _PRIORITIES = {priority.word: priority for priority in PriorityClass}
 #: Fields that stay out of a fingerprint where they are absent: it is older than they are.
 _LATER_FIELDS = ("concurrency_key", "rate_key", "debounce", "unique")
 
+_plain_decoder = make_decoder(PlainTaskRequest)
 _decode_any = msgspec.json.Decoder().decode
 # The encoder does not know the durations, which are numbers.
 _encode_sorted = msgspec.json.Encoder(order="sorted", enc_hook=float).encode
@@ -118,6 +120,20 @@ class TaskReader:
         ):
             return None
         return lane, kind
+
+    def read_bare(self, body: bytes, tenant: int) -> NewTask | None:
+        """The only task of a body, if it is plain and of a type that is not registered; None: `read` knows more."""
+        try:
+            request = _plain_decoder.decode(body)
+            lane = self._lanes.get((tenant, request.queue, request.priority))
+            type = request.type
+            if lane is None or type not in self._types or not body.isascii():
+                return None
+            if self._registered is not None and self._registered.kind(tenant, type) is not None:
+                return None
+            return NewTask(lane, type, read_payload(request.payload))
+        except (DuetimeError, msgspec.DecodeError, RecursionError, UnicodeError):
+            return None
 
     def read_plain(self, requests: Sequence[PlainTaskRequest], tenant: int) -> list[NewTask]:
         """The tasks that are asked for; NotPlainError: one of them is not as plain as it looks, `read` knows more."""

@@ -5,6 +5,8 @@ oldest has waited, by tasks, and by bytes.  Beyond it a submission of the class
 is refused with 429 `overloaded`; nothing that was accepted is dropped.
 """
 
+import math
+import time
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -14,7 +16,7 @@ from duetime.lifecycle.winners import Call
 from duetime.model.task import NewTask, PriorityClass
 
 #: What a task takes beside its payload, roughly.
-_TASK_BYTES = 500
+TASK_BYTES = 500
 _MIB = 1024 * 1024
 
 
@@ -31,13 +33,16 @@ MARKS = {
     PriorityClass.HIGH: Mark(6.0, 300_000, 192 * _MIB),
     PriorityClass.CRITICAL: Mark(8.0, 400_000, 256 * _MIB),
 }
+#: With less than such a part of the lowest mark nobody looks again for so long: it cannot be reached in that time.
+CALM_PART = 10
+CALM_SECONDS = 0.005
 
 
 def size_of(call: Call) -> int:
     tasks = call.tasks
     if len(tasks) == 1:
-        return len(tasks[0].payload) + _TASK_BYTES
-    return sum(map(len, [task.payload for task in tasks])) + _TASK_BYTES * len(tasks)
+        return len(tasks[0].payload) + TASK_BYTES
+    return sum(map(len, [task.payload for task in tasks])) + TASK_BYTES * len(tasks)
 
 
 def rank_of(call: Call) -> int:
@@ -54,14 +59,20 @@ def least_important(tasks: Iterable[NewTask]) -> PriorityClass:
 
 
 class Pressure:
-    def __init__(self, backlog: Callable[[], Backlog]) -> None:
+    def __init__(self, backlog: Callable[[], Backlog], monotonic: Callable[[], float] = time.monotonic) -> None:
         self._backlog = backlog
+        self._monotonic = monotonic
+        self._calm_until = -math.inf
 
     def refuse(self, priority: PriorityClass) -> Overloaded | None:
         """Why nothing of this class is accepted now; None: it is."""
+        now = self._monotonic()
+        if now < self._calm_until:
+            return None
         waiting = self._backlog()
-        mark = MARKS[priority]
-        if waiting.seconds < mark.seconds and waiting.weight < mark.tasks and waiting.size < mark.size:
+        if _is_below(waiting, MARKS[PriorityClass.LOW], CALM_PART):
+            self._calm_until = now + CALM_SECONDS
+        if _is_below(waiting, MARKS[priority]):
             return None
         return Overloaded(
             f"{waiting.weight:,} tasks wait to be stored, the oldest for {waiting.seconds:.1f} s;"
@@ -74,3 +85,9 @@ class Pressure:
         if self.refuse(PriorityClass.LOW) is None:
             return None
         return self.refuse(least_important(tasks))
+
+
+def _is_below(waiting: Backlog, mark: Mark, part: int = 1) -> bool:
+    return (
+        part * waiting.seconds < mark.seconds and part * waiting.weight < mark.tasks and part * waiting.size < mark.size
+    )

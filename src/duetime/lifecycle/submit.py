@@ -27,6 +27,7 @@ from duetime.lifecycle.handover import Desk, Seats, lease
 from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.pressure import rank_of, size_of
 from duetime.lifecycle.rows import due_ms_for
+from duetime.lifecycle.singles import FEW_TASKS, Done, Singles
 from duetime.lifecycle.storing import MINT_TOLERANCE_MS, Answers, Store
 from duetime.lifecycle.winners import SQL, Call, Submission, Submitted
 from duetime.model.task import LaneKey, LeasedTask, NewTask, PriorityClass
@@ -40,8 +41,6 @@ MAX_BYTES_PER_COMMIT = 32 * 1024 * 1024
 MAX_LOOKUPS = 1_000
 #: Calls of up to so many tasks share their commits with each other, not with larger ones.
 LIGHT_TASKS = 100
-#: While the database stores as few as these, no long piece of work begins.
-FEW_TASKS = 20
 #: Commits that are made at once, of small calls and of large ones: while one waits for the log to be flushed, two can
 #: use two processors.  Of large ones only one, if something as small as that was stored within this time.
 FLIGHTS = 2
@@ -77,6 +76,7 @@ class Submitter:
         self._partitions = partitions
         self._wake = wake
         self._store = Store(database, now)
+        self.singles = Singles(database, partitions, wake, self._store_again, desk=desk, turns=self._turns, now=now)
         #: Tenants that are spread, and over how many shards.
         self.spread: Mapping[int, int] = {}
         self._turn = 0
@@ -91,7 +91,8 @@ class Submitter:
 
     def _count_bulk_flights(self) -> int:
         """One beside small calls, which would wait for the processors that more of them take."""
-        return BULK_FLIGHTS if time.monotonic() - self._few_at > QUIET_SECONDS else 1
+        few_at = max(self._few_at, self.singles.few_at)
+        return BULK_FLIGHTS if time.monotonic() - few_at > QUIET_SECONDS else 1
 
     def _make_gather(self, flights: Callable[[], int]) -> Gather[Call, list[Submission]]:
         return Gather(
@@ -111,10 +112,9 @@ class Submitter:
     @property
     def backlog(self) -> Backlog:
         """What waits to be stored."""
-        light, bulk = self._light.backlog, self._bulk.backlog
-        if not bulk.weight and not bulk.size:
-            return light
-        return Backlog(light.weight + bulk.weight, light.size + bulk.size, max(light.seconds, bulk.seconds))
+        parts = (self.singles.backlog, self._light.backlog, self._bulk.backlog)
+        weight, size = sum([part.weight for part in parts]), sum([part.size for part in parts])
+        return Backlog(weight, size, max([part.seconds for part in parts]))
 
     async def submit(
         self,
@@ -140,23 +140,30 @@ class Submitter:
             request = request_of_tenant(request, tenant)
         call = Call(tasks, lanes, tenant, request, fingerprint)
         try:
+            if len(tasks) == 1 and request is None and tasks[0].is_plain:
+                return [await self.singles.add(tasks[0], lanes[0])]
             if is_atomic and any(task.idempotency_key is not None for task in tasks):
                 return await self._submit_alone(call)
             return await self._gather_for(len(tasks)).add(call)
         except DATA_ERRORS as error:
             raise InvalidInput(f"the database refuses this task: {error}") from error
 
+    def find_lane(self, task: NewTask) -> int | None:
+        """Where a task that is submitted now would go; None: there is no such lane yet, so await `submit`."""
+        return self._lanes.find(task.lane if task.lane.tenant not in self.spread else self._spread_out([task])[0])
+
     def submit_soon(
-        self, task: NewTask, request: uuid.UUID | None, fingerprint: bytes
-    ) -> "asyncio.Future[list[Submission]] | None":
-        """One task, for a caller that wants to be called back; None: its lane is not known yet, so await `submit`."""
-        lane = self._lanes.find(task.lane if task.lane.tenant not in self.spread else self._spread_out([task])[0])
-        if lane is None:
-            return None
+        self, task: NewTask, lane: int, done: Done, request: uuid.UUID | None = None, fingerprint: bytes = b""
+    ) -> None:
+        """One task, for a caller that knows its lane and wants to be called back."""
+        if request is None and task.is_plain:
+            self.singles.put(task, lane, done)
+            return
         tenant = task.lane.tenant
         if request is not None:
             request = request_of_tenant(request, tenant)
-        return self._light.put(Call([task], [lane], tenant, request, fingerprint))
+        answer = self._light.put(Call([task], [lane], tenant, request, fingerprint))
+        answer.add_done_callback(lambda answer: done(_one_of(answer)))
 
     def _spread_out(self, tasks: Sequence[NewTask]) -> list[LaneKey]:
         """The lanes of a tenant that is spread over several shards, in turn."""
@@ -175,6 +182,7 @@ class Submitter:
         return [known.get(request) for request in ids]
 
     async def close(self) -> None:
+        await self.singles.close()
         await self._light.close()
         await self._bulk.close()
         await self._lookups.close()
@@ -192,6 +200,15 @@ class Submitter:
                 if answers is not None:
                     return await self._answered(calls, answers)
         raise Unavailable("the task could not be stored: the database is too slow or its clock jumps; try again")
+
+    async def _store_again(self, calls: list[Call], *, in_doubt: bool) -> list[list[Submission] | BaseException]:
+        """Singles whose first try came to nothing, or whose answer was lost."""
+        if in_doubt:
+            answers = await self._store.store_keyed(calls, calls[0].minted_ms, None, is_repeat=True)
+            if answers is not None:
+                self.announce(calls, answers)
+                return [*await self._answered(calls, answers)]
+        return await asyncio.gather(*[self._light.add(call) for call in calls], return_exceptions=True)
 
     async def _store_and_wake(self, calls: list[Call], minted_ms: int) -> Answers | None:
         """Store; what was stored for a waiting holder is handed over, the rest wakes its lane."""
@@ -330,6 +347,12 @@ class Submitter:
     def announce(self, calls: list[Call], answers: Answers) -> None:
         """Wake the lanes of what was stored."""
         self._spread(calls, answers, None, {})
+
+
+def _one_of(answer: "asyncio.Future[list[Submission]]") -> Submission | BaseException:
+    if answer.cancelled():
+        return Unavailable("the task was not stored: the node is stopping; ask again")
+    return answer.exception() or answer.result()[0]
 
 
 def _refused(answer: list[Submission | None]) -> list[Submission]:

@@ -140,6 +140,19 @@ class NewTask(msgspec.Struct, frozen=True, gc=False):
     #: What stands between the submission and its task; None for nearly all.
     flow: "Flow | None" = None
 
+    @property
+    def is_plain(self) -> bool:
+        """Due now, with nothing but its type, its payload and its lane."""
+        return (
+            self.options is None
+            and self.labels is None
+            and self.run_at is None
+            and not self.delay
+            and self.expires_at is None
+            and self.idempotency_key is None
+            and self.flow is None
+        )
+
 
 class Waiting(msgspec.Struct, frozen=True):
     """Counts that a waiting or running task carries from attempt to attempt."""

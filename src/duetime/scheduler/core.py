@@ -198,15 +198,16 @@ class Core:
         Only where nothing else is due for them: whoever waits already comes first.  The asks fly until
         they are `seated`.
         """
-        self._table.let_come_due(now_ms)
         keys = [key for key, _ in wanted.values()]
-        left = {
-            number: asked.ask.room
+        fitting = [
+            (number, asked.ask)
             for number, asked in self._asks.items()
-            if not asked.is_flying
-            and any(asked.ask.fits(key) for key in keys)
-            and not self._has_due_for(asked.ask, now_ms)
-        }
+            if not asked.is_flying and any(asked.ask.fits(key) for key in keys)
+        ]
+        if not fitting:
+            return {}
+        self._table.let_come_due(now_ms)
+        left = {number: ask.room for number, ask in fitting if not self._has_due_for(ask, now_ms)}
         seats: dict[int, list[tuple[int, int]]] = {}
         if not left:
             return seats

@@ -1,0 +1,269 @@
+"""Plain tasks that come one by one take a short way into the store.
+
+Plain is what is due now and has nothing but its type, its payload and its lane:
+nearly all that is submitted alone.  They are gathered as in `gather`, stored by
+the same statement as all others, and each caller is called back after the commit
+that holds its task.  What does not go well the first time goes the long way
+(`submit`), which knows what to do about it.
+"""
+
+import asyncio
+import math
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+from datetime import datetime
+from typing import Protocol
+
+import asyncpg
+
+from duetime import metrics
+from duetime.database.partitions import Partitions
+from duetime.database.pool import Database
+from duetime.errors import Unknown
+from duetime.ids import make_ids
+from duetime.lifecycle.gather import DATA_ERRORS, Backlog
+from duetime.lifecycle.handover import Desk, Seats, lease
+from duetime.lifecycle.pressure import TASK_BYTES
+from duetime.lifecycle.storing import MINT_TOLERANCE_MS
+from duetime.lifecycle.winners import SQL, Call, Submission, Submitted
+from duetime.model.task import LeasedTask, NewTask, PriorityClass
+from duetime.turns import LONG_TASKS, Turns
+from duetime.wakeful import Wakeful
+
+#: That share a commit: 32 MB, if each is as large as it may be.
+MAX_SINGLES = 500
+#: Commits that are made at once, and how many tasks have to wait for a second one.
+FLIGHTS = 2
+AMPLE = 200
+#: While the database stores as few as these, no long piece of work begins.
+FEW_TASKS = 20
+
+_SUBMIT = SQL["submit"]
+
+#: Told what came of a submission, after its commit.
+Done = Callable[[Submission | BaseException], None]
+
+
+class Single:
+    __slots__ = ("at", "done", "lane", "task")
+
+    def __init__(self, task: NewTask, lane: int, done: Done, at: float) -> None:
+        self.task = task
+        self.lane = lane
+        self.done = done
+        self.at = at
+
+
+class Again(Protocol):
+    """The long way: `in_doubt` is what may have been stored."""
+
+    async def __call__(self, calls: list[Call], *, in_doubt: bool) -> list[list[Submission] | BaseException]: ...
+
+
+class Singles:
+    def __init__(
+        self,
+        database: Database,
+        partitions: Partitions,
+        wake: Callable[[Iterable[uuid.UUID]], None],
+        again: Again,
+        *,
+        desk: Desk | None,
+        turns: Turns,
+        now: datetime | None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._database = database
+        self._partitions = partitions
+        self._wake = wake
+        self._again = again
+        self._desk = desk
+        self._turns = turns
+        self._now = now
+        self._monotonic = monotonic
+        self._wakeful = Wakeful()
+        #: When few tasks were stored last.
+        self.few_at = -math.inf
+        #: By priority.
+        self._waiting: list[deque[Single]] = [deque() for _ in PriorityClass]
+        self._count = 0
+        #: Of what waits and what is in the air.
+        self._size = 0
+        self._flying: set[asyncio.Task[None]] = set()
+
+    @property
+    def backlog(self) -> Backlog:
+        if not self._count:
+            return Backlog(0, self._size, 0.0)
+        oldest = min([queue[0].at for queue in self._waiting if queue])
+        return Backlog(self._count, self._size, self._monotonic() - oldest)
+
+    async def add(self, task: NewTask, lane: int) -> Submission:
+        """Have the task stored; returns after its commit."""
+        answer: asyncio.Future[Submission] = asyncio.get_running_loop().create_future()
+
+        def done(submission: Submission | BaseException) -> None:
+            if answer.done():
+                return
+            if isinstance(submission, BaseException):
+                answer.set_exception(submission)
+            else:
+                answer.set_result(submission)
+
+        self.put(task, lane, done)
+        return await answer
+
+    def put(self, task: NewTask, lane: int, done: Done) -> None:
+        """The same, for who wants to be called back."""
+        self._waiting[task.lane.priority].append(Single(task, lane, done, self._monotonic()))
+        self._count += 1
+        self._size += len(task.payload) + TASK_BYTES
+        flights = len(self._flying)
+        if not flights:
+            self._wakeful.asked()
+        if not flights or (flights < FLIGHTS and self._count >= AMPLE):
+            self._flying.add(asyncio.get_running_loop().create_task(self._take_off()))
+
+    async def close(self) -> None:
+        """Wait for what is in the air or gathered."""
+        while self._flying:
+            await asyncio.wait(self._flying)
+
+    async def _take_off(self) -> None:
+        try:
+            while self._count:
+                load = self._next_load()
+                try:
+                    await self._deliver(load)
+                finally:
+                    self._size -= sum([len(each.task.payload) for each in load]) + TASK_BYTES * len(load)
+        finally:
+            self._flying.discard(asyncio.current_task())
+
+    def _next_load(self) -> list[Single]:
+        """The oldest of all, then by priority, each in order."""
+        first = min([queue for queue in self._waiting if queue], key=lambda queue: queue[0].at)
+        load = [first.popleft()]
+        for queue in self._waiting:
+            while queue and len(load) < MAX_SINGLES:
+                load.append(queue.popleft())
+        self._count -= len(load)
+        return load
+
+    async def _deliver(self, load: list[Single]) -> None:
+        try:
+            answers = await self._fly(load)
+        except asyncio.CancelledError as error:
+            self._tell(load, [error] * len(load))
+            raise
+        except Exception as error:
+            # Whatever it is, it belongs to the callers.
+            self._tell(load, [error] * len(load))
+        else:
+            # The next ones are on their way before these are answered, so that the database need not wait for that.
+            asyncio.get_running_loop().call_soon(self._tell, load, answers)
+
+    async def _fly(self, load: list[Single]) -> list[Submission | BaseException]:
+        if len(load) <= FEW_TASKS:
+            self.few_at = self._monotonic()
+        elif len(load) > LONG_TASKS:
+            await self._turns.take()
+        with self._turns.held() if len(load) <= FEW_TASKS else nullcontext():
+            now_ms = self._database.clock.now_ms()
+            if not self._partitions.are_known((now_ms,)):
+                await self._partitions.ensure({now_ms})
+            lanes = [each.lane for each in load]
+            ids = make_ids([(now_ms, lane) for lane in lanes])
+            seats = None if self._desk is None else self._desk.reserve({lane: lanes.count(lane) for lane in set(lanes)})
+            handed: dict[int, list[LeasedTask]] = {}
+            try:
+                is_stored = await self._store(load, lanes, ids, now_ms, seats)
+                if is_stored:
+                    self._spread(load, ids, seats, handed)
+            except Unknown:
+                return await self._go_the_long_way(load, ids, now_ms, in_doubt=True)
+            except (asyncpg.UniqueViolationError, *DATA_ERRORS):
+                is_stored = False
+            finally:
+                if seats is not None and self._desk is not None:
+                    self._desk.hand_over(seats, handed)
+        if is_stored:
+            return [Submitted(identifier, True, now_ms, now_ms) for identifier in ids]
+        return await self._go_the_long_way(load, ids, now_ms, in_doubt=False)
+
+    async def _store(
+        self, load: list[Single], lanes: list[int], ids: list[uuid.UUID], now_ms: int, seats: Seats | None
+    ) -> bool:
+        """False: the ids were too old."""
+        lane, type = lanes[0], load[0].task.type
+        is_one_lane = lanes.count(lane) == len(lanes)
+        types = [each.task.type for each in load]
+        is_one_type = types.count(type) == len(types)
+        holders = None
+        if seats is not None:
+            holders = [seats.take(lane, identifier) for lane, identifier in zip(lanes, ids, strict=True)]
+        rows = await self._database.run(
+            _SUBMIT,
+            lanes=None if is_one_lane else lanes,
+            lane=lane if is_one_lane else None,
+            ids=ids,
+            types=None if is_one_type else types,
+            type=type if is_one_type else None,
+            payloads=[each.task.payload for each in load],
+            options=None,
+            labels=None,
+            run_us=None,
+            expires_ats=None,
+            holders=holders,
+            now=self._now,
+            minted_ms=now_ms,
+            tolerance_ms=MINT_TOLERANCE_MS,
+        )
+        if rows and seats is not None:
+            seats.picked_at = rows[0]["at"]
+        return bool(rows)
+
+    def _spread(
+        self, load: list[Single], ids: list[uuid.UUID], seats: Seats | None, handed: dict[int, list[LeasedTask]]
+    ) -> None:
+        """Who gets what; of the rest, lanes are woken by their first."""
+        metrics.TASKS_OF_CALLS.inc(len(ids))
+        first: dict[int, uuid.UUID] = {}
+        if seats is None or seats.picked_at is None:
+            # Ids count upwards.
+            for each, identifier in zip(load, ids, strict=True):
+                first.setdefault(each.lane, identifier)
+        else:
+            for each, identifier in zip(load, ids, strict=True):
+                if identifier not in seats.taken:
+                    first.setdefault(each.lane, identifier)
+                    continue
+                number, holder = seats.taken[identifier]
+                leased = lease(each.task, identifier, each.lane, holder, seats.picked_at)
+                handed.setdefault(number, []).append(leased)
+            metrics.HANDED_OVER.inc(len(seats.taken))
+        if first:
+            self._wake(first.values())
+
+    async def _go_the_long_way(
+        self, load: list[Single], ids: list[uuid.UUID], minted_ms: int, *, in_doubt: bool
+    ) -> list[Submission | BaseException]:
+        calls = [Call([each.task], [each.lane], each.task.lane.tenant, None, b"") for each in load]
+        for call, identifier in zip(calls, ids, strict=True):
+            call.ids, call.minted_ms = [identifier], minted_ms
+        answers = await self._again(calls, in_doubt=in_doubt)
+        return [each if isinstance(each, BaseException) else each[0] for each in answers]
+
+    def _tell(self, load: list[Single], answers: Iterable[Submission | BaseException]) -> None:
+        for each, answer in zip(load, answers, strict=True):
+            try:
+                each.done(answer)
+            except Exception as error:
+                # One caller's failure is not the others'.
+                context = {"message": "a submission could not be answered", "exception": error}
+                asyncio.get_running_loop().call_exception_handler(context)
+        if not self._flying:
+            self._wakeful.answered()

@@ -1,0 +1,53 @@
+"""Stay awake between a question and its answer, while somebody asks again as soon as he is answered.
+
+A process that waits falls asleep, and waking it takes a part of the time that a
+commit takes; what it needs has left the processor's caches meanwhile.  So as long
+as one client asks question after question, the event loop goes round without
+waiting, for a millisecond at the most.  A question that comes alone costs nothing.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+
+#: An answer is waited for so long, and the next question.
+ANSWER_SECONDS = 0.001
+QUESTION_SECONDS = 0.0003
+
+
+class Wakeful:
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic, processors: int | None = None) -> None:
+        self._monotonic = monotonic
+        #: Alone on a processor, who stays awake keeps the answer from coming.
+        self._may_stay = (processors or len(os.sched_getaffinity(0))) > 1
+        self._answered_at = -1.0
+        #: The last question came just behind an answer.
+        self._is_asked_on = False
+        self._until = 0.0
+        self._is_going_round = False
+
+    def asked(self) -> None:
+        """A question that nobody else's is under way with."""
+        now = self._monotonic()
+        self._is_asked_on = self._may_stay and now - self._answered_at < QUESTION_SECONDS
+        if self._is_asked_on:
+            self._stay_until(now + ANSWER_SECONDS)
+
+    def answered(self) -> None:
+        """Nothing is under way any more."""
+        now = self._answered_at = self._monotonic()
+        if self._is_asked_on:
+            self._stay_until(now + QUESTION_SECONDS)
+
+    def _stay_until(self, until: float) -> None:
+        self._until = until
+        if not self._is_going_round:
+            self._is_going_round = True
+            asyncio.get_running_loop().call_soon(self._go_round)
+
+    def _go_round(self) -> None:
+        if self._monotonic() < self._until:
+            asyncio.get_running_loop().call_soon(self._go_round)
+        else:
+            self._is_going_round = False

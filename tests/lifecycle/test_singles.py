@@ -1,0 +1,228 @@
+"""Plain tasks one by one: shared commits, in order of priority, and each caller told what came of its own."""
+
+import asyncio
+import uuid
+from collections.abc import Mapping
+
+import msgspec
+import pytest
+
+from duetime.errors import InvalidInput, Unavailable
+from duetime.ids import due_ms_of, lane_of
+from duetime.lifecycle import singles
+from duetime.lifecycle.handover import Seats
+from duetime.lifecycle.singles import AMPLE, MAX_SINGLES
+from duetime.lifecycle.submit import Submission, Submitted, Submitter
+from duetime.model.task import LeasedTask, NewTask, PriorityClass
+from engine import Engine, submitted
+
+
+async def commits(engine: Engine) -> int:
+    """How many transactions stored what is there."""
+    rows = await engine.database.fetch("SELECT count(DISTINCT xmin::text) AS n FROM task")
+    count: int = rows[0]["n"]
+    return count
+
+
+async def stored(engine: Engine) -> list[uuid.UUID]:
+    return [row["id"] for row in await engine.database.fetch("SELECT id FROM task ORDER BY id")]
+
+
+class Counter:
+    """Where one holder waits, with so many seats in every lane."""
+
+    def __init__(self, holder: int, seats: int) -> None:
+        self._holder = holder
+        self._seats = seats
+        self.handed: list[LeasedTask] = []
+        self.is_open = False
+
+    def reserve(self, wanted: Mapping[int, int]) -> Seats | None:
+        self.is_open = True
+        return Seats(
+            {lane: [(1, self._holder)] * min(self._seats, count) for lane, count in wanted.items()}, frozenset({1})
+        )
+
+    def hand_over(self, seats: Seats, tasks: Mapping[int, list[LeasedTask]]) -> None:
+        self.is_open = False
+        self.handed += tasks.get(1, [])
+
+
+async def test_those_who_come_while_one_is_stored_share_a_commit(engine: Engine) -> None:
+    await engine.submit()
+
+    answers = await asyncio.gather(*[engine.submit() for _ in range(50)])
+
+    ids = [identifier for [identifier] in answers]
+    assert await stored(engine) == sorted({*ids, *await stored(engine)})
+    assert len(set(ids)) == 50
+    assert {leased.id for leased in await engine.claim()} == set(await stored(engine))
+    # That of the first, and one more.
+    assert await commits(engine) == 2
+
+
+async def test_each_lane_and_type_is_kept(engine: Engine) -> None:
+    tasks = [
+        msgspec.structs.replace(engine.new_task(b"%d" % number, queue=f"q{number % 3}"), type=f"t{number % 2}")
+        for number in range(12)
+    ]
+
+    answers = await asyncio.gather(*[engine.submitter.submit([task]) for task in tasks])
+
+    found = {row["id"]: row for row in await engine.database.fetch("SELECT id, lane, type, payload FROM task")}
+    for task, [answer] in zip(tasks, answers, strict=True):
+        row = found[submitted(answer)]
+        assert (row["type"], row["payload"]) == (task.type, task.payload)
+        assert row["lane"] == lane_of(row["id"]) == engine.lanes.find(task.lane)
+    assert {lane_of(wake) for wake in engine.woken} == {row["lane"] for row in found.values()}
+
+
+async def test_when_many_wait_the_important_go_first_behind_the_oldest(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(singles, "MAX_SINGLES", 3)
+    monkeypatch.setattr(singles, "FLIGHTS", 1)
+    order: list[str] = []
+
+    def task(priority: PriorityClass) -> NewTask:
+        new = engine.new_task()
+        return msgspec.structs.replace(new, lane=msgspec.structs.replace(new.lane, priority=priority))
+
+    lanes = {each: await engine.lanes.ensure(task(each).lane) for each in PriorityClass}
+    low, critical = PriorityClass.LOW, PriorityClass.CRITICAL
+    # The first flies at once, with the two behind it; of the rest the oldest goes with the critical ones.
+    for number, priority in enumerate([low, low, low, low, low, critical, critical]):
+        name = f"{priority.word}{number}"
+        engine.submitter.singles.put(task(priority), lanes[priority], lambda _, name=name: order.append(name))  # type: ignore[misc]
+    assert engine.submitter.singles.backlog.weight == 7
+    await engine.submitter.close()
+    await asyncio.sleep(0)
+
+    assert order[:3] == ["low0", "critical5", "critical6"]
+    assert order[3:] == ["low1", "low2", "low3", "low4"]
+    assert engine.submitter.backlog == (0, 0, 0.0)
+
+
+async def test_a_second_commit_is_made_beside_the_first_when_enough_wait(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await engine.submit()
+    begun, may_end = 0, asyncio.Event()
+    run = engine.database.run
+
+    async def hold_up(*arguments: object, **options: object) -> object:
+        nonlocal begun
+        begun += 1
+        await may_end.wait()
+        return await run(*arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(engine.database, "run", hold_up)
+    first = asyncio.ensure_future(engine.submit())
+    while not begun:
+        await asyncio.sleep(0)
+    others = [asyncio.ensure_future(engine.submit()) for _ in range(AMPLE - 1)]
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert begun == 1
+    others.append(asyncio.ensure_future(engine.submit()))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert begun == 2
+    may_end.set()
+    await asyncio.gather(first, *others)
+
+    assert len(await stored(engine)) == AMPLE + 2
+
+
+async def test_a_commit_holds_so_many_at_most(engine: Engine) -> None:
+    await asyncio.gather(*[engine.submit() for _ in range(2 * MAX_SINGLES + 2)])
+
+    rows = await engine.database.fetch("SELECT count(*) AS n FROM task GROUP BY xmin::text")
+    assert max(row["n"] for row in rows) <= MAX_SINGLES
+    assert sum(row["n"] for row in rows) == 2 * MAX_SINGLES + 2
+
+
+async def test_a_waiting_holder_gets_what_it_has_room_for_with_the_commit(engine: Engine) -> None:
+    holder = await engine.holders.register(engine.tenant, "w")
+    counter = Counter(holder, seats=2)
+    submitter = Submitter(engine.database, engine.lanes, engine.partitions, engine.woken.extend, desk=counter)
+    lane = await engine.lanes.ensure(engine.lane_key())
+    answers: list[Submission | BaseException] = []
+    for number in range(3):
+        submitter.singles.put(engine.new_task(b"%d" % number), lane, answers.append)
+    await submitter.close()
+    await asyncio.sleep(0)
+
+    ids = [submitted(answer) for answer in answers]
+    # Seats are given to the first.
+    assert [(leased.id, leased.payload, leased.holder) for leased in counter.handed] == [
+        (ids[0], b"0", holder),
+        (ids[1], b"1", holder),
+    ]
+    assert [leased.id for leased in await engine.claim("other")] == [ids[2]]
+    assert engine.woken == [ids[2]]
+    assert (await engine.settle(counter.handed)).settled == ids[:2]
+    assert not counter.is_open
+
+
+async def test_seats_are_given_back_when_nothing_could_be_stored(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counter = Counter(await engine.holders.register(engine.tenant, "w"), seats=1)
+    submitter = Submitter(engine.database, engine.lanes, engine.partitions, engine.woken.extend, desk=counter)
+
+    async def away(*_: object, **__: object) -> None:
+        raise Unavailable("away")
+
+    await engine.lanes.ensure(engine.lane_key())
+    monkeypatch.setattr(engine.database, "run", away)
+    with pytest.raises(Unavailable):
+        await submitter.submit([engine.new_task()])
+
+    assert not counter.is_open
+    assert counter.handed == []
+
+
+async def test_an_id_that_is_taken_is_minted_anew(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    [taken] = await engine.submit()
+    monkeypatch.setattr(singles, "make_ids", lambda slots: [taken])
+
+    [task] = await engine.submit()
+
+    assert task != taken
+    assert due_ms_of(task) >= due_ms_of(taken)
+    assert await stored(engine) == sorted([taken, task])
+
+
+async def test_what_the_database_refuses_fails_alone(engine: Engine) -> None:
+    good, bad = engine.new_task(), msgspec.structs.replace(engine.new_task(), type="a\x00b")
+
+    answers = await asyncio.gather(
+        *[engine.submitter.submit([task]) for task in (good, bad, good)], return_exceptions=True
+    )
+
+    assert isinstance(answers[1], InvalidInput)
+    assert [isinstance(answer, list) and isinstance(answer[0], Submitted) for answer in answers] == [True, False, True]
+    assert len(await stored(engine)) == 2
+
+
+async def test_a_caller_that_fails_or_is_gone_harms_nobody(engine: Engine) -> None:
+    lane = await engine.lanes.ensure(engine.lane_key())
+    seen: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: seen.append(context["message"]))
+    answers: list[Submission | BaseException] = []
+
+    def fail(_: Submission | BaseException) -> None:
+        raise ValueError("the caller's own")
+
+    gone = asyncio.ensure_future(engine.submit())
+    await asyncio.sleep(0)
+    engine.submitter.singles.put(engine.new_task(), lane, fail)
+    engine.submitter.singles.put(engine.new_task(), lane, answers.append)
+    gone.cancel()
+    await engine.submitter.close()
+    await asyncio.sleep(0)
+
+    assert seen == ["a submission could not be answered"]
+    assert len(answers) == 1
+    assert len(await stored(engine)) == 3
