@@ -8,10 +8,11 @@ without any (`no keys`).
 import asyncio
 from collections.abc import Sequence
 
+from bench.crew import Workers
 from bench.peers.base import Peer
 from bench.results import Run
 from bench.scenarios.contract import Options, Scenario
-from bench.stage import Stage
+from bench.stage import Stage, Submitted
 
 NO_KEYS = "no keys"
 
@@ -25,13 +26,19 @@ async def measure(stage: Stage, variant: str, options: Options) -> Run:
     mode = "bulk-bare" if variant == NO_KEYS else stage.peer.best_mode
     async with stage.workers() as workers:
         meter = stage.meter(workers)
-        async with asyncio.TaskGroup() as group:
-            producing = group.create_task(stage.submit(mode, tasks))
-            working = group.create_task(workers.until(tasks))
-        submitted, last_at = producing.result(), working.result()
+        rate, submitted = await produce_and_consume(stage, workers, mode, tasks)
         cpu = meter.since(tasks, producer=submitted.cpu_seconds)
-    figures = {"rate": tasks / (last_at - submitted.began_at), "submit_rate": submitted.rate, "tasks": tasks}
-    return Run(figures, cpu)
+    return Run({"rate": rate, "submit_rate": submitted.rate, "tasks": tasks}, cpu)
+
+
+async def produce_and_consume(stage: Stage, workers: Workers, mode: str, tasks: int) -> tuple[float, Submitted]:
+    """Tasks a second, from the first submission to the last one begun; and what the producer did."""
+    before = workers.count
+    async with asyncio.TaskGroup() as group:
+        producing = group.create_task(stage.submit(mode, tasks))
+        working = group.create_task(workers.until(before + tasks))
+    submitted = producing.result()
+    return tasks / (working.result() - submitted.began_at), submitted
 
 
 def estimate(peer: Peer, variant: str, options: Options) -> float:
