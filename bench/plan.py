@@ -1,9 +1,9 @@
 """Which runs are made, in which order, and how long they will take.
 
-The runs of all peers in one scenario are interleaved: the first run of each, then
-the second of each, so that whatever disturbs the machine for a while disturbs
-them all; a run that lost much of its time to others is made again.  Each round
-begins with another peer.  Peers on the same server follow each other.  A peer
+Everything is measured round by round: the first run of each peer in each scenario,
+then the second of each, so that whatever disturbs the machine for a while disturbs
+them all; a run that lost much of its time to others is made again.  What is measured
+but once comes behind them.  Each round begins with another peer.  Peers on the same server follow each other.  A peer
 that breaks keeps what it said and is not run again in that variant; the rest
 goes on.
 """
@@ -43,7 +43,8 @@ class Step:
 
 def make_steps(scenarios: Sequence[Scenario], peers: Sequence[Peer], options: Options) -> list[Step]:
     """All runs, in their order."""
-    return [step for scenario in scenarios for step in _steps_of(scenario, peers, options)]
+    steps = [step for scenario in scenarios for step in _steps_of(scenario, peers, options)]
+    return sorted(steps, key=lambda step: (step.scenario.most_runs is not None, step.round))
 
 
 def _steps_of(scenario: Scenario, peers: Sequence[Peer], options: Options) -> Iterator[Step]:
