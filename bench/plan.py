@@ -3,9 +3,9 @@
 Everything is measured round by round: the first run of each peer in each scenario,
 then the second of each, so that whatever disturbs the machine for a while disturbs
 them all; a run that lost much of its time to others is made again.  What is measured
-but once comes behind them.  Each round begins with another peer.  Peers on the same server follow each other.  A peer
-that breaks keeps what it said and is not run again in that variant; the rest
-goes on.
+but once comes behind them.  Each round begins with another peer.  Peers on the same
+server follow each other.  A peer that breaks keeps what it said and is not run again
+in that variant; the rest goes on.
 """
 
 import json

@@ -16,11 +16,16 @@ ANSWER_SECONDS = 0.001
 QUESTION_SECONDS = 0.0003
 
 
+def _count_processors() -> int:
+    """Those that this process may use; not every system tells, then all that there are."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 class Wakeful:
     def __init__(self, monotonic: Callable[[], float] = time.monotonic, processors: int | None = None) -> None:
         self._monotonic = monotonic
         #: Alone on a processor, who stays awake keeps the answer from coming.
-        self._may_stay = (processors or len(os.sched_getaffinity(0))) > 1
+        self._may_stay = (processors or _count_processors()) > 1
         self._answered_at = -1.0
         #: The last question came just behind an answer.
         self._is_asked_on = False

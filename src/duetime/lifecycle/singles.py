@@ -20,11 +20,12 @@ from typing import Protocol
 import asyncpg
 
 from duetime import metrics
+from duetime.database.arrays import same, sparse
 from duetime.database.partitions import Partitions
 from duetime.database.pool import Database
 from duetime.errors import Unknown
 from duetime.ids import make_ids
-from duetime.lifecycle.gather import DATA_ERRORS, Backlog
+from duetime.lifecycle.gather import AMPLE, DATA_ERRORS, Backlog
 from duetime.lifecycle.handover import Desk, Seats, lease
 from duetime.lifecycle.pressure import TASK_BYTES
 from duetime.lifecycle.storing import MINT_TOLERANCE_MS
@@ -35,9 +36,8 @@ from duetime.wakeful import Wakeful
 
 #: That share a commit: 32 MB, if each is as large as it may be.
 MAX_SINGLES = 500
-#: Commits that are made at once, and how many tasks have to wait for a second one.
+#: Commits that are made at once: while one waits for the log to be flushed, two can use two processors.
 FLIGHTS = 2
-AMPLE = 200
 #: While the database stores as few as these, no long piece of work begins.
 FEW_TASKS = 20
 
@@ -198,20 +198,18 @@ class Singles:
         self, load: list[Single], lanes: list[int], ids: list[uuid.UUID], now_ms: int, seats: Seats | None
     ) -> bool:
         """False: the ids were too old."""
-        lane, type = lanes[0], load[0].task.type
-        is_one_lane = lanes.count(lane) == len(lanes)
-        types = [each.task.type for each in load]
-        is_one_type = types.count(type) == len(types)
         holders = None
         if seats is not None:
-            holders = [seats.take(lane, identifier) for lane, identifier in zip(lanes, ids, strict=True)]
+            holders = sparse([seats.take(lane, identifier) for lane, identifier in zip(lanes, ids, strict=True)])
+        lanes_given, lane = same(lanes)
+        types, type = same([each.task.type for each in load])
         rows = await self._database.run(
             _SUBMIT,
-            lanes=None if is_one_lane else lanes,
-            lane=lane if is_one_lane else None,
+            lanes=lanes_given,
+            lane=lane,
             ids=ids,
-            types=None if is_one_type else types,
-            type=type if is_one_type else None,
+            types=types,
+            type=type,
             payloads=[each.task.payload for each in load],
             options=None,
             labels=None,

@@ -27,7 +27,7 @@ from duetime.lifecycle.handover import Desk, Seats, lease
 from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.pressure import rank_of, size_of
 from duetime.lifecycle.rows import due_ms_for
-from duetime.lifecycle.singles import FEW_TASKS, Done, Singles
+from duetime.lifecycle.singles import FEW_TASKS, FLIGHTS, Done, Singles
 from duetime.lifecycle.storing import MINT_TOLERANCE_MS, Answers, Store
 from duetime.lifecycle.winners import SQL, Call, Submission, Submitted
 from duetime.model.task import LaneKey, LeasedTask, NewTask, PriorityClass
@@ -41,9 +41,7 @@ MAX_BYTES_PER_COMMIT = 32 * 1024 * 1024
 MAX_LOOKUPS = 1_000
 #: Calls of up to so many tasks share their commits with each other, not with larger ones.
 LIGHT_TASKS = 100
-#: Commits that are made at once, of small calls and of large ones: while one waits for the log to be flushed, two can
-#: use two processors.  Of large ones only one, if something as small as that was stored within this time.
-FLIGHTS = 2
+#: Commits of large calls that are made at once; only one, if something as small as that was stored within this time.
 BULK_FLIGHTS = 3
 QUIET_SECONDS = 1.0
 _TRIES = 5
