@@ -43,8 +43,8 @@ class Postgres:
 
     @property
     def dsn(self) -> str:
-        """Of the database that belongs to the run."""
-        return self._server.dsn_of(DATABASE)
+        """Of the database that belongs to the run, by the socket in its folder: for duetime and for all peers."""
+        return self._server.local_dsn_of(DATABASE)
 
     async def start(self) -> None:
         await self._server.start()

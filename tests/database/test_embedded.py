@@ -135,6 +135,44 @@ async def test_the_server_is_safe_by_default(server: EmbeddedServer) -> None:
     assert stat.S_IMODE((server.data / "postgres").stat().st_mode) == 0o700
 
 
+async def test_programs_on_this_machine_come_in_by_a_socket_in_the_folder(data: Path) -> None:
+    server = EmbeddedServer(data)
+
+    connection = await asyncpg.connect(await server.start())
+
+    assert await connection.fetchval("SELECT inet_server_addr()") is None
+    assert (data / "postgres" / f".s.PGSQL.{server.port}").is_socket()
+    with pytest.raises(asyncpg.InvalidPasswordError):
+        await asyncpg.connect(server.local_dsn_of("duetime"), password="wrong")
+    await connection.close()
+    await server.stop()
+
+
+async def test_a_path_that_is_too_long_for_a_socket_leaves_tcp(data: Path) -> None:
+    server = EmbeddedServer(data / ("x" * 100))
+
+    connection = await asyncpg.connect(await server.start())
+
+    assert str(await connection.fetchval("SELECT inet_server_addr()")) == "127.0.0.1"
+    await connection.close()
+    await server.stop()
+
+
+async def test_a_folder_that_can_hold_no_socket_leaves_tcp(copied: Path) -> None:
+    # What is in its place cannot be removed, as a file system without sockets refuses to make one.
+    server = EmbeddedServer(copied)
+    await server.start()
+    await server.stop()
+    in_the_way = copied / "postgres" / f".s.PGSQL.{server.port}"
+    in_the_way.mkdir()
+
+    connection = await asyncpg.connect(await server.start())
+
+    assert str(await connection.fetchval("SELECT inet_server_addr()")) == "127.0.0.1"
+    await connection.close()
+    await server.stop()
+
+
 @pytest.mark.parametrize("credentials", ["duetime:wrong", "duetime", "postgres:wrong"])
 async def test_nobody_comes_in_without_the_password(server: EmbeddedServer, credentials: str) -> None:
     with pytest.raises(asyncpg.InvalidPasswordError):

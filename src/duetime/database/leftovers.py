@@ -30,10 +30,9 @@ def mark(cluster: Path) -> str:
 
 
 async def end(cluster: Path) -> None:
-    """End what is left of an earlier server on this folder, and forget its pid file."""
+    """End what is left of an earlier server on this folder, and forget its pid files."""
     own_mark = mark(cluster)
-    pid_file = cluster / "postmaster.pid"
-    postmaster = _read_pid(pid_file)
+    postmaster = _read_pid(cluster / "postmaster.pid")
     # At once, without a checkpoint: the server that is about to start recovers anyway.
     for number in (signal.SIGQUIT, signal.SIGKILL):
         pids = _find(own_mark)
@@ -47,8 +46,14 @@ async def end(cluster: Path) -> None:
         await _wait_until_gone(own_mark, _PATIENCE_SECONDS)
     if pids := _find(own_mark):
         raise UsageError(f"an earlier PostgreSQL on {cluster} does not end (process {pids[0]}): end it by hand")
-    # Its pid may by now be that of a stranger, before whom the server would shrink back.
-    pid_file.unlink(missing_ok=True)
+    _forget(cluster)
+
+
+def _forget(cluster: Path) -> None:
+    """Its pid may by now be that of a stranger, before whom the server would shrink back; it is in two files."""
+    for file in (cluster / "postmaster.pid", *cluster.glob(".s.PGSQL.*")):
+        if not file.is_dir():
+            file.unlink(missing_ok=True)
 
 
 async def _wait_until_gone(own_mark: str, seconds: float) -> None:
