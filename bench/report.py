@@ -79,7 +79,9 @@ def write(results: Results, folder: Path, *more: Results) -> None:
     page = Page()
     runs = _take_apart(results, *more)
     _head(page, runs)
-    results = msgspec.structs.replace(results, measurements=[each for run in runs for each in run.measurements])
+    results = msgspec.structs.replace(
+        results, measurements=[each for run in runs for each in run.measurements], peers=_all_peers(runs)
+    )
     _side_by_side(page, results)
     _ratios(page, results)
     _promises(page, results)
@@ -102,6 +104,15 @@ def _take_apart(*runs: Results) -> list[Results]:
     return left
 
 
+def _all_peers(runs: list[Results]) -> list[PeerFacts]:
+    """Every peer of any run, in the order of the run that has most."""
+    by_name: dict[str, PeerFacts] = {}
+    for run in sorted(runs, key=lambda run: -len(run.peers)):
+        for peer in run.peers:
+            by_name.setdefault(peer.name, peer)
+    return [*by_name.values()]
+
+
 def _head(page: Page, runs: list[Results]) -> None:
     results = runs[0]
     page.add("# Benchmarks")
@@ -113,7 +124,8 @@ def _head(page: Page, runs: list[Results]) -> None:
     if any(run.is_quick for run in runs):
         page.add("**This was a quick run: small counts, one run each. Its figures are not for comparing.**")
     machine = results.machine
-    versions = ", ".join(f"{name} {version}" for name, version in results.versions.items())
+    found = {name: version for run in reversed(runs) for name, version in run.versions.items()}
+    versions = ", ".join(f"{name} {version}" for name, version in found.items())
     rows = [
         ["machine", f"{machine.cores} cores, {machine.cpu}, {machine.memory_gb:g} GB"],
         ["system", f"{machine.system}, Linux {machine.kernel}"],

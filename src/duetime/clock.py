@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 Monotonic = Callable[[], float]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
 #: PostgreSQL counts from here.
 _DATABASE_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 
@@ -62,8 +63,7 @@ def from_database(sent: bytes) -> datetime:
 
 
 def to_us(instant: datetime) -> int:
-    since = instant - _EPOCH
-    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+    return (instant - _EPOCH) // _MICROSECOND
 
 
 def to_ms_rounded_up(instant: datetime) -> int:

@@ -355,6 +355,54 @@ async def test_a_batch_gives_a_result_for_each_in_order(api: Api) -> None:
     assert types == ["a", "b", "c"]
 
 
+async def test_the_times_of_a_batch_are_kept_and_none_is_early(api: Api) -> None:
+    now = datetime.now(UTC)
+    times = [now + timedelta(hours=2, microseconds=123), now + timedelta(days=400), now + timedelta(hours=1)]
+    tasks = [{"type": "mail", "run_at": at.isoformat()} for at in times]
+
+    # The second time, the names are known.
+    for _ in range(2):
+        results = (await api.post("/v1/tasks/batch", tasks)).json["results"]
+
+        assert [each["state"] for each in results] == ["scheduled"] * 3
+        stored = [(await api.get(f"/v1/tasks/{each['id']}")).json for each in results]
+        assert [datetime.fromisoformat(each["run_at"]) for each in stored] == times
+        waits = [datetime.fromisoformat(each["next_run_at"]) - at for each, at in zip(stored, times, strict=True)]
+        assert all(timedelta(0) <= wait < timedelta(milliseconds=1) for wait in waits)
+
+
+async def test_a_batch_of_past_times_is_ready_and_one_of_both_says_which(api: Api) -> None:
+    await api.submit()
+    past, epoch = "2001-01-01T00:00:00Z", "1970-01-01T00:00:00Z"
+
+    all_past = await api.post("/v1/tasks/batch", [{"type": "test.task", "run_at": at} for at in (past, epoch)])
+    times = ({"run_at": past}, {"delay": "1h"})
+    mixed = await api.post("/v1/tasks/batch", [{"type": "test.task", **time} for time in times])
+
+    assert [each["state"] for each in all_past.json["results"]] == ["ready", "ready"]
+    assert [each["state"] for each in mixed.json["results"]] == ["ready", "scheduled"]
+    stored = [(await api.get(f"/v1/tasks/{each['id']}")).json for each in all_past.json["results"]]
+    assert [each["run_at"] for each in stored] == [past, epoch]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "path"),
+    [
+        ({"run_at": "2200-01-01T00:00:00Z"}, "run_at"),
+        ({"run_at": "2030-01-01T00:00:00Z", "delay": 5}, "delay"),
+        ({"delay": "1h", "run_at": 7}, "run_at"),
+    ],
+)
+async def test_a_wrong_time_in_a_batch_is_refused_in_its_place(api: Api, wrong: dict[str, Any], path: str) -> None:
+    await api.submit()
+
+    answer = await api.post("/v1/tasks/batch", [{"type": "test.task", "delay": 60}, {"type": "test.task", **wrong}])
+
+    right, refused = answer.json["results"]
+    assert right["state"] == "scheduled"
+    assert [each["path"] for each in refused["error"]["errors"]] == [path]
+
+
 @pytest.mark.parametrize(
     "tasks",
     [

@@ -250,6 +250,18 @@ def test_a_part_that_was_measured_anew_joins_what_the_page_was_made_of(tmp_path:
     assert [[each.scenario for each in run.measurements] for run in load(stored)] == [["drain"], ["lag"]]
 
 
+def test_peers_of_any_run_are_on_the_page(tmp_path: Path) -> None:
+    compared = make_results(*measure_peers())
+    alone = make_results(measured("soak", "duetime", worst_p99_ms=1))
+    alone = msgspec.structs.replace(alone, peers=[peer for peer in alone.peers if peer.name == "duetime"], versions={})
+
+    write(alone, tmp_path, compared)
+
+    page = (tmp_path / "benchmarks.md").read_text()
+    assert "| graphile-worker | 634" in page.replace("**", "")
+    assert "Redis 7.0.15" in page
+
+
 def test_a_file_that_cannot_be_read_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "bad.json").write_text("{")
 

@@ -110,7 +110,7 @@ async def test_a_second_commit_is_made_beside_the_first_when_enough_wait(
 ) -> None:
     await engine.submit()
     begun, may_end = 0, asyncio.Event()
-    run = engine.database.run
+    run = engine.database.run_with
 
     async def hold_up(*arguments: object, **options: object) -> object:
         nonlocal begun
@@ -118,7 +118,7 @@ async def test_a_second_commit_is_made_beside_the_first_when_enough_wait(
         await may_end.wait()
         return await run(*arguments, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(engine.database, "run", hold_up)
+    monkeypatch.setattr(engine.database, "run_with", hold_up)
     first = asyncio.ensure_future(engine.submit())
     while not begun:
         await asyncio.sleep(0)
@@ -177,7 +177,7 @@ async def test_seats_are_given_back_when_nothing_could_be_stored(
         raise Unavailable("away")
 
     await engine.lanes.ensure(engine.lane_key())
-    monkeypatch.setattr(engine.database, "run", away)
+    monkeypatch.setattr(engine.database, "run_with", away)
     with pytest.raises(Unavailable):
         await submitter.submit([engine.new_task()])
 

@@ -35,7 +35,17 @@ QUEUES = [f"queue-{number}" for number in range(20)]
 CROWDED = "crowded"
 #: What a busy node does all the time, written so that the planner has no choice, whatever it believes of the tables.
 HOT = {
-    *("claim_due", "peek", "submit", "submit_keyed", "read_keys", "read_requests", "end_succeeded", "move_onward"),
+    *(
+        "claim_due",
+        "peek",
+        "submit",
+        "submit_plain",
+        "submit_keyed",
+        "read_keys",
+        "read_requests",
+        "end_succeeded",
+        "move_onward",
+    ),
     *("read_claims", "read_ends", "beat", "read_held", "read_states", "read_oldest"),
     *("cancel", "pause", "resume", "run_now", "reschedule", "redrive", "drop", "read_tasks", "read_dead"),
 }
@@ -138,6 +148,9 @@ async def live(engine: Engine) -> Plans:
 
     tasks = [engine.new_task(queue=queue, options=options) for queue in QUEUES for _ in range(per_queue)]
     await engine.submitter.submit(tasks)
+    plain = [engine.new_task(queue=queue) for queue in QUEUES[:2] for _ in range(BATCH // 2)]
+    alone = await asyncio.gather(*[engine.submitter.submit([task]) for task in plain])
+    await engine.steering.cancel([submitted(each) for [each] in alone])
     keyed = [engine.new_task(queue=QUEUES[0], delay=900.0, idempotency_key=f"key-{n}") for n in range(BATCH)]
     for _ in range(2):
         request = make_id(database.clock.now_ms(), 5, 0)

@@ -129,16 +129,16 @@ class PlainTaskRequest(Struct, forbid_unknown_fields=True, gc=False):
     priority: Annotated[
         Priority | UnsetType, Meta(description="Where absent, that of the type's defaults, or `normal`.")
     ] = UNSET
-
-
-class TaskRequest(PlainTaskRequest, forbid_unknown_fields=True, gc=False):
-    """A task to be submitted."""
-
     run_at: Annotated[
         Instant | None,
         Meta(description="When to run it (RFC 3339), up to 10 years ahead; in the past means now. Not with `delay`."),
     ] = None
     delay: Delay | None = None
+
+
+class TaskRequest(PlainTaskRequest, forbid_unknown_fields=True, gc=False):
+    """A task to be submitted."""
+
     target: TargetRequest | None = None
     retry: RetryRequest | None = None
     timeout: Timeout | None = None

@@ -51,7 +51,7 @@ from duetime.lifecycle.admission import Admission
 from duetime.lifecycle.flow import FlowControl
 from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.state import read_states
-from duetime.lifecycle.submit import Submission, Submitted, Submitter
+from duetime.lifecycle.submit import AllNew, Submission, Submitted, Submitter
 from duetime.model.task import NewTask, TaskState
 from duetime.turns import LONG_BYTES, LONG_TASKS, Turns
 from duetime.views.explain import LaneFeeder, explain
@@ -178,7 +178,7 @@ class Tasks:
         caller, trace, content_type = request.caller, read_trace(request.headers), request.content_type()
         if trace is None and not caller.is_confined:
             plain = read_plain_items(content_type, body)
-            tasks = None if plain is None else await self._read_plain(plain, caller.tenant)
+            tasks = None if plain is None else await self._read_plain(plain, caller.tenant, now)
             if tasks is not None:
                 return tasks
 
@@ -193,10 +193,12 @@ class Tasks:
 
         return await self.turns.spread(read_items(content_type, body), lambda items: [read(item) for item in items])
 
-    async def _read_plain(self, items: Sequence[PlainTaskRequest], tenant: int) -> list[NewTask | DuetimeError] | None:
+    async def _read_plain(
+        self, items: Sequence[PlainTaskRequest], tenant: int, now: datetime
+    ) -> list[NewTask | DuetimeError] | None:
         """All of them; None: one is not as plain as it looks."""
         try:
-            return await self.turns.spread(items, lambda some: self.reader.read_plain(some, tenant))
+            return await self.turns.spread(items, lambda some: self.reader.read_plain(some, tenant, now))
         except NotPlainError:
             return None
 
@@ -214,13 +216,11 @@ class Tasks:
 
     async def _batch_answer(self, results: list[NewTask | DuetimeError], submissions: Sequence[Submission]) -> bytes:
         now_ms = self.database.clock.now_ms()
-        new = [
-            (str(each.id), each.run_at_ms > now_ms)
-            for each in submissions
-            if isinstance(each, Submitted) and each.is_new and each.replaces is None
-        ]
-        if len(new) == len(results) and len({is_later for _, is_later in new}) == 1:
-            return render_batch([id for id, _ in new], TaskState.SCHEDULED if new[0][1] else TaskState.READY)
+        if isinstance(submissions, AllNew) and len(submissions) == len(results):
+            is_later = submissions.earliest_ms > now_ms
+            if is_later or submissions.latest_ms <= now_ms:
+                ids = [str(identifier) for identifier in submissions.ids]
+                return render_batch(ids, TaskState.SCHEDULED if is_later else TaskState.READY)
         answers: list[Accepted | Rejected] = []
         known = [each.id for each in submissions if isinstance(each, Submitted) and not each.is_new]
         states = await read_states(self.database, known) if known else {}

@@ -122,12 +122,14 @@ class TaskReader:
         return lane, kind
 
     def read_bare(self, body: bytes, tenant: int) -> NewTask | None:
-        """The only task of a body, if it is plain and of a type that is not registered; None: `read` knows more."""
+        """The only task of a body, if it is plain, due now, of a type that is not registered; None: ask `read`."""
         try:
             request = _plain_decoder.decode(body)
             lane = self._lanes.get((tenant, request.queue, request.priority))
             type = request.type
             if lane is None or type not in self._types or not body.isascii():
+                return None
+            if request.run_at is not None or request.delay is not None:
                 return None
             if self._registered is not None and self._registered.kind(tenant, type) is not None:
                 return None
@@ -135,9 +137,10 @@ class TaskReader:
         except (DuetimeError, msgspec.DecodeError, RecursionError, UnicodeError):
             return None
 
-    def read_plain(self, requests: Sequence[PlainTaskRequest], tenant: int) -> list[NewTask]:
+    def read_plain(self, requests: Sequence[PlainTaskRequest], tenant: int, now: datetime) -> list[NewTask]:
         """The tasks that are asked for; NotPlainError: one of them is not as plain as it looks, `read` knows more."""
         tasks: list[NewTask] = []
+        latest = now + MAX_AHEAD
         # Those of a batch are mostly alike.
         judged: dict[tuple[object, ...], tuple[LaneKey, TypeKind | None] | None] = {}
         for request in requests:
@@ -148,9 +151,16 @@ class TaskReader:
             if found is None:
                 raise NotPlainError
             try:
-                tasks.append(NewTask(found[0], request.type, _read_payload_of(request, found[1])))
+                payload = _read_payload_of(request, found[1])
             except DuetimeError as error:
                 raise NotPlainError from error
+            run_at, delay = request.run_at, request.delay
+            if run_at is None and delay is None:
+                tasks.append(NewTask(found[0], request.type, payload))
+                continue
+            if run_at is not None and (delay is not None or not _EPOCH <= run_at <= latest):
+                raise NotPlainError
+            tasks.append(NewTask(found[0], request.type, payload, run_at, _plain(delay) or None))
         return tasks
 
     def _judge_plain(self, request: PlainTaskRequest, tenant: int) -> tuple[LaneKey, TypeKind | None] | None:

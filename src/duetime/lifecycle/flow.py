@@ -100,7 +100,7 @@ class FlowControl:
         fingerprint: bytes = b"",
         *,
         is_atomic: bool = False,
-    ) -> list[Submission]:
+    ) -> Sequence[Submission]:
         """Store tasks of one tenant; one answer for each, in order."""
         if all(task.flow is None for task in tasks):
             return await self._submitter.submit(tasks, request, fingerprint, is_atomic=is_atomic)

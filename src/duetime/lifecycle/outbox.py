@@ -168,7 +168,7 @@ class Outbox:
 
     async def _store(
         self, connection: asyncpg.Connection, calls: list[Call], minted_ms: int
-    ) -> list[list[Submission | None]]:
+    ) -> list[Sequence[Submission | None]]:
         if not any(call.tasks for call in calls):
             return [[] for _ in calls]
         answers = await self._submitter.store_in(connection, calls, minted_ms)
@@ -229,7 +229,7 @@ async def _take(connection: asyncpg.Connection, judged: list[_Judged]) -> set[in
 async def _note(
     connection: asyncpg.Connection,
     groups: list[list[_Judged]],
-    answers: list[list[Submission | None]],
+    answers: list[Sequence[Submission | None]],
     refused: list[tuple[Letter, DuetimeError]],
 ) -> None:
     """Which tasks the letters became, and which were refused, also by an idempotency key of their own."""

@@ -48,9 +48,9 @@ def size_of(call: Call) -> int:
 def rank_of(call: Call) -> int:
     """A call ranks as the least important of its tasks, or one critical task would carry a thousand others."""
     tasks = call.tasks
-    if len(tasks) == 1:
+    if call.is_of_one_lane:
         return tasks[0].lane.priority
-    # Most tasks of a batch share a lane.
+    # Many tasks of a batch share a lane.
     return least_important(dict(zip(call.lanes, tasks, strict=True)).values())
 
 

@@ -4,9 +4,9 @@ import uuid
 
 import msgspec
 
-from duetime.clock import to_ms_rounded_up, to_us
+from duetime.clock import to_us
 from duetime.database.arrays import same, sparse
-from duetime.ids import due_ms_of, pack_ids
+from duetime.ids import pack_ids
 from duetime.lifecycle.handover import Seats
 from duetime.lifecycle.winners import Call
 from duetime.model.task import NewTask
@@ -14,18 +14,19 @@ from duetime.model.task import NewTask
 _encode = msgspec.json.Encoder().encode
 
 
-def due_ms_for(task: NewTask, now_ms: int) -> int:
+def run_us_of(task: NewTask, now_ms: int) -> int | None:
+    """When it was asked to run, in microseconds since 1970; None: now."""
     if task.run_at is not None:
-        return max(to_ms_rounded_up(task.run_at), now_ms)
+        return to_us(task.run_at)
     if task.delay:
-        return now_ms + -int(-task.delay * 1000 // 1)
-    return now_ms
+        return 1000 * (now_ms + -int(-task.delay * 1000 // 1))
+    return None
 
 
 def columns(calls: list[Call], seats: Seats | None) -> dict[str, object]:
     tasks = [task for call in calls for task in call.tasks]
     ids = [identifier for call in calls for identifier in call.ids]
-    is_even = all(call.is_even for call in calls)
+    is_bare = all(call.is_bare for call in calls)
     lanes, lane = same([lane for call in calls for lane in call.lanes])
     types, type = same([task.type for task in tasks])
     return {
@@ -35,15 +36,14 @@ def columns(calls: list[Call], seats: Seats | None) -> dict[str, object]:
         "types": types,
         "type": type,
         "payloads": [task.payload for task in tasks],
-        "options": sparse([task.options and _encode(task.options) for task in tasks]),
-        "labels": sparse([_encode(task.labels).decode() if task.labels else None for task in tasks]),
+        "options": None if is_bare else sparse([task.options and _encode(task.options) for task in tasks]),
+        "labels": None
+        if is_bare
+        else sparse([_encode(task.labels).decode() if task.labels else None for task in tasks]),
         "run_us": None
-        if is_even
-        else [
-            to_us(task.run_at) if task.run_at is not None else 1000 * due_ms_of(identifier) if task.delay else None
-            for task, identifier in zip(tasks, ids, strict=True)
-        ],
-        "expires_ats": sparse([task.expires_at for task in tasks]),
+        if all(call.run_us is None for call in calls)
+        else [us for call in calls for us in call.run_us or [None] * len(call.tasks)],
+        "expires_ats": None if is_bare else sparse([task.expires_at for task in tasks]),
         "holders": None
         if seats is None
         else sparse(
@@ -62,6 +62,8 @@ def keyed_columns(calls: list[Call], seats: Seats | None) -> tuple[list[Call], d
     requests: dict[uuid.UUID, Call] = {}
     firsts = [call for call in calls if call.request is None or requests.setdefault(call.request, call) is call]
     for call in firsts:
+        if call.is_bare:
+            continue
         for identifier, task in zip(call.ids, call.tasks, strict=True):
             if task.idempotency_key is not None:
                 keys.setdefault((call.tenant, task.idempotency_key), (identifier, task, call.request))

@@ -12,7 +12,7 @@ import math
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from datetime import datetime
 from typing import Protocol
@@ -42,6 +42,8 @@ FLIGHTS = 2
 FEW_TASKS = 20
 
 _SUBMIT = SQL["submit"]
+_SUBMIT_PLAIN = SQL["submit_plain"]
+_NOTHING_MORE: dict[str, object] = dict.fromkeys(("options", "labels", "run_us", "expires_ats"))
 
 #: Told what came of a submission, after its commit.
 Done = Callable[[Submission | BaseException], None]
@@ -60,7 +62,7 @@ class Single:
 class Again(Protocol):
     """The long way: `in_doubt` is what may have been stored."""
 
-    async def __call__(self, calls: list[Call], *, in_doubt: bool) -> list[list[Submission] | BaseException]: ...
+    async def __call__(self, calls: list[Call], *, in_doubt: bool) -> list[Sequence[Submission] | BaseException]: ...
 
 
 class Singles:
@@ -203,23 +205,21 @@ class Singles:
             holders = sparse([seats.take(lane, identifier) for lane, identifier in zip(lanes, ids, strict=True)])
         lanes_given, lane = same(lanes)
         types, type = same([each.task.type for each in load])
-        rows = await self._database.run(
-            _SUBMIT,
-            lanes=lanes_given,
-            lane=lane,
-            ids=ids,
-            types=types,
-            type=type,
-            payloads=[each.task.payload for each in load],
-            options=None,
-            labels=None,
-            run_us=None,
-            expires_ats=None,
-            holders=holders,
-            now=self._now,
-            minted_ms=now_ms,
-            tolerance_ms=MINT_TOLERANCE_MS,
-        )
+        parameters: dict[str, object] = {
+            "lanes": lanes_given,
+            "lane": lane,
+            "ids": ids,
+            "types": types,
+            "type": type,
+            "payloads": [each.task.payload for each in load],
+            "now": self._now,
+            "minted_ms": now_ms,
+            "tolerance_ms": MINT_TOLERANCE_MS,
+        }
+        if holders is None:
+            rows = await self._database.run_with(_SUBMIT_PLAIN, parameters)
+        else:
+            rows = await self._database.run_with(_SUBMIT, parameters | _NOTHING_MORE | {"holders": holders})
         if rows and seats is not None:
             seats.picked_at = rows[0]["at"]
         return bool(rows)

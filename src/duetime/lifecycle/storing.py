@@ -7,6 +7,7 @@ have become too old on the way: then they have to be minted anew.
 
 import asyncio
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -33,7 +34,7 @@ RETURNING id
 """
 
 #: An answer for each task of each call; None in its place: it must be tried once more.
-Answers = list[list[Submission | None]]
+Answers = list[Sequence[Submission | None]]
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class Store:
 
     async def store(self, calls: list[Call], minted_ms: int, seats: Seats | None) -> Answers | None:
         """All calls in one commit."""
-        if any(call.request or any(task.idempotency_key for task in call.tasks) for call in calls):
+        if any(call.request or call.has_keys for call in calls):
             return await self.store_keyed(calls, minted_ms, seats)
         return await self.store_plain(calls, minted_ms, seats)
 

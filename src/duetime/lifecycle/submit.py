@@ -26,10 +26,10 @@ from duetime.lifecycle.gather import DATA_ERRORS, Backlog, Gather
 from duetime.lifecycle.handover import Desk, Seats, lease
 from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.pressure import rank_of, size_of
-from duetime.lifecycle.rows import due_ms_for
+from duetime.lifecycle.rows import run_us_of
 from duetime.lifecycle.singles import FEW_TASKS, FLIGHTS, Done, Singles
 from duetime.lifecycle.storing import MINT_TOLERANCE_MS, Answers, Store
-from duetime.lifecycle.winners import SQL, Call, Submission, Submitted
+from duetime.lifecycle.winners import SQL, AllNew, Call, Submission, Submitted
 from duetime.model.task import LaneKey, LeasedTask, NewTask, PriorityClass
 from duetime.turns import LONG_TASKS, Turns
 
@@ -46,7 +46,7 @@ BULK_FLIGHTS = 3
 QUIET_SECONDS = 1.0
 _TRIES = 5
 
-__all__ = ["MINT_TOLERANCE_MS", "SQL", "Submission", "Submitted", "Submitter", "request_of_tenant"]
+__all__ = ["MINT_TOLERANCE_MS", "SQL", "AllNew", "Submission", "Submitted", "Submitter", "request_of_tenant"]
 
 
 class _RefusedError(Exception):
@@ -92,7 +92,7 @@ class Submitter:
         few_at = max(self._few_at, self.singles.few_at)
         return BULK_FLIGHTS if time.monotonic() - few_at > QUIET_SECONDS else 1
 
-    def _make_gather(self, flights: Callable[[], int]) -> Gather[Call, list[Submission]]:
+    def _make_gather(self, flights: Callable[[], int]) -> Gather[Call, Sequence[Submission]]:
         return Gather(
             self._fly,
             weigh=lambda call: len(call.tasks),
@@ -104,7 +104,7 @@ class Submitter:
             ranks=len(PriorityClass),
         )
 
-    def _gather_for(self, weight: int) -> Gather[Call, list[Submission]]:
+    def _gather_for(self, weight: int) -> Gather[Call, Sequence[Submission]]:
         return self._light if weight <= LIGHT_TASKS else self._bulk
 
     @property
@@ -121,7 +121,7 @@ class Submitter:
         fingerprint: bytes = b"",
         *,
         is_atomic: bool = False,
-    ) -> list[Submission]:
+    ) -> Sequence[Submission]:
         """Store tasks of one tenant; one answer for each, in order.
 
         `request` names the whole call: repeated, it gives the same tasks.  An atomic call
@@ -133,7 +133,7 @@ class Submitter:
         tenant = tasks[0].lane.tenant
         keys = self._spread_out(tasks) if tenant in self.spread else [task.lane for task in tasks]
         numbers = {key: find(key) or await self._lanes.ensure(key) for key in set(keys)}
-        lanes = [numbers[key] for key in keys]
+        lanes = [*numbers.values()] * len(keys) if len(numbers) == 1 else [numbers[key] for key in keys]
         if request is not None:
             request = request_of_tenant(request, tenant)
         call = Call(tasks, lanes, tenant, request, fingerprint)
@@ -185,7 +185,7 @@ class Submitter:
         await self._bulk.close()
         await self._lookups.close()
 
-    async def _fly(self, calls: list[Call]) -> list[list[Submission]]:
+    async def _fly(self, calls: list[Call]) -> list[Sequence[Submission]]:
         weight = sum([len(call.tasks) for call in calls])
         if weight <= FEW_TASKS:
             self._few_at = time.monotonic()
@@ -199,7 +199,7 @@ class Submitter:
                     return await self._answered(calls, answers)
         raise Unavailable("the task could not be stored: the database is too slow or its clock jumps; try again")
 
-    async def _store_again(self, calls: list[Call], *, in_doubt: bool) -> list[list[Submission] | BaseException]:
+    async def _store_again(self, calls: list[Call], *, in_doubt: bool) -> list[Sequence[Submission] | BaseException]:
         """Singles whose first try came to nothing, or whose answer was lost."""
         if in_doubt:
             answers = await self._store.store_keyed(calls, calls[0].minted_ms, None, is_repeat=True)
@@ -247,9 +247,9 @@ class Submitter:
         first: dict[int, uuid.UUID] = {}
         stored = 0
         for call, answer in zip(calls, answers, strict=True):
-            if call.is_even and call.is_stored and not taken:
-                # Ids count upwards.
-                lane, identifier = call.lanes[0], call.ids[0]
+            if call.is_of_one_lane and call.is_stored and not taken:
+                # Those that are even count upwards.
+                lane, identifier = call.lanes[0], call.ids[0] if call.is_even else min(call.ids)
                 first[lane] = min(first.get(lane, identifier), identifier)
                 stored += len(call.ids)
                 continue
@@ -270,18 +270,22 @@ class Submitter:
         if handed:
             metrics.HANDED_OVER.inc(sum(len(tasks) for tasks in handed.values()))
 
-    async def _answered(self, calls: list[Call], answers: Answers) -> list[list[Submission]]:
+    async def _answered(self, calls: list[Call], answers: Answers) -> list[Sequence[Submission]]:
         """The answers, once what had to be tried once more has its own."""
-        complete: list[list[Submission]] = []
+        complete: list[Sequence[Submission]] = []
         for call, answer in zip(calls, answers, strict=True):
-            complete.append([each for each in answer if each is not None])
-            if len(complete[-1]) == len(answer):
+            if isinstance(answer, AllNew):
+                complete.append(answer)
+                continue
+            known = [each for each in answer if each is not None]
+            complete.append(known)
+            if len(known) == len(answer):
                 continue
             for place, each in enumerate(answer):
                 if each is None:
                     alone = Call([call.tasks[place]], [call.lanes[place]], call.tenant, None, b"")
                     [[tried]] = await self._fly([alone])
-                    complete[-1].insert(place, tried)
+                    known.insert(place, tried)
         return complete
 
     async def prepare(self, calls: list[Call]) -> int:
@@ -294,10 +298,11 @@ class Submitter:
                 moments.add(now_ms)
                 slots += [(now_ms, call.lanes[0])] * len(call.tasks)
                 continue
-            for task, lane in zip(call.tasks, call.lanes, strict=True):
-                due_ms = due_ms_for(task, now_ms)
-                moments.add(due_ms)
-                slots.append((due_ms, lane))
+            call.run_us = [run_us_of(task, now_ms) for task in call.tasks]
+            # Rounded up: nothing is early.
+            dues = [now_ms if us is None else max(-(-us // 1000), now_ms) for us in call.run_us]
+            moments.update(dues)
+            slots += zip(dues, call.lanes, strict=True)
         ids = make_ids(slots)
         place = 0
         for call in calls:
@@ -310,9 +315,9 @@ class Submitter:
             await self._partitions.ensure_requests(due_ms_of(call.request) for call in calls if call.request)
         return now_ms
 
-    async def _submit_alone(self, call: Call) -> list[Submission]:
+    async def _submit_alone(self, call: Call) -> Sequence[Submission]:
         """All or nothing: in a transaction of its own, rolled back if a key stands for something else."""
-        answer: list[Submission | None] | None = None
+        answer: Sequence[Submission | None] | None = None
         for _ in range(_TRIES):
             minted_ms = await self.prepare([call])
             try:
@@ -347,13 +352,13 @@ class Submitter:
         self._spread(calls, answers, None, {})
 
 
-def _one_of(answer: "asyncio.Future[list[Submission]]") -> Submission | BaseException:
+def _one_of(answer: "asyncio.Future[Sequence[Submission]]") -> Submission | BaseException:
     if answer.cancelled():
         return Unavailable("the task was not stored: the node is stopping; ask again")
     return answer.exception() or answer.result()[0]
 
 
-def _refused(answer: list[Submission | None]) -> list[Submission]:
+def _refused(answer: Sequence[Submission | None]) -> Sequence[Submission]:
     """The refusals, and for the others that they were not stored because of them."""
     return [
         each if isinstance(each, DuetimeError) else Conflict("not stored: another task of the batch was refused")

@@ -40,6 +40,33 @@ held AS (
 SELECT at
   FROM fresh;
 
+-- name: submit_plain
+-- The same for what has nothing but its type, its payload and its lane, and is due now: nearly all that comes
+-- alone.  Making ready for what is not there takes PostgreSQL a tenth of the time of a single task's commit.
+WITH started AS MATERIALIZED (
+    SELECT pg_current_xact_id() AS transaction, COALESCE(@now::timestamptz, clock_timestamp()) AS at
+),
+fresh AS MATERIALIZED (
+    SELECT at, to_timestamp(@minted_ms::bigint / 1000.0) AS minted_at
+      FROM started
+     WHERE to_ms(at) <= @minted_ms::bigint + @tolerance_ms::bigint
+),
+asked AS (
+    INSERT INTO task (lane, id, type, payload, run_at, created_at)
+    SELECT COALESCE(wanted.lane, @lane::int), wanted.id, COALESCE(wanted.type, @type::text), wanted.payload,
+           fresh.minted_at, fresh.minted_at
+      FROM fresh,
+           unnest(@lanes::int[], @ids::uuid[], @types::text[], @payloads::bytea[])
+               AS wanted (lane, id, type, payload)
+),
+waiting AS (
+    INSERT INTO due (lane, wake, task, number)
+    SELECT COALESCE(wanted.lane, @lane::int), wanted.id, wanted.id, 1
+      FROM fresh, unnest(@lanes::int[], @ids::uuid[]) AS wanted (lane, id)
+)
+SELECT at
+  FROM fresh;
+
 -- name: submit_keyed
 -- Store requests, keys and tasks together: a task only if its request (by its
 -- place among the requests) and its key were new.

@@ -6,9 +6,10 @@ could not see what another transaction was about to commit.
 """
 
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
+from typing import overload
 
 import asyncpg
 import msgspec
@@ -35,6 +36,41 @@ class Submitted(msgspec.Struct, frozen=True, gc=False):
 Submission = Submitted | DuetimeError
 
 
+class AllNew(Sequence[Submitted]):
+    """The answers to a call whose tasks were all stored just now; each is made when somebody looks at it."""
+
+    __slots__ = ("_minted_ms", "ids")
+
+    def __init__(self, ids: list[uuid.UUID], minted_ms: int) -> None:
+        self.ids = ids
+        self._minted_ms = minted_ms
+
+    @property
+    def earliest_ms(self) -> int:
+        """Ids sort by due time."""
+        return due_ms_of(min(self.ids))
+
+    @property
+    def latest_ms(self) -> int:
+        return due_ms_of(max(self.ids))
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __iter__(self) -> Iterator[Submitted]:
+        return map(self._make, self.ids)
+
+    @overload
+    def __getitem__(self, place: int) -> Submitted: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Submitted]: ...
+    def __getitem__(self, place: int | slice) -> Submitted | list[Submitted]:
+        return [*map(self._make, self.ids[place])] if isinstance(place, slice) else self._make(self.ids[place])
+
+    def _make(self, identifier: uuid.UUID) -> Submitted:
+        return Submitted(identifier, True, due_ms_of(identifier), self._minted_ms)
+
+
 @dataclass(slots=True)
 class Call:
     """What one caller wants stored, with the ids that were minted for it."""
@@ -46,29 +82,44 @@ class Call:
     fingerprint: bytes
     ids: list[uuid.UUID] = field(default_factory=list)
     minted_ms: int = 0
-    #: All are due now, in one lane: nearly every call, and much is simpler for it.
+    #: When each was asked to run, in microseconds since 1970, None: now; None in all: all are even.
+    run_us: list[int | None] | None = None
+    is_of_one_lane: bool = field(init=False)
+    #: All are due now, in one lane: most calls, and much is simpler for it.
     is_even: bool = field(init=False)
+    #: None has more than a type, a payload, a lane and a time.
+    is_bare: bool = field(init=False)
     #: All were stored just now.
     is_stored: bool = False
 
     def __post_init__(self) -> None:
-        is_of_one_lane = len(self.lanes) == 1 or len(set(self.lanes)) == 1
-        self.is_even = is_of_one_lane and not [task for task in self.tasks if task.run_at or task.delay]
+        tasks = self.tasks
+        self.is_of_one_lane = len(self.lanes) == 1 or self.lanes.count(self.lanes[0]) == len(self.lanes)
+        self.is_even = self.is_of_one_lane and not [task for task in tasks if task.run_at or task.delay]
+        self.is_bare = not [
+            task
+            for task in tasks
+            if task.options is not None
+            or task.labels is not None
+            or task.expires_at is not None
+            or task.idempotency_key is not None
+        ]
+
+    @property
+    def has_keys(self) -> bool:
+        return not self.is_bare and any(task.idempotency_key is not None for task in self.tasks)
 
     def new(self, identifier: uuid.UUID) -> Submitted:
         return Submitted(identifier, True, due_ms_of(identifier), self.minted_ms)
 
-    def all_new(self) -> list[Submission | None]:
+    def all_new(self) -> AllNew:
         self.is_stored = True
-        if not self.is_even:
-            return [self.new(identifier) for identifier in self.ids]
-        minted_ms = self.minted_ms
-        return [Submitted(identifier, True, minted_ms, minted_ms) for identifier in self.ids]
+        return AllNew(self.ids, self.minted_ms)
 
 
 async def sort_out(
     run: Run, calls: list[Call], firsts: list[Call], stored: set[uuid.UUID], happened: bool
-) -> list[list[Submission | None]]:
+) -> list[Sequence[Submission | None]]:
     """Answers for each call: its own tasks, or the winners'.
 
     `happened`: nothing was stored now, because an earlier try had stored it.
