@@ -245,7 +245,8 @@ async def test_a_commit_whose_answer_was_lost_leaves_the_task_to_be_released(dat
         # Not started: the next answer on the way must be that of the submission.
         feeder = Feeder(database, engine.lanes, engine.onward)
         engine.submitter = Submitter(database, engine.lanes, engine.partitions, engine._wake, desk=feeder)
-        await engine.submitter.submit([engine.new_task(queue="warm")])
+        # By the same statement as a task that somebody waits for.
+        await engine.submitter.submit([engine.new_task(queue="warm", labels={"a": "b"})])
         lane = LaneKey(engine.tenant, "default", PriorityClass.NORMAL, Kind.PULL)
         await engine.lanes.ensure(lane)
         ask = await ask_of(engine)

@@ -208,6 +208,7 @@ def _only(call: Call, judged: list[_Judged], taken: set[int]) -> Call:
         tasks=[call.tasks[place] for place in places],
         lanes=[call.lanes[place] for place in places],
         ids=[call.ids[place] for place in places],
+        run_us=None if call.run_us is None else [call.run_us[place] for place in places],
     )
 
 

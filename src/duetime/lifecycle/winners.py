@@ -94,7 +94,7 @@ class Call:
 
     def __post_init__(self) -> None:
         tasks = self.tasks
-        self.is_of_one_lane = len(self.lanes) == 1 or self.lanes.count(self.lanes[0]) == len(self.lanes)
+        self.is_of_one_lane = len(set(self.lanes)) == 1
         self.is_even = self.is_of_one_lane and not [task for task in tasks if task.run_at or task.delay]
         self.is_bare = not [
             task
