@@ -20,7 +20,7 @@ import msgspec
 from bench import alone, promises
 from bench.page import Page, cell, ms, rate, table
 from bench.plots import Bar, draw_bars
-from bench.results import Measurement, PeerFacts, Results, find_latest, load, save_all
+from bench.results import Machine, Measurement, PeerFacts, Results, find_latest, load, save_all
 from bench.stolen import MORE_RUNS, MOST_PERCENT
 
 ROOT = Path(__file__).parents[1]
@@ -126,13 +126,19 @@ def _head(page: Page, runs: list[Results]) -> None:
     machine = results.machine
     found = {name: version for run in reversed(runs) for name, version in run.versions.items()}
     versions = ", ".join(f"{name} {version}" for name, version in found.items())
+    is_other = any(run.machine != machine for run in runs)
     rows = [
-        ["machine", f"{machine.cores} cores, {machine.cpu}, {machine.memory_gb:g} GB"],
+        ["machine", _name_machine(machine) + (", where nothing else is said" if is_other else "")],
         ["system", f"{machine.system}, Linux {machine.kernel}"],
         ["versions", versions],
-        *[["measured", _when(run, of=len(runs))] for run in runs],
+        *[["measured", _when(run, machine, of=len(runs))] for run in runs],
     ]
     page.add(table(["", ""], rows))
+    if is_other:
+        page.add(
+            "Not all of it was measured on one machine. What is compared, ratios and percentages, always was; "
+            "absolute figures of different scenarios may not be."
+        )
     words = cell(" ".join(results.arguments))
     page.add(
         "To repeat it: `make bench` measures everything and writes this page; `python -m bench sustained drain --peers "
@@ -152,12 +158,17 @@ def _head(page: Page, runs: list[Results]) -> None:
     )
 
 
-def _when(run: Results, of: int) -> str:
+def _name_machine(machine: Machine) -> str:
+    return f"{machine.cores} cores, {machine.cpu}, {machine.memory_gb:g} GB"
+
+
+def _when(run: Results, machine: Machine, of: int) -> str:
     began, ended = (time[:16].replace("T", " ") for time in (run.began_at, run.ended_at))
     commit = f"commit `{run.commit[:12]}`" if run.commit else "a commit that is not known"
     changed = ", with changes that are not committed" if run.is_dirty else ""
     scenarios = dict.fromkeys(each.scenario for each in run.measurements)
-    return (f"{', '.join(scenarios)}: " if of > 1 else "") + f"{began} to {ended} UTC, {commit}{changed}"
+    where = "" if run.machine == machine else f", on another machine: {_name_machine(run.machine)}"
+    return (f"{', '.join(scenarios)}: " if of > 1 else "") + f"{began} to {ended} UTC, {commit}{changed}{where}"
 
 
 def _side_by_side(page: Page, results: Results) -> None:

@@ -19,6 +19,8 @@ from bench.stage import Stage
 
 #: Enough for some seconds: single requests are committed at some hundreds to some thousands a second.
 COUNTS = {"one": 3_000, "twenty": 8_000}
+#: In bulk, so many times what a peer drains: that would be over in half a second, and say more of its beginning.
+BULK_TIMES = 4
 WRK_SECONDS = 5
 _WRK = " wrk"
 _SCRIPT = Path(__file__).with_name("submit.lua")
@@ -61,7 +63,7 @@ async def _measure_by_wrk(stage: Stage, mode: str, options: Options) -> Run:
 
 def _count(peer: Peer, mode: str, options: Options) -> int:
     if mode not in COUNTS:
-        return options.tasks_of(peer)
+        return options.tasks_of(peer) * (1 if options.is_quick or options.tasks else BULK_TIMES)
     return COUNTS[mode] // 10 if options.is_quick else COUNTS[mode]
 
 

@@ -20,6 +20,7 @@ SCHEDULE_LANES_END = SHARDS
 _UNIQUE_BITS = 42
 _UNIQUE_MASK = (1 << _UNIQUE_BITS) - 1
 _LOW_MASK = (1 << 30) - 1
+_STEP = 1 << 32
 _VERSION_AND_VARIANT = 8 << 76 | 2 << 62
 #: Behind the first id of a row; a list of ids never has this length.
 _COUNT_BYTES = 3
@@ -45,16 +46,26 @@ def make_ids(slots: Sequence[tuple[int, int]]) -> list[uuid.UUID]:
 
     Counting keeps a batch in the order in which it was given.
     """
-    unique = secrets.randbits(_UNIQUE_BITS)
-    while (unique & _LOW_MASK) + len(slots) > _LOW_MASK:
-        unique = secrets.randbits(_UNIQUE_BITS)
-    # The low bits have room to count, so each id differs from the one before by one step.
-    count = make_id(0, unique, 0).int
+    count = make_id(0, _first_of(len(slots)), 0).int
     ids: list[uuid.UUID] = []
     for due_ms, lane in slots:
         ids.append(DriverUUID((due_ms << 80 | lane | count).to_bytes(16, "big")))
-        count += 1 << 32
+        count += _STEP
     return ids
+
+
+def make_row(due_ms: int, lane: int, count: int) -> list[uuid.UUID]:
+    """The same for a batch of one time and one lane."""
+    first = make_id(due_ms, _first_of(count), lane).int
+    return [DriverUUID(value.to_bytes(16, "big")) for value in range(first, first + count * _STEP, _STEP)]
+
+
+def _first_of(count: int) -> int:
+    """A random start whose low bits have room to count, so that each id differs from the one before by one step."""
+    unique = secrets.randbits(_UNIQUE_BITS)
+    while (unique & _LOW_MASK) + count > _LOW_MASK:
+        unique = secrets.randbits(_UNIQUE_BITS)
+    return unique
 
 
 def pack_ids(ids: Sequence[uuid.UUID], *, is_row: bool) -> bytes:

@@ -262,6 +262,19 @@ def test_peers_of_any_run_are_on_the_page(tmp_path: Path) -> None:
     assert "Redis 7.0.15" in page
 
 
+def test_a_run_on_another_machine_says_so(tmp_path: Path) -> None:
+    here = make_results(measured("lag", "duetime", p50_ms=1, p99_ms=2))
+    machine = msgspec.structs.replace(here.machine, cpu="Another processor")
+    there = msgspec.structs.replace(make_results(measured("drain", "duetime", rate=10)), machine=machine)
+
+    write(here, tmp_path, there)
+
+    page = (tmp_path / "benchmarks.md").read_text()
+    rows = [line for line in page.splitlines() if line.startswith("| measured |")]
+    assert ["Another processor" in row for row in rows] == [False, True]
+    assert "Not all of it was measured on one machine" in page
+
+
 def test_a_file_that_cannot_be_read_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "bad.json").write_text("{")
 

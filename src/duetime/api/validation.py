@@ -16,6 +16,7 @@ from msgspec import UNSET, UnsetType
 from duetime.admin.types import TypeKind, Types
 from duetime.api.flow_reading import NO_DEFAULTS, check_flow, flow_of
 from duetime.api.http import make_decoder
+from duetime.api.payload_reading import are_readable, decode_any, read_payload
 from duetime.api.schemas import (
     LABEL_KEY_PATTERN,
     NAME_PATTERN,
@@ -24,14 +25,13 @@ from duetime.api.schemas import (
     TaskRequest,
 )
 from duetime.api.target_reading import check_target
-from duetime.errors import DuetimeError, FieldError, InvalidInput, TooLarge
+from duetime.errors import DuetimeError, FieldError, InvalidInput
 from duetime.model.flow import TypeDefaults
 from duetime.model.payload_schema import PayloadSchema
 from duetime.model.retry import DEFAULT_RETRY, RetryPolicy
 from duetime.model.task import (
     DEFAULT_PRIORITY,
     DEFAULT_QUEUE,
-    MAX_PAYLOAD_BYTES,
     Kind,
     LaneKey,
     NewTask,
@@ -39,7 +39,6 @@ from duetime.model.task import (
     PriorityClass,
 )
 
-MAX_DEPTH = 100
 MAX_AHEAD = timedelta(days=3653)
 REMEMBERED_NAMES = 10_000
 #: Of one task; who has more to mend finds the rest when these are.
@@ -55,7 +54,6 @@ _PRIORITIES = {priority.word: priority for priority in PriorityClass}
 _LATER_FIELDS = ("concurrency_key", "rate_key", "debounce", "unique")
 
 _plain_decoder = make_decoder(PlainTaskRequest)
-_decode_any = msgspec.json.Decoder().decode
 # The encoder does not know the durations, which are numbers.
 _encode_sorted = msgspec.json.Encoder(order="sorted", enc_hook=float).encode
 
@@ -140,6 +138,7 @@ class TaskReader:
     def read_plain(self, requests: Sequence[PlainTaskRequest], tenant: int, now: datetime) -> list[NewTask]:
         """The tasks that are asked for; NotPlainError: one of them is not as plain as it looks, `read` knows more."""
         tasks: list[NewTask] = []
+        unread: list[bytes] = []
         latest = now + MAX_AHEAD
         # Those of a batch are mostly alike.
         judged: dict[tuple[object, ...], tuple[LaneKey, TypeKind | None] | None] = {}
@@ -150,10 +149,15 @@ class TaskReader:
             found = judged[key]
             if found is None:
                 raise NotPlainError
-            try:
-                payload = _read_payload_of(request, found[1])
-            except DuetimeError as error:
-                raise NotPlainError from error
+            kind = found[1]
+            if kind is None or kind.schema is None:
+                payload = bytes(request.payload) or b"null"
+                unread.append(payload)
+            else:
+                try:
+                    payload = _read_payload_of(request, kind)
+                except DuetimeError as error:
+                    raise NotPlainError from error
             run_at, delay = request.run_at, request.delay
             if run_at is None and delay is None:
                 tasks.append(NewTask(found[0], request.type, payload))
@@ -161,6 +165,8 @@ class TaskReader:
             if run_at is not None and (delay is not None or not _EPOCH <= run_at <= latest):
                 raise NotPlainError
             tasks.append(NewTask(found[0], request.type, payload, run_at, _plain(delay) or None))
+        if not are_readable(unread):
+            raise NotPlainError
         return tasks
 
     def _judge_plain(self, request: PlainTaskRequest, tenant: int) -> tuple[LaneKey, TypeKind | None] | None:
@@ -248,28 +254,6 @@ def invalid(errors: list[FieldError]) -> InvalidInput:
     return InvalidInput("; ".join(f"{error.path}: {error.message}" for error in errors[:5]), tuple(errors[:MAX_ERRORS]))
 
 
-def read_payload(payload: msgspec.Raw, name: str = "payload", limit: int = MAX_PAYLOAD_BYTES) -> bytes:
-    """The bytes of a JSON value that any reader of ours can decode."""
-    data = bytes(payload)
-    if not data:
-        return b"null"
-    if len(data) > limit:
-        raise TooLarge(
-            f"{name} has {len(data)} bytes; at most {limit} are allowed, keep bigger things elsewhere and send a link",
-            (FieldError(name, f"at most {limit} bytes"),),
-        )
-    # The typed decoder only skips over a raw value: numbers that no float or integer can
-    # hold pass it, and would fail whoever reads the task later.
-    try:
-        value = _decode_any(data)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise InvalidInput.at(name, f"is not JSON that can be read: {error}") from error
-    # Each level takes two characters.
-    if len(data) > 2 * MAX_DEPTH and data.count(b"[") + data.count(b"{") > MAX_DEPTH and _depth(value) > MAX_DEPTH:
-        raise InvalidInput.at(name, f"is nested more than {MAX_DEPTH} deep")
-    return data
-
-
 def _read_payload_of(request: PlainTaskRequest, kind: TypeKind | None) -> bytes:
     payload = read_payload(request.payload)
     if kind is not None and kind.schema is not None:
@@ -279,19 +263,9 @@ def _read_payload_of(request: PlainTaskRequest, kind: TypeKind | None) -> bytes:
 
 def check_payload(schema: PayloadSchema, payload: bytes) -> None:
     """The payload must match what its type is registered with."""
-    value = _decode_any(payload)
+    value = decode_any(payload)
     if not schema.is_valid(value):
         raise invalid([FieldError(f"payload{path}", message) for path, message in schema.errors(value)])
-
-
-def _depth(value: object) -> int:
-    deepest, left = 0, [(value, 1)]
-    while left:
-        each, depth = left.pop()
-        if isinstance(each, dict | list):
-            deepest = max(deepest, depth)
-            left.extend((inner, depth + 1) for inner in (each.values() if isinstance(each, dict) else each))
-    return deepest
 
 
 def fingerprint(request: TaskRequest) -> bytes:
@@ -302,7 +276,7 @@ def fingerprint(request: TaskRequest) -> bytes:
     for name in _LATER_FIELDS:
         if plain[name] is None:
             del plain[name]
-    plain["payload"] = _decode_any(bytes(request.payload) or b"null")
+    plain["payload"] = decode_any(bytes(request.payload) or b"null")
     return hashlib.blake2b(_encode_sorted(plain), digest_size=16).digest()
 
 

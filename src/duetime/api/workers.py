@@ -19,8 +19,9 @@ from duetime.api.answers import BeatAnswer, LeaseAnswer, LeasedAnswer, SettleAns
 from duetime.api.auth import need_reach
 from duetime.api.bounds import ClientGoneError, Polls
 from duetime.api.http import Answer, Request, Route, encode, json_answer, make_decoder
+from duetime.api.payload_reading import read_payload
 from duetime.api.schemas import BeatRequest, FailureBody, LeaseRequest, Priority, Settlement, SettleRequest
-from duetime.api.validation import check_names, check_worker_name, read_payload
+from duetime.api.validation import check_names, check_worker_name
 from duetime.clock import to_us
 from duetime.errors import DuetimeError, FieldError, Forbidden, InvalidInput, Overloaded, Unavailable
 from duetime.lifecycle.holders import BEAT_EVERY_SECONDS, Named

@@ -144,6 +144,8 @@ class Singles:
                     self._size -= sum([len(each.task.payload) for each in load]) + TASK_BYTES * len(load)
         finally:
             self._flying.discard(asyncio.current_task())
+            if not self._flying:
+                self._wakeful.answered()
 
     def _next_load(self) -> list[Single]:
         """The oldest of all, then by priority, each in order."""
@@ -165,8 +167,11 @@ class Singles:
             # Whatever it is, it belongs to the callers.
             self._tell(load, [error] * len(load))
         else:
-            # The next ones are on their way before these are answered, so that the database need not wait for that.
-            asyncio.get_running_loop().call_soon(self._tell, load, answers)
+            if self._count:
+                # The next ones are on their way before these are answered: the database need not wait for that.
+                asyncio.get_running_loop().call_soon(self._tell, load, answers)
+            else:
+                self._tell(load, answers)
 
     async def _fly(self, load: list[Single]) -> list[Submission | BaseException]:
         if len(load) <= FEW_TASKS:
@@ -263,5 +268,3 @@ class Singles:
                 # One caller's failure is not the others'.
                 context = {"message": "a submission could not be answered", "exception": error}
                 asyncio.get_running_loop().call_exception_handler(context)
-        if not self._flying:
-            self._wakeful.answered()

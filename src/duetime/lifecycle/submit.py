@@ -21,7 +21,7 @@ from duetime import metrics
 from duetime.database.partitions import Partitions
 from duetime.database.pool import Database
 from duetime.errors import Conflict, DuetimeError, InvalidInput, Unavailable, Unknown
-from duetime.ids import count_ids, due_ms_of, make_ids
+from duetime.ids import count_ids, due_ms_of, make_ids, make_row
 from duetime.lifecycle.gather import DATA_ERRORS, Backlog, Gather
 from duetime.lifecycle.handover import Desk, Seats, lease
 from duetime.lifecycle.lanes import Lanes
@@ -303,7 +303,8 @@ class Submitter:
             dues = [now_ms if us is None else max(-(-us // 1000), now_ms) for us in call.run_us]
             moments.update(dues)
             slots += zip(dues, call.lanes, strict=True)
-        ids = make_ids(slots)
+        is_row = len(calls) == 1 and calls[0].is_even
+        ids = make_row(now_ms, calls[0].lanes[0], len(calls[0].tasks)) if is_row else make_ids(slots)
         place = 0
         for call in calls:
             call.ids = ids[place : place + len(call.tasks)]
