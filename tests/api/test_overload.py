@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import asyncpg
 import pytest
 
-from api.client import Api, until
+from api.client import Api, Reply, until
 from duetime.api.bounds import Bodies, ClientGoneError, Polls
 from duetime.errors import Overloaded, TooLarge
 from duetime.lifecycle import pressure
@@ -30,9 +30,11 @@ async def test_when_the_database_stalls_low_is_refused_and_what_was_accepted_is_
     lock = other.transaction()
     await lock.start()
     await other.execute("LOCK TABLE duetime.task IN ACCESS EXCLUSIVE MODE")
-    calls = [asyncio.create_task(api.post("/v1/tasks", LATER)) for _ in range(3)]
+    calls: list[asyncio.Task[Reply]] = []
 
     async def is_behind() -> bool:
+        # Some are on their way to the database; behind them the next ones wait.
+        calls.append(asyncio.create_task(api.post("/v1/tasks", LATER)))
         return submitter.backlog.weight >= 1
 
     await until(is_behind)
@@ -42,12 +44,12 @@ async def test_when_the_database_stalls_low_is_refused_and_what_was_accepted_is_
     await lock.rollback()
     await other.close()
 
-    assert [(await call).status for call in calls] == [202] * 4
+    assert {(await call).status for call in calls} == {202}
     for refused in (low, mixed):
         assert (refused.status, refused.json["code"]) == (429, "overloaded")
         assert int(refused.headers["Retry-After"]) >= 1
     assert (await api.post("/v1/tasks", LATER | {"priority": "low"})).status == 202
-    assert await api.stored() == 7
+    assert await api.stored() == 3 + len(calls)
 
 
 async def test_so_many_workers_of_a_tenant_wait_and_no_more(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 
 from duetime.errors import Overloaded
-from duetime.lifecycle.gather import AMPLE, Backlog, Gather
+from duetime.lifecycle.gather import AMPLE, LATE_SECONDS, Backlog, Gather
 from duetime.lifecycle.pressure import CALM_PART, CALM_SECONDS, MARKS, Pressure, least_important, rank_of, size_of
 from duetime.lifecycle.winners import Call
 from duetime.model.task import Kind, LaneKey, NewTask, PriorityClass
@@ -23,7 +23,7 @@ class Part(NamedTuple):
 class Runway:
     """A gather whose flights land when the test says so."""
 
-    def __init__(self, **options: int) -> None:
+    def __init__(self, *, is_even: bool = False, **options: int) -> None:
         self.now = 100.0
         #: How many may be in the air at once.
         self.most = 1
@@ -36,6 +36,7 @@ class Runway:
             rank=lambda part: part.rank,
             ranks=4,
             flights=lambda: self.most,
+            is_even=is_even,
             monotonic=lambda: self.now,
             **{"limit": 3, "size_limit": 100, **options},
         )
@@ -75,6 +76,41 @@ async def test_as_many_fly_at_once_as_may_just_now() -> None:
     await runway.land()
     await runway.land()
     assert [answer.result() for answer in answers] == list("abcdef")
+    await runway.gather.close()
+
+
+async def test_even_flights_go_beside_each_other_when_as_much_waits_as_is_in_the_air() -> None:
+    runway = Runway(limit=10, is_even=True)
+    runway.most = 2
+    answers = [runway.gather.put(Part(name)) for name in "ab"]
+    await asyncio.sleep(0)
+    answers.append(runway.gather.put(Part("c")))
+    await asyncio.sleep(0)
+    assert runway.flights == [["a", "b"]]
+
+    answers += [runway.gather.put(Part(name)) for name in "de"]
+    await asyncio.sleep(0)
+    assert runway.flights == [["a", "b"], ["c", "d", "e"]]
+
+    # Three are in the air: one that waits goes when they have landed.
+    answers.append(runway.gather.put(Part("f")))
+    await runway.land()
+    assert len(runway.flights) == 2
+    await runway.land()
+    assert runway.flights[2:] == [["f"]]
+
+    # One that takes long holds nobody up.
+    runway.now += LATE_SECONDS
+    answers.append(runway.gather.put(Part("heavy", weight=9)))
+    await asyncio.sleep(0)
+    answers.append(runway.gather.put(Part("g")))
+    runway.now += 2 * LATE_SECONDS
+    await runway.land()
+    assert runway.flights[3:] == [["heavy"], ["g"]]
+
+    await runway.land()
+    await runway.land()
+    assert [answer.result() for answer in answers] == [*"abcdef", "heavy", "g"]
     await runway.gather.close()
 
 

@@ -1,6 +1,7 @@
 """Plain tasks one by one: shared commits, in order of priority, and each caller told what came of its own."""
 
 import asyncio
+import math
 import uuid
 from collections.abc import Mapping
 
@@ -10,7 +11,6 @@ import pytest
 from duetime.errors import InvalidInput, Unavailable
 from duetime.ids import due_ms_of, lane_of
 from duetime.lifecycle import singles
-from duetime.lifecycle.gather import AMPLE
 from duetime.lifecycle.handover import Seats
 from duetime.lifecycle.singles import MAX_SINGLES
 from duetime.lifecycle.submit import Submission, Submitted, Submitter
@@ -105,35 +105,90 @@ async def test_when_many_wait_the_important_go_first_behind_the_oldest(
     assert engine.submitter.backlog == (0, 0, 0.0)
 
 
-async def test_a_second_commit_is_made_beside_the_first_when_enough_wait(
+class Flights:
+    """Holds up every commit of single tasks until it is let go."""
+
+    def __init__(self, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._engine = engine
+        self._run = engine.database.run_with
+        self._held: list[asyncio.Event] = []
+        self._asked: list[asyncio.Future[list[uuid.UUID]]] = []
+        monkeypatch.setattr(engine.database, "run_with", self._hold_up)
+
+    async def _hold_up(self, *arguments: object, **options: object) -> object:
+        may_land = asyncio.Event()
+        self._held.append(may_land)
+        await may_land.wait()
+        return await self._run(*arguments, **options)  # type: ignore[arg-type]
+
+    async def ask(self, count: int) -> int:
+        """Submit so many; returns how many flights took off so far."""
+        self._asked += [asyncio.ensure_future(self._engine.submit()) for _ in range(count)]
+        for _ in range(10):
+            await asyncio.sleep(0)
+        return len(self._held)
+
+    async def land(self, flight: int) -> int:
+        """Let one land, and wait for those whom it carries; returns the same."""
+        before = sum(each.done() for each in self._asked)
+        self._held[flight].set()
+        while sum(each.done() for each in self._asked) == before:
+            await asyncio.sleep(0)
+        return await self.ask(0)
+
+    async def land_all(self) -> None:
+        while not all(each.done() for each in self._asked):
+            for each in self._held:
+                each.set()
+            await asyncio.sleep(0)
+        await asyncio.gather(*self._asked)
+
+
+async def test_a_second_commit_is_made_beside_the_first_when_as_many_wait(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(singles, "LATE_SECONDS", math.inf)
     await engine.submit()
-    begun, may_end = 0, asyncio.Event()
-    run = engine.database.run_with
+    flights = Flights(engine, monkeypatch)
 
-    async def hold_up(*arguments: object, **options: object) -> object:
-        nonlocal begun
-        begun += 1
-        await may_end.wait()
-        return await run(*arguments, **options)  # type: ignore[arg-type]
+    assert await flights.ask(3) == 1
+    assert await flights.ask(2) == 1
+    assert await flights.ask(1) == 2
+    # Not more than two, however many wait.
+    assert await flights.ask(6) == 2
 
-    monkeypatch.setattr(engine.database, "run_with", hold_up)
-    first = asyncio.ensure_future(engine.submit())
-    while not begun:
-        await asyncio.sleep(0)
-    others = [asyncio.ensure_future(engine.submit()) for _ in range(AMPLE - 1)]
-    for _ in range(10):
-        await asyncio.sleep(0)
-    assert begun == 1
-    others.append(asyncio.ensure_future(engine.submit()))
-    for _ in range(10):
-        await asyncio.sleep(0)
-    assert begun == 2
-    may_end.set()
-    await asyncio.gather(first, *others)
+    await flights.land_all()
+    assert len(await stored(engine)) == 13
 
-    assert len(await stored(engine)) == AMPLE + 2
+
+async def test_who_comes_when_a_commit_is_done_waits_for_as_many_as_the_other_has(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(singles, "LATE_SECONDS", math.inf)
+    await engine.submit()
+    flights = Flights(engine, monkeypatch)
+    assert await flights.ask(3) == 1
+    assert await flights.ask(3) == 2
+    assert await flights.ask(1) == 2
+
+    # One waits, and three are in the air: it goes when they have landed.
+    assert await flights.land(0) == 2
+    assert await flights.land(1) == 3
+
+    await flights.land_all()
+    assert await commits(engine) == 4
+
+
+async def test_a_commit_that_takes_long_holds_nobody_up(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(singles, "LATE_SECONDS", -1.0)
+    await engine.submit()
+    flights = Flights(engine, monkeypatch)
+
+    assert await flights.ask(3) == 1
+    assert await flights.ask(1) == 2
+
+    await flights.land_all()
+    assert len(await stored(engine)) == 5
 
 
 async def test_a_commit_holds_so_many_at_most(engine: Engine) -> None:

@@ -1,8 +1,8 @@
 """Gather what concurrent callers ask for into one commit, without waiting when idle.
 
 While a flight is in the air, what arrives is gathered for the next one, unless
-it is enough for a flight of its own beside it.  Each
-caller is answered after the commit that holds its part.  A flight that fails
+it is enough for a flight of its own beside it.  Each caller is answered after
+the commit that holds its part.  A flight that fails
 on its data is split until the bad part is alone, so that one caller's bad row
 does not fail strangers.
 
@@ -12,6 +12,7 @@ by whoever puts parts in, who looks at `backlog`.
 """
 
 import asyncio
+import math
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -34,6 +35,8 @@ DATA_ERRORS = (
 
 #: From this weight on a flight beside another one is worth a commit of its own.
 AMPLE = 200
+#: So is any, beside one that has not landed after this time.
+LATE_SECONDS = 0.01
 
 
 class Backlog(NamedTuple):
@@ -64,6 +67,7 @@ class Gather(Generic[Part, Answer]):
         weigh: Callable[[Part], int],
         limit: int,
         flights: Callable[[], int] = lambda: 1,
+        is_even: bool = False,
         measure: Callable[[Part], int] = lambda _: 0,
         size_limit: int = 1,
         rank: Callable[[Part], int] = lambda _: 0,
@@ -72,18 +76,24 @@ class Gather(Generic[Part, Answer]):
     ) -> None:
         """A flight holds parts up to a weight and a size (in bytes, say); rank 0 is the best of `ranks`.
 
-        `flights` may be in the air at once; asked anew for each.
+        `flights` may be in the air at once; asked anew for each.  With `is_even` also small ones,
+        if as much waits as is in the air.
         """
         self._fly = fly
         self._weigh = weigh
         self._limit = limit
         self._flights = flights
+        self._is_even = is_even
         self._measure = measure
         self._size_limit = size_limit
         self._rank = rank
         self._monotonic = monotonic
-        #: How many will still look for what waits.
+        #: How many will still look for what waits, and one of them has not begun to.
         self._in_air = 0
+        self._is_boarding = False
+        #: Of what is in the air, and since when the youngest flight is.
+        self._weight_in_air = 0
+        self._took_off_at = -math.inf
         self._waiting_weight = 0
         self._size = 0
         #: By rank.
@@ -114,8 +124,9 @@ class Gather(Generic[Part, Answer]):
         self._waiting[self._rank(part)].append(waiting)
         self._waiting_weight += waiting.weight
         self._size += waiting.size
-        if not self._in_air or (self._waiting_weight >= AMPLE and self._in_air < self._flights()):
+        if not self._in_air or (self._is_worth_a_flight(waiting.at) and self._in_air < self._flights()):
             self._in_air += 1
+            self._is_boarding = True
             flight = asyncio.create_task(self._take_off())
             self._flying.add(flight)
             flight.add_done_callback(self._flying.discard)
@@ -126,15 +137,31 @@ class Gather(Generic[Part, Answer]):
         while self._flying:
             await asyncio.wait(self._flying)
 
+    def _is_worth_a_flight(self, now: float) -> bool:
+        """Whether what waits may fly beside what is in the air."""
+        if self._waiting_weight >= AMPLE:
+            return True
+        if not self._is_even or self._is_boarding:
+            return False
+        return self._waiting_weight >= self._weight_in_air or now - self._took_off_at > LATE_SECONDS
+
     async def _take_off(self) -> None:
+        self._is_boarding = False
         try:
             # One too many leaves what waits to the others.
             while any(self._waiting) and self._in_air <= max(1, self._flights()):
+                if self._is_even and self._in_air > 1 and not self._is_worth_a_flight(self._monotonic()):
+                    # The other takes it along when it lands, or who comes next makes it enough.
+                    break
                 load = self._next_load()
+                weight = sum([each.weight for each in load])
+                self._weight_in_air += weight
+                self._took_off_at = self._monotonic()
                 try:
                     await self._deliver(load)
                 finally:
-                    self._size -= sum(each.size for each in load)
+                    self._weight_in_air -= weight
+                    self._size -= sum([each.size for each in load])
         finally:
             self._in_air -= 1
 

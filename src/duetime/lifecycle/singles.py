@@ -25,7 +25,7 @@ from duetime.database.partitions import Partitions
 from duetime.database.pool import Database
 from duetime.errors import Unknown
 from duetime.ids import make_ids
-from duetime.lifecycle.gather import AMPLE, DATA_ERRORS, Backlog
+from duetime.lifecycle.gather import DATA_ERRORS, LATE_SECONDS, Backlog
 from duetime.lifecycle.handover import Desk, Seats, lease
 from duetime.lifecycle.pressure import TASK_BYTES
 from duetime.lifecycle.storing import MINT_TOLERANCE_MS
@@ -36,7 +36,7 @@ from duetime.wakeful import Wakeful
 
 #: That share a commit: 32 MB, if each is as large as it may be.
 MAX_SINGLES = 500
-#: Commits that are made at once: while one waits for the log to be flushed, two can use two processors.
+#: Commits that are made at once: while the database makes one, the node gathers and answers for the other.
 FLIGHTS = 2
 #: While the database stores as few as these, no long piece of work begins.
 FEW_TASKS = 20
@@ -95,6 +95,11 @@ class Singles:
         #: Of what waits and what is in the air.
         self._size = 0
         self._flying: set[asyncio.Task[None]] = set()
+        #: A flight is about to take what waits.
+        self._is_boarding = False
+        #: Tasks in the air, and since when the youngest flight is.
+        self._in_air = 0
+        self._took_off_at = -math.inf
 
     @property
     def backlog(self) -> Backlog:
@@ -120,13 +125,14 @@ class Singles:
 
     def put(self, task: NewTask, lane: int, done: Done) -> None:
         """The same, for who wants to be called back."""
-        self._waiting[task.lane.priority].append(Single(task, lane, done, self._monotonic()))
+        now = self._monotonic()
+        self._waiting[task.lane.priority].append(Single(task, lane, done, now))
         self._count += 1
         self._size += len(task.payload) + TASK_BYTES
-        flights = len(self._flying)
-        if not flights:
+        if not self._flying:
             self._wakeful.asked()
-        if not flights or (flights < FLIGHTS and self._count >= AMPLE):
+        if not self._is_boarding and len(self._flying) < FLIGHTS and self._is_worth_a_flight(now):
+            self._is_boarding = True
             self._flying.add(asyncio.get_running_loop().create_task(self._take_off()))
 
     async def close(self) -> None:
@@ -134,9 +140,14 @@ class Singles:
         while self._flying:
             await asyncio.wait(self._flying)
 
+    def _is_worth_a_flight(self, now: float) -> bool:
+        """A flight costs about the same with one task or ten: two with half of the tasks each are best."""
+        return self._count >= self._in_air or now - self._took_off_at > LATE_SECONDS
+
     async def _take_off(self) -> None:
+        self._is_boarding = False
         try:
-            while self._count:
+            while self._count and self._is_worth_a_flight(self._monotonic()):
                 load = self._next_load()
                 try:
                     await self._deliver(load)
@@ -158,8 +169,13 @@ class Singles:
         return load
 
     async def _deliver(self, load: list[Single]) -> None:
+        self._in_air += len(load)
+        self._took_off_at = self._monotonic()
         try:
-            answers = await self._fly(load)
+            try:
+                answers = await self._fly(load)
+            finally:
+                self._in_air -= len(load)
         except asyncio.CancelledError as error:
             self._tell(load, [error] * len(load))
             raise

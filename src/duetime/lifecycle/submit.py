@@ -80,7 +80,7 @@ class Submitter:
         self._turn = 0
         self._bulk = self._make_gather(self._count_bulk_flights)
         #: Beside it, so that a single task does not wait for somebody's thousands.
-        self._light = self._make_gather(lambda: FLIGHTS)
+        self._light = self._make_gather(lambda: FLIGHTS, is_even=True)
         #: When few tasks were stored last.
         self._few_at = -math.inf
         self._lookups: Gather[tuple[uuid.UUID, int], int | None] = Gather(
@@ -92,12 +92,13 @@ class Submitter:
         few_at = max(self._few_at, self.singles.few_at)
         return BULK_FLIGHTS if time.monotonic() - few_at > QUIET_SECONDS else 1
 
-    def _make_gather(self, flights: Callable[[], int]) -> Gather[Call, Sequence[Submission]]:
+    def _make_gather(self, flights: Callable[[], int], *, is_even: bool = False) -> Gather[Call, Sequence[Submission]]:
         return Gather(
             self._fly,
             weigh=lambda call: len(call.tasks),
             limit=MAX_ROWS_PER_COMMIT,
             flights=flights,
+            is_even=is_even,
             measure=size_of,
             size_limit=MAX_BYTES_PER_COMMIT,
             rank=rank_of,
