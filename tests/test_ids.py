@@ -1,8 +1,20 @@
-"""Ids of a call, kept with its request."""
+"""Ids of a call, kept with its request, and UUIDs as they are read."""
+
+import uuid
 
 import pytest
 
-from duetime.ids import count_ids, make_ids, pack_ids, unpack_ids
+from duetime.ids import (
+    count_ids,
+    looks_like_id,
+    make_id,
+    make_ids,
+    names_a_request,
+    pack_ids,
+    parse_uuid,
+    unpack_ids,
+)
+from duetime.sdk.uuid7 import make_uuid7
 
 _NOW_MS = 1_700_000_000_000
 
@@ -24,3 +36,20 @@ def test_other_ids_are_kept_one_by_one(count: int) -> None:
     packed = pack_ids(ids, is_row=False)
 
     assert (unpack_ids(packed), count_ids(packed)) == (ids, count)
+
+
+def test_a_request_is_named_by_version_7_of_the_usual_variant() -> None:
+    good = make_uuid7()
+
+    assert names_a_request(good)
+    assert not names_a_request(uuid.uuid4())
+    assert not names_a_request(uuid.UUID(int=good.int ^ 1 << 63))
+    assert not looks_like_id(good)
+    assert looks_like_id(make_id(1, 2, 3))
+
+
+@pytest.mark.parametrize("wrong", ["", "0" * 35 + " ", "0" * 35 + "_", "g" + "0" * 35, "\u0663" + "0" * 31])
+def test_a_text_that_is_no_uuid_is_refused(wrong: str) -> None:
+    assert parse_uuid("0" * 31 + "f") == uuid.UUID(int=15)
+    with pytest.raises(ValueError, match="invalid UUID"):
+        parse_uuid(wrong)

@@ -22,6 +22,7 @@ _UNIQUE_MASK = (1 << _UNIQUE_BITS) - 1
 _LOW_MASK = (1 << 30) - 1
 _STEP = 1 << 32
 _VERSION_AND_VARIANT = 8 << 76 | 2 << 62
+_VERSION_AND_VARIANT_MASK = 0xF << 76 | 3 << 62
 #: Behind the first id of a row; a list of ids never has this length.
 _COUNT_BYTES = 3
 
@@ -33,12 +34,22 @@ LATEST = uuid.UUID(int=(1 << 128) - 1)
 LATEST_MS = (1 << 48) - 1
 
 
+def parse_uuid(text: str) -> uuid.UUID:
+    """The UUID in a text; ValueError: there is none."""
+    parsed: uuid.UUID = DriverUUID(text)
+    return parsed
+
+
+def uuid_of(value: int) -> uuid.UUID:
+    """The UUID of a number of 128 bits."""
+    made: uuid.UUID = DriverUUID(value.to_bytes(16, "big"))
+    return made
+
+
 def make_id(due_ms: int, unique: int, lane: int) -> uuid.UUID:
     """One id; `unique` is cut to its 42 bits."""
     unique &= _UNIQUE_MASK
-    value = due_ms << 80 | _VERSION_AND_VARIANT | (unique >> 30) << 64 | (unique & _LOW_MASK) << 32 | lane
-    identifier: uuid.UUID = DriverUUID(value.to_bytes(16, "big"))
-    return identifier
+    return uuid_of(due_ms << 80 | _VERSION_AND_VARIANT | (unique >> 30) << 64 | (unique & _LOW_MASK) << 32 | lane)
 
 
 def make_ids(slots: Sequence[tuple[int, int]]) -> list[uuid.UUID]:
@@ -105,4 +116,9 @@ def just_before(due_ms: int) -> uuid.UUID:
 
 
 def looks_like_id(identifier: uuid.UUID) -> bool:
-    return identifier.version == 8
+    return identifier.int & _VERSION_AND_VARIANT_MASK == _VERSION_AND_VARIANT
+
+
+def names_a_request(identifier: uuid.UUID) -> bool:
+    """Whether it is of version 7, which begins with the time of its making."""
+    return identifier.int & _VERSION_AND_VARIANT_MASK == 7 << 76 | 2 << 62

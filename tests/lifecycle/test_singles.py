@@ -8,13 +8,14 @@ from collections.abc import Mapping
 import msgspec
 import pytest
 
-from duetime.errors import InvalidInput, Unavailable
+from duetime.errors import IdempotencyConflict, InvalidInput, Unavailable
 from duetime.ids import due_ms_of, lane_of
 from duetime.lifecycle import singles
 from duetime.lifecycle.handover import Seats
 from duetime.lifecycle.singles import MAX_SINGLES
 from duetime.lifecycle.submit import Submission, Submitted, Submitter
 from duetime.model.task import LeasedTask, NewTask, PriorityClass
+from duetime.sdk.uuid7 import make_uuid7
 from engine import Engine, submitted
 
 
@@ -103,6 +104,22 @@ async def test_when_many_wait_the_important_go_first_behind_the_oldest(
     assert order[:3] == ["low0", "critical5", "critical6"]
     assert order[3:] == ["low1", "low2", "low3", "low4"]
     assert engine.submitter.backlog == (0, 0, 0.0)
+
+
+async def submit_named(
+    engine: Engine,
+    request: uuid.UUID | None,
+    fingerprint: bytes = b"f",
+    *,
+    payload: bytes = b"{}",
+    by: Submitter | None = None,
+) -> Submission | BaseException:
+    """One task under its request's key, as the API's short way submits it."""
+    submitter = by or engine.submitter
+    lane = await engine.lanes.ensure(engine.lane_key())
+    told: asyncio.Future[Submission | BaseException] = asyncio.get_running_loop().create_future()
+    submitter.submit_soon(engine.new_task(payload), lane, told.set_result, request, fingerprint)
+    return await told
 
 
 class Flights:
@@ -238,6 +255,69 @@ async def test_seats_are_given_back_when_nothing_could_be_stored(
 
     assert not counter.is_open
     assert counter.handed == []
+
+
+async def test_those_with_the_key_of_their_request_share_a_commit_with_others(engine: Engine) -> None:
+    await engine.submit()
+    requests = [None, *[make_uuid7() for _ in range(8)], None]
+    payloads = [b"%d" % place for place in range(10)]
+
+    answers = await asyncio.gather(
+        *[submit_named(engine, request, payload=each) for request, each in zip(requests, payloads, strict=True)]
+    )
+
+    ids = [submitted(answer) for answer in answers]
+    assert await commits(engine) == 2
+    rows = await engine.database.fetch("SELECT id, payload FROM task")
+    found = {row["id"]: row["payload"] for row in rows}
+    assert [found[identifier] for identifier in ids] == payloads
+    kept = await engine.database.fetch("SELECT tasks, tenant, fingerprint FROM request_key")
+    assert {row["tasks"] for row in kept} == {identifier.bytes for identifier in ids[1:-1]}
+    assert {(row["tenant"], row["fingerprint"]) for row in kept} == {(engine.tenant, b"f")}
+
+
+async def test_who_repeats_a_request_gets_its_task_and_holds_nobody_up(engine: Engine) -> None:
+    old, new = make_uuid7(), make_uuid7()
+    first = await submit_named(engine, old)
+
+    repeated, fresh, bare = await asyncio.gather(
+        submit_named(engine, old), submit_named(engine, new), submit_named(engine, None)
+    )
+
+    assert isinstance(repeated, Submitted)
+    assert (repeated.id, repeated.is_new) == (submitted(first), False)
+    assert isinstance(await submit_named(engine, old, b"another body"), IdempotencyConflict)
+    assert await stored(engine) == sorted([submitted(first), submitted(fresh), submitted(bare)])
+    # The others were stored with the first try.
+    assert await commits(engine) == 2
+    assert sorted(leased.id for leased in await engine.claim()) == await stored(engine)
+
+
+async def test_two_calls_of_one_request_are_one_task(engine: Engine) -> None:
+    request = make_uuid7()
+
+    answers = await asyncio.gather(*[submit_named(engine, request) for _ in range(5)])
+
+    assert {submitted(answer) for answer in answers} == set(await stored(engine))
+    assert sum(isinstance(answer, Submitted) and answer.is_new for answer in answers) == 1
+    assert len(await stored(engine)) == 1
+
+
+async def test_a_repeated_request_is_handed_to_nobody(engine: Engine) -> None:
+    holder = await engine.holders.register(engine.tenant, "w")
+    old, new = make_uuid7(), make_uuid7()
+    first = await submit_named(engine, old)
+    counter = Counter(holder, seats=5)
+    submitter = Submitter(engine.database, engine.lanes, engine.partitions, engine.woken.extend, desk=counter)
+
+    repeated, fresh = await asyncio.gather(
+        submit_named(engine, old, by=submitter), submit_named(engine, new, by=submitter)
+    )
+
+    assert submitted(repeated) == submitted(first)
+    assert [leased.id for leased in counter.handed] == [submitted(fresh)]
+    assert not counter.is_open
+    assert (await engine.settle(counter.handed)).settled == [submitted(fresh)]
 
 
 async def test_an_id_that_is_taken_is_minted_anew(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

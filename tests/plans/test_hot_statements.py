@@ -19,6 +19,7 @@ from duetime.lifecycle.claim import SQL as CLAIM_SQL
 from duetime.lifecycle.claim import LaneOrder, claim_due, peek
 from duetime.lifecycle.holders import Named
 from duetime.lifecycle.state import read_states
+from duetime.lifecycle.submit import Submission
 from duetime.model.retry import RetryPolicy
 from duetime.model.task import LeasedTask, Options, Outcome, TaskState
 from duetime.scheduler.survey import SQL as SURVEY_SQL
@@ -40,6 +41,7 @@ HOT = {
         "peek",
         "submit",
         "submit_plain",
+        "submit_plain_keyed",
         "submit_keyed",
         "read_keys",
         "read_requests",
@@ -151,6 +153,13 @@ async def live(engine: Engine) -> Plans:
     plain = [engine.new_task(queue=queue) for queue in QUEUES[:2] for _ in range(BATCH // 2)]
     alone = await asyncio.gather(*[engine.submitter.submit([task]) for task in plain])
     await engine.steering.cancel([submitted(each) for [each] in alone])
+    for _ in range(2):
+        named: list[asyncio.Future[Submission | BaseException]] = []
+        for place, task in enumerate(plain):
+            lane, request = await engine.lanes.ensure(task.lane), make_id(database.clock.now_ms(), place, 0)
+            named.append(asyncio.get_running_loop().create_future())
+            engine.submitter.submit_soon(task, lane, named[-1].set_result, request, b"f")
+        await engine.steering.cancel([submitted(each) for each in await asyncio.gather(*named)])
     keyed = [engine.new_task(queue=QUEUES[0], delay=900.0, idempotency_key=f"key-{n}") for n in range(BATCH)]
     for _ in range(2):
         request = make_id(database.clock.now_ms(), 5, 0)

@@ -20,6 +20,7 @@ from duetime.api.operations import Operation
 from duetime.api.problems import read_decode_error
 from duetime.api.seconds import decode_hook
 from duetime.errors import InvalidInput, MalformedBody, NotFound, UnsupportedMediaType
+from duetime.ids import parse_uuid
 from duetime.turns import LONG_BYTES, Turns
 
 Scope = MutableMapping[str, Any]
@@ -129,11 +130,11 @@ class Request:
 
 
 def read_uuid(text: str) -> uuid.UUID | None:
-    """A UUID in its usual 36 characters; `uuid.UUID` itself takes braces and more."""
+    """A UUID in its usual 36 characters; parsers take more than that."""
     if len(text) != 36 or text[8] + text[13] + text[18] + text[23] != "----":
         return None
     try:
-        return uuid.UUID(text)
+        return parse_uuid(text)
     except ValueError:
         return None
 

@@ -47,6 +47,7 @@ from duetime.errors import (
     TooManyRequests,
     UnsupportedMediaType,
 )
+from duetime.ids import names_a_request
 from duetime.lifecycle.admission import Admission
 from duetime.lifecycle.flow import FlowControl
 from duetime.lifecycle.lanes import Lanes
@@ -60,6 +61,7 @@ from duetime.views.tasks import get_task, list_tasks
 REQUEST_KEY_AGE = timedelta(hours=1)
 #: How far a client's clock may be ahead of the database's.
 REQUEST_KEY_AHEAD = timedelta(minutes=5)
+_KEY_AGE_MS, _KEY_AHEAD_MS = (each.total_seconds() * 1000 for each in (REQUEST_KEY_AGE, REQUEST_KEY_AHEAD))
 
 _TRACE = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _decoder = make_decoder(TaskRequest)
@@ -124,10 +126,12 @@ class Tasks:
 
     def read_one(self, headers: Mapping[bytes, bytes], caller: Caller, body: bytes) -> "Asked":
         trace, clock = read_trace(headers), self.database.clock
-        wanted = decode_json(_decoder, body)
-        task = self.reader.read_at_once(wanted, caller.tenant, trace)
+        task = self.reader.read_bare(body, caller.tenant) if trace is None else None
         if task is None:
-            task = self.reader.read(wanted, caller.tenant, clock.now(), trace)
+            wanted = decode_json(_decoder, body)
+            task = self.reader.read_at_once(wanted, caller.tenant, trace)
+            if task is None:
+                task = self.reader.read(wanted, caller.tenant, clock.now(), trace)
         need_reach(caller, task.type, task.lane.queue)
         key = read_request_key(headers, clock.now()) if b"idempotency-key" in headers else None
         return Asked(task, key, _digest(body) if key else b"")
@@ -270,11 +274,10 @@ def read_request_key(headers: Mapping[bytes, bytes], now: datetime) -> uuid.UUID
     if given is None:
         return None
     key = read_uuid(given.decode("latin-1").strip())
-    if key is None or key.version != 7:
+    if key is None or not names_a_request(key):
         raise InvalidInput.at("Idempotency-Key", "must be a UUID of version 7, or left out")
     minted_ms, now_ms = key.int >> 80, now.timestamp() * 1000
-    oldest = now_ms - REQUEST_KEY_AGE.total_seconds() * 1000
-    if not oldest <= minted_ms <= now_ms + REQUEST_KEY_AHEAD.total_seconds() * 1000:
+    if not now_ms - _KEY_AGE_MS <= minted_ms <= now_ms + _KEY_AHEAD_MS:
         raise InvalidInput.at(
             "Idempotency-Key",
             "must have been made within the last hour; make a new one, and check this machine's clock",

@@ -1,7 +1,7 @@
 """Plain tasks that come one by one take a short way into the store.
 
-Plain is what is due now and has nothing but its type, its payload and its lane:
-nearly all that is submitted alone.  They are gathered as in `gather`, stored by
+Plain is what is due now and has nothing but its type, its payload and its lane,
+and maybe the key of its request: nearly all that is submitted alone.  They are gathered as in `gather`, stored by
 the same statement as all others, and each caller is called back after the commit
 that holds its task.  What does not go well the first time goes the long way
 (`submit`), which knows what to do about it.
@@ -12,7 +12,7 @@ import math
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import nullcontext
 from datetime import datetime
 from typing import Protocol
@@ -24,7 +24,7 @@ from duetime.database.arrays import same, sparse
 from duetime.database.partitions import Partitions
 from duetime.database.pool import Database
 from duetime.errors import Unknown
-from duetime.ids import make_ids
+from duetime.ids import due_ms_of, make_ids
 from duetime.lifecycle.gather import DATA_ERRORS, LATE_SECONDS, Backlog
 from duetime.lifecycle.handover import Desk, Seats, lease
 from duetime.lifecycle.pressure import TASK_BYTES
@@ -43,20 +43,31 @@ FEW_TASKS = 20
 
 _SUBMIT = SQL["submit"]
 _SUBMIT_PLAIN = SQL["submit_plain"]
+_SUBMIT_KEYED = SQL["submit_keyed"]
+_SUBMIT_PLAIN_KEYED = SQL["submit_plain_keyed"]
+#: What a statement for more than plain tasks takes beside.
 _NOTHING_MORE: dict[str, object] = dict.fromkeys(("options", "labels", "run_us", "expires_ats"))
+_NO_KEYS: dict[str, object] = dict.fromkeys(
+    set(_SUBMIT_KEYED.parameters) - set(_SUBMIT_PLAIN_KEYED.parameters) - {"holders"}
+)
+_NONE_LOST: frozenset[uuid.UUID] = frozenset()
 
 #: Told what came of a submission, after its commit.
 Done = Callable[[Submission | BaseException], None]
 
 
 class Single:
-    __slots__ = ("at", "done", "lane", "task")
+    __slots__ = ("at", "done", "fingerprint", "lane", "request", "task")
 
-    def __init__(self, task: NewTask, lane: int, done: Done, at: float) -> None:
+    def __init__(
+        self, task: NewTask, lane: int, done: Done, at: float, request: uuid.UUID | None, fingerprint: bytes
+    ) -> None:
         self.task = task
         self.lane = lane
         self.done = done
         self.at = at
+        self.request = request
+        self.fingerprint = fingerprint
 
 
 class Again(Protocol):
@@ -123,10 +134,12 @@ class Singles:
         self.put(task, lane, done)
         return await answer
 
-    def put(self, task: NewTask, lane: int, done: Done) -> None:
-        """The same, for who wants to be called back."""
+    def put(
+        self, task: NewTask, lane: int, done: Done, request: uuid.UUID | None = None, fingerprint: bytes = b""
+    ) -> None:
+        """The same, for who wants to be called back; `request` is bound to its tenant."""
         now = self._monotonic()
-        self._waiting[task.lane.priority].append(Single(task, lane, done, now))
+        self._waiting[task.lane.priority].append(Single(task, lane, done, now, request, fingerprint))
         self._count += 1
         self._size += len(task.payload) + TASK_BYTES
         if not self._flying:
@@ -198,29 +211,47 @@ class Singles:
             now_ms = self._database.clock.now_ms()
             if not self._partitions.are_known((now_ms,)):
                 await self._partitions.ensure({now_ms})
+            requests = [each.request for each in load if each.request is not None]
+            if requests:
+                if len(set(requests)) < len(requests):
+                    return await self._go_the_long_way(load, None, now_ms, in_doubt=False)
+                await self._partitions.ensure_requests([due_ms_of(request) for request in requests])
             lanes = [each.lane for each in load]
             ids = make_ids([(now_ms, lane) for lane in lanes])
             seats = None if self._desk is None else self._desk.reserve({lane: lanes.count(lane) for lane in set(lanes)})
             handed: dict[int, list[LeasedTask]] = {}
+            lost: Collection[uuid.UUID] | None
             try:
-                is_stored = await self._store(load, lanes, ids, now_ms, seats)
-                if is_stored:
-                    self._spread(load, ids, seats, handed)
+                lost = await self._store(load, lanes, ids, now_ms, seats, requests)
+                if lost is not None:
+                    self._spread(load, ids, seats, handed, lost)
             except Unknown:
                 return await self._go_the_long_way(load, ids, now_ms, in_doubt=True)
             except (asyncpg.UniqueViolationError, *DATA_ERRORS):
-                is_stored = False
+                lost = None
             finally:
                 if seats is not None and self._desk is not None:
                     self._desk.hand_over(seats, handed)
-        if is_stored:
-            return [Submitted(identifier, True, now_ms, now_ms) for identifier in ids]
-        return await self._go_the_long_way(load, ids, now_ms, in_doubt=False)
+        if lost is None:
+            return await self._go_the_long_way(load, ids, now_ms, in_doubt=False)
+        answers: list[Submission | BaseException] = [Submitted(each, True, now_ms, now_ms) for each in ids]
+        if lost:
+            places = [place for place, identifier in enumerate(ids) if identifier in lost]
+            told = await self._go_the_long_way([load[place] for place in places], None, now_ms, in_doubt=False)
+            for place, answer in zip(places, told, strict=True):
+                answers[place] = answer
+        return answers
 
     async def _store(
-        self, load: list[Single], lanes: list[int], ids: list[uuid.UUID], now_ms: int, seats: Seats | None
-    ) -> bool:
-        """False: the ids were too old."""
+        self,
+        load: list[Single],
+        lanes: list[int],
+        ids: list[uuid.UUID],
+        now_ms: int,
+        seats: Seats | None,
+        requests: list[uuid.UUID],
+    ) -> Collection[uuid.UUID] | None:
+        """What was not stored because its request was there before; None: the ids were too old."""
         holders = None
         if seats is not None:
             holders = sparse([seats.take(lane, identifier) for lane, identifier in zip(lanes, ids, strict=True)])
@@ -237,19 +268,38 @@ class Singles:
             "minted_ms": now_ms,
             "tolerance_ms": MINT_TOLERANCE_MS,
         }
+        if requests:
+            parameters |= _request_columns(load, ids, requests)
         if holders is None:
-            rows = await self._database.run_with(_SUBMIT_PLAIN, parameters)
+            statement = _SUBMIT_PLAIN_KEYED if requests else _SUBMIT_PLAIN
+        elif requests:
+            statement = _SUBMIT_KEYED
+            parameters |= _NO_KEYS | {"holders": holders}
         else:
-            rows = await self._database.run_with(_SUBMIT, parameters | _NOTHING_MORE | {"holders": holders})
-        if rows and seats is not None:
+            statement = _SUBMIT
+            parameters |= _NOTHING_MORE | {"holders": holders}
+        rows = await self._database.run_with(statement, parameters)
+        if not rows:
+            return None
+        if seats is not None:
             seats.picked_at = rows[0]["at"]
-        return bool(rows)
+        if not requests or rows[0]["ids"] is None:
+            return _NONE_LOST
+        return set(ids) - set(rows[0]["ids"])
 
     def _spread(
-        self, load: list[Single], ids: list[uuid.UUID], seats: Seats | None, handed: dict[int, list[LeasedTask]]
+        self,
+        load: list[Single],
+        ids: list[uuid.UUID],
+        seats: Seats | None,
+        handed: dict[int, list[LeasedTask]],
+        lost: Collection[uuid.UUID],
     ) -> None:
         """Who gets what; of the rest, lanes are woken by their first."""
-        metrics.TASKS_OF_CALLS.inc(len(ids))
+        metrics.TASKS_OF_CALLS.inc(len(ids) - len(lost))
+        if lost:
+            stored = [(each, identifier) for each, identifier in zip(load, ids, strict=True) if identifier not in lost]
+            load, ids = [each for each, _ in stored], [identifier for _, identifier in stored]
         first: dict[int, uuid.UUID] = {}
         if seats is None or seats.picked_at is None:
             # Ids count upwards.
@@ -263,15 +313,16 @@ class Singles:
                 number, holder = seats.taken[identifier]
                 leased = lease(each.task, identifier, each.lane, holder, seats.picked_at)
                 handed.setdefault(number, []).append(leased)
-            metrics.HANDED_OVER.inc(len(seats.taken))
+            metrics.HANDED_OVER.inc(sum([len(leased) for leased in handed.values()]))
         if first:
             self._wake(first.values())
 
     async def _go_the_long_way(
-        self, load: list[Single], ids: list[uuid.UUID], minted_ms: int, *, in_doubt: bool
+        self, load: list[Single], ids: list[uuid.UUID] | None, minted_ms: int, *, in_doubt: bool
     ) -> list[Submission | BaseException]:
-        calls = [Call([each.task], [each.lane], each.task.lane.tenant, None, b"") for each in load]
-        for call, identifier in zip(calls, ids, strict=True):
+        """With the ids that they may be stored under, if there are any."""
+        calls = [Call([each.task], [each.lane], each.task.lane.tenant, each.request, each.fingerprint) for each in load]
+        for call, identifier in zip(calls, ids or (), strict=ids is not None):
             call.ids, call.minted_ms = [identifier], minted_ms
         answers = await self._again(calls, in_doubt=in_doubt)
         return [each if isinstance(each, BaseException) else each[0] for each in answers]
@@ -284,3 +335,18 @@ class Singles:
                 # One caller's failure is not the others'.
                 context = {"message": "a submission could not be answered", "exception": error}
                 asyncio.get_running_loop().call_exception_handler(context)
+
+
+def _request_columns(load: list[Single], ids: list[uuid.UUID], requests: list[uuid.UUID]) -> dict[str, object]:
+    """The requests in order, and for each task the place of its own; PostgreSQL counts them from 1."""
+    named = [(each.request, each, identifier) for each, identifier in zip(load, ids, strict=True) if each.request]
+    # No two are the same.
+    asked = sorted(named)
+    places = {request: place for place, request in enumerate(sorted(requests), 1)}
+    return {
+        "request_ids": [request for request, _, _ in asked],
+        "request_tenants": [each.task.lane.tenant for _, each, _ in asked],
+        "request_fingerprints": [each.fingerprint for _, each, _ in asked],
+        "request_tasks": [identifier.bytes for _, _, identifier in asked],
+        "requests": [places[each.request] if each.request else None for each in load],
+    }

@@ -21,7 +21,7 @@ from duetime import metrics
 from duetime.database.partitions import Partitions
 from duetime.database.pool import Database
 from duetime.errors import Conflict, DuetimeError, InvalidInput, Unavailable, Unknown
-from duetime.ids import count_ids, due_ms_of, make_ids, make_row
+from duetime.ids import count_ids, due_ms_of, make_ids, make_row, uuid_of
 from duetime.lifecycle.gather import DATA_ERRORS, Backlog, Gather
 from duetime.lifecycle.handover import Desk, Seats, lease
 from duetime.lifecycle.lanes import Lanes
@@ -155,12 +155,12 @@ class Submitter:
         self, task: NewTask, lane: int, done: Done, request: uuid.UUID | None = None, fingerprint: bytes = b""
     ) -> None:
         """One task, for a caller that knows its lane and wants to be called back."""
-        if request is None and task.is_plain:
-            self.singles.put(task, lane, done)
-            return
         tenant = task.lane.tenant
         if request is not None:
             request = request_of_tenant(request, tenant)
+        if task.is_plain:
+            self.singles.put(task, lane, done, request, fingerprint)
+            return
         answer = self._light.put(Call([task], [lane], tenant, request, fingerprint))
         answer.add_done_callback(lambda answer: done(_one_of(answer)))
 
@@ -371,4 +371,4 @@ def _refused(answer: Sequence[Submission | None]) -> Sequence[Submission]:
 def request_of_tenant(request: uuid.UUID, tenant: int) -> uuid.UUID:
     """The request's id with its time kept and the rest bound to the tenant."""
     digest = hashlib.blake2b(request.bytes + tenant.to_bytes(4, "big"), digest_size=10).digest()
-    return uuid.UUID(int=(request.int >> 80) << 80 | int.from_bytes(digest, "big"))
+    return uuid_of((request.int >> 80) << 80 | int.from_bytes(digest, "big"))

@@ -67,6 +67,52 @@ waiting AS (
 SELECT at
   FROM fresh;
 
+-- name: submit_plain_keyed
+-- The same where some come with their request's key, as all single tasks of the SDK do: a task only if its request (by
+-- its place among the requests) was new.
+-- Locks: keys in the order given (sorted by the caller, so nobody deadlocks).
+-- Gives: one row if the ids were fresh: how many were stored, and which, if not all.
+WITH started AS MATERIALIZED (
+    SELECT pg_current_xact_id() AS transaction, COALESCE(@now::timestamptz, clock_timestamp()) AS at
+),
+fresh AS MATERIALIZED (
+    SELECT at, to_timestamp(@minted_ms::bigint / 1000.0) AS minted_at
+      FROM started
+     WHERE to_ms(at) <= @minted_ms::bigint + @tolerance_ms::bigint
+),
+new_request AS (
+    INSERT INTO request_key (id, tenant, fingerprint, tasks)
+    SELECT asked.id, asked.tenant, asked.fingerprint, asked.tasks
+      FROM fresh,
+           unnest(@request_ids::uuid[], @request_tenants::int[], @request_fingerprints::bytea[],
+                  @request_tasks::bytea[]) AS asked (id, tenant, fingerprint, tasks)
+        ON CONFLICT DO NOTHING
+    RETURNING id
+),
+wanted AS MATERIALIZED (
+    SELECT COALESCE(wanted.lane, @lane::int) AS lane, wanted.id, COALESCE(wanted.type, @type::text) AS type,
+           wanted.payload
+      FROM fresh,
+           unnest(@lanes::int[], @ids::uuid[], @types::text[], @payloads::bytea[], @requests::int[])
+               AS wanted (lane, id, type, payload, request)
+     WHERE (SELECT count(*) FROM new_request) = cardinality(@request_ids::uuid[])
+        OR wanted.request IS NULL
+        OR (@request_ids::uuid[])[wanted.request] IN (SELECT id FROM new_request)
+),
+asked AS (
+    INSERT INTO task (lane, id, type, payload, run_at, created_at)
+    SELECT wanted.lane, wanted.id, wanted.type, wanted.payload, fresh.minted_at, fresh.minted_at
+      FROM fresh, wanted
+),
+waiting AS (
+    INSERT INTO due (lane, wake, task, number)
+    SELECT lane, id, id, 1
+      FROM wanted
+)
+SELECT fresh.at, stored.count,
+       CASE WHEN stored.count < cardinality(@ids::uuid[]) THEN ARRAY(SELECT id FROM wanted) END AS ids
+  FROM fresh, (SELECT count(*) FROM wanted) AS stored;
+
 -- name: submit_keyed
 -- Store requests, keys and tasks together: a task only if its request (by its
 -- place among the requests) and its key were new.
