@@ -99,8 +99,9 @@ def _add_waiting(page: Page, results: Results) -> None:
     measured = {variant: each for variant, each in found.items() if each is not None}
     tasks = max((each.figures.get("tasks", 0.0) for each in measured.values()), default=0.0)
     page.add(
-        f"The same scenarios before and after {tasks:,.0f} waiting tasks were put into the lane that they go through. "
-        "Kept is with by without for rates and without by with for times: 100 % is unchanged, more is better."
+        f"The same scenarios with {tasks:,.0f} waiting tasks in the lane that they go through, in turns with an empty "
+        "database on the same server. Kept is with by without for rates and without by with for times: 100 % is "
+        "unchanged, more is better."
     )
     columns = [f"{word}, {titles[variant]}" for variant in measured for word in ("without", "with", "kept")]
     rows = []
@@ -108,7 +109,7 @@ def _add_waiting(page: Page, results: Results) -> None:
         cells = []
         for each in measured.values():
             figures = each.figures
-            cells += [show(figures.get(f"{name}_before")), show(figures.get(f"{name}_after"))]
+            cells += [show(figures.get(f"{name}_empty")), show(figures.get(f"{name}_waiting"))]
             cells.append(_percent(figures.get(f"{name}_percent"), 100.0))
         rows.append([title, *cells])
     page.add(table(["", *columns], rows))

@@ -22,6 +22,7 @@ from bench.processes import BenchError, Child, run_program
 from duetime.database.embedded import EmbeddedServer, find_free_port
 
 DATABASE = "bench"
+EMPTY_DATABASE = "bench_empty"
 _APT = ["apt-get", "-qq", "-y", "--no-install-recommends", "-o", "Dpkg::Use-Pty=0"]
 _APT_SECONDS = 600.0
 _START_SECONDS = 10.0
@@ -36,6 +37,8 @@ class Postgres:
         self._server = EmbeddedServer(folder, is_supervised=False)
         self._is_new = not folder.exists()
         self.is_up = False
+        #: That of the run, or the one beside it.
+        self.database = DATABASE
 
     @property
     def pid(self) -> int:
@@ -44,7 +47,7 @@ class Postgres:
     @property
     def dsn(self) -> str:
         """Of the database that belongs to the run, by the socket in its folder: for duetime and for all peers."""
-        return self._server.local_dsn_of(DATABASE)
+        return self._server.local_dsn_of(self.database)
 
     async def start(self) -> None:
         await self._server.start()
@@ -63,9 +66,17 @@ class Postgres:
 
     async def clear(self) -> None:
         """A database without anything in it, and a server with nothing to do."""
+        self.database = DATABASE
         await self.execute(
-            f"DROP DATABASE IF EXISTS {DATABASE} WITH (FORCE)", f"CREATE DATABASE {DATABASE}", "CHECKPOINT"
+            f"DROP DATABASE IF EXISTS {EMPTY_DATABASE} WITH (FORCE)",
+            f"DROP DATABASE IF EXISTS {DATABASE} WITH (FORCE)",
+            f"CREATE DATABASE {DATABASE}",
+            "CHECKPOINT",
         )
+
+    async def add_empty(self) -> None:
+        """A second database beside that of the run (`EMPTY_DATABASE`), to compare with."""
+        await self.execute(f"CREATE DATABASE {EMPTY_DATABASE}", "CHECKPOINT")
 
     async def execute(self, *statements: str) -> None:
         """Statements of an administrator, outside the run's database."""

@@ -102,7 +102,8 @@ class Stage:
         assert isinstance(self.server, Postgres)
         self.stop_node()
         node = NodeProcess(
-            self.folder / "node",
+            # Its key belongs to the database.
+            self.folder / f"node-{self.server.database}",
             arguments=("--database-url", self.server.dsn, *arguments),
             python=tuple(following(sys.executable)),
         )

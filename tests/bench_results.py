@@ -85,14 +85,14 @@ def measure_peers() -> list[Measurement]:
 def measure_alone() -> list[Measurement]:
     """What is measured of duetime alone."""
     kept = {}
-    for name, before in (
+    for name, empty in (
         ("sustained", 18_000.0),
         ("drain", 27_000.0),
         ("p50_ms", 2.6),
         ("p99_ms", 9.0),
         ("burst_last_ms", 150.0),
     ):
-        kept |= {f"{name}_before": before, f"{name}_after": before * 0.97, f"{name}_percent": 97.0}
+        kept |= {f"{name}_empty": empty, f"{name}_waiting": empty * 0.97, f"{name}_percent": 97.0}
     memory = {"memory_empty_mb": 49.0, "memory_filled_mb": 72.0, "memory_waiting_mb": 52.0}
     soak: list[dict[str, float | str]] = [
         {

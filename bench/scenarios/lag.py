@@ -21,11 +21,11 @@ def find_variants(peer: Peer, options: Options) -> Sequence[str]:
     return ("",)
 
 
-async def measure(stage: Stage, variant: str, options: Options) -> Run:
+async def measure(stage: Stage, variant: str, options: Options, seconds: int | None = None) -> Run:
     async with stage.workers() as workers:
         await stage.submit("one", WARM_UP_TASKS)
         await workers.until(WARM_UP_TASKS)
-        count = await stage.lag(RATE, _seconds(options))
+        count = await stage.lag(RATE, seconds or _seconds(options))
         await workers.until(WARM_UP_TASKS + count)
         lags = workers.lags()
     if len(lags) != count:

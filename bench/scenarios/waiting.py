@@ -1,15 +1,18 @@
-"""What waiting tasks cost: throughput and lag before and after ten million of them are put into the store.
+"""What waiting tasks cost: throughput and lag with ten million of them in the store, and without.
 
 Variants: `tomorrow` (due from tomorrow on, over a week; submitted through the API)
 and `today` (due later today, so in the same partitions as the work; written by SQL,
 the rows that submit would write, in `task` and `due`).  All wait in the very lane
-that the measured tasks go through.  Sustained, drain, lag and burst are measured as
-in their own scenarios, the medians of three, on a node that has just started.
+that the measured tasks go through.
 
-After the fill the server is vacuumed and has nothing to do, as before it.
+Without them is an empty database on the same server, measured in turns with the full
+one: a p99 of an idle machine differs by half from one quarter of an hour to the next.
+Sustained, drain, lag and burst are measured as in their own scenarios (lag for longer,
+its p99 needs more tasks), the medians of three, on a node that has just started.
+After the fill the server is vacuumed and has nothing to do.
 
-Figures: `sustained_before`, `sustained_after`, `sustained_percent` and so on (`drain`,
-`p50_ms`, `p99_ms`, `burst_last_ms`; of milliseconds it is before by after, so that
+Figures: `sustained_empty`, `sustained_waiting`, `sustained_percent` and so on (`drain`,
+`p50_ms`, `p99_ms`, `burst_last_ms`; of milliseconds it is empty by waiting, so that
 more is better everywhere), `memory_empty_mb`, `memory_filled_mb` (of the node that
 took them in), `memory_waiting_mb` (of one that has just started with them),
 `tasks`, `fill_rate`.
@@ -33,7 +36,7 @@ from bench.producing import check, memory_mb, node_of, producing, tell
 from bench.results import Run
 from bench.scenarios import burst, drain, lag, sustained
 from bench.scenarios.contract import Options, Scenario
-from bench.servers import Postgres
+from bench.servers import DATABASE, EMPTY_DATABASE, Postgres
 from bench.stage import Stage
 from bench.stolen import MORE_RUNS, Stolen, measure_undisturbed
 from duetime.database.partitions import Partitions
@@ -42,6 +45,7 @@ from duetime.database.pool import Database
 TASKS = 10_000_000
 QUICK_TASKS = 100_000
 REPEATS = 3
+LAG_SECONDS = 40
 DAY_SECONDS = 86_400
 SPREAD_SECONDS = 7 * DAY_SECONDS
 #: Tasks that are due today must still wait when the run is over.
@@ -82,43 +86,58 @@ async def measure(stage: Stage, variant: str, options: Options) -> Run:
     tasks = options.tasks or (QUICK_TASKS if options.is_quick else TASKS)
     options = dataclasses.replace(options, tasks=None)
     memory_empty = await _read_memory(stage)
-    before = await _measure_all(stage, options)
-    tell("before: " + _words(before))
+    # The first tasks make their lane.
+    await sustained.measure(stage, "", options)
     began = time.monotonic()
     await _fill(stage, variant, tasks)
     fill_rate = tasks / (time.monotonic() - began)
     memory_filled = await _read_memory(stage)
     await _calm_down(stage, tasks)
+    await _postgres(stage).add_empty()
     await stage.restart_node()
     memory_waiting = await _read_memory(stage)
-    after = await _measure_all(stage, options)
-    tell("after:  " + _words(after))
+    empty, waiting = await _compare(stage, options)
     figures = {"tasks": float(tasks), "fill_rate": fill_rate, "memory_empty_mb": memory_empty}
     figures |= {"memory_filled_mb": memory_filled, "memory_waiting_mb": memory_waiting}
-    for name in before:
-        ratio = before[name] / after[name] if name.endswith("_ms") else after[name] / before[name]
-        figures |= {f"{name}_before": before[name], f"{name}_after": after[name], f"{name}_percent": 100 * ratio}
+    for name in empty:
+        ratio = empty[name] / waiting[name] if name.endswith("_ms") else waiting[name] / empty[name]
+        figures |= {f"{name}_empty": empty[name], f"{name}_waiting": waiting[name], f"{name}_percent": 100 * ratio}
     return Run(figures)
 
 
-async def _measure_all(stage: Stage, options: Options) -> dict[str, float]:
-    """The medians of the scenarios' own figures."""
-    seen: dict[str, list[float]] = {}
+async def _compare(stage: Stage, options: Options) -> tuple[dict[str, float], dict[str, float]]:
+    """The medians of the scenarios' own figures, without and with what waits."""
+    seen: dict[str, list[dict[str, float]]] = {EMPTY_DATABASE: [], DATABASE: []}
     stolen = Stolen()
-    for _ in range(1 if options.is_quick else REPEATS):
-        for scenario, figures in (
-            (sustained, {"rate": "sustained"}),
-            (drain, {"rate": "drain"}),
-            (lag, {"p50_ms": "p50_ms", "p99_ms": "p99_ms"}),
-            (burst, {"last_ms": "burst_last_ms", "early": "burst_early"}),
-        ):
-            more_runs = 0 if options.is_quick else MORE_RUNS
-            run = await measure_undisturbed(partial(scenario.measure, stage, "", options), stolen, more_runs, tell)
-            for figure, shown in figures.items():
-                seen.setdefault(shown, []).append(run.figures[figure])
-    if any(seen.pop("burst_early")):
+    for round in range(1 if options.is_quick else REPEATS):
+        # Who is first is last the next time.
+        for database in (EMPTY_DATABASE, DATABASE) if round % 2 == 0 else (DATABASE, EMPTY_DATABASE):
+            _postgres(stage).database = database
+            await stage.restart_node()
+            seen[database].append(await _measure_all(stage, options, stolen))
+            tell(f"{'waiting' if database == DATABASE else 'empty'}: {_words(seen[database][-1])}")
+    empty, waiting = (
+        {name: statistics.median([each[name] for each in runs]) for name in runs[0]} for runs in seen.values()
+    )
+    return empty, waiting
+
+
+async def _measure_all(stage: Stage, options: Options, stolen: Stolen) -> dict[str, float]:
+    """Every scenario once."""
+    seen: dict[str, float] = {}
+    lag_seconds = None if options.is_quick else LAG_SECONDS
+    for measure, figures in (
+        (sustained.measure, {"rate": "sustained"}),
+        (drain.measure, {"rate": "drain"}),
+        (partial(lag.measure, seconds=lag_seconds), {"p50_ms": "p50_ms", "p99_ms": "p99_ms"}),
+        (burst.measure, {"last_ms": "burst_last_ms", "early": "burst_early"}),
+    ):
+        more_runs = 0 if options.is_quick else MORE_RUNS
+        run = await measure_undisturbed(partial(measure, stage, "", options), stolen, more_runs, tell)
+        seen |= {shown: run.figures[figure] for figure, shown in figures.items()}
+    if seen.pop("burst_early"):
         raise BenchError("tasks began before they were due")
-    return {name: statistics.median(values) for name, values in seen.items()}
+    return seen
 
 
 async def _fill(stage: Stage, variant: str, tasks: int) -> None:
@@ -199,9 +218,13 @@ async def _read_memory(stage: Stage) -> float:
     return memory_mb(node_of(stage).pid)
 
 
-def _dsn(stage: Stage) -> str:
+def _postgres(stage: Stage) -> Postgres:
     assert isinstance(stage.server, Postgres)
-    return stage.server.dsn
+    return stage.server
+
+
+def _dsn(stage: Stage) -> str:
+    return _postgres(stage).dsn
 
 
 def _words(figures: dict[str, float]) -> str:
@@ -212,7 +235,7 @@ def estimate(peer: Peer, variant: str, options: Options) -> float:
     if options.is_quick:
         return 90.0
     fill_rate = 25_000 if variant == "tomorrow" else 60_000
-    return 2 * REPEATS * 75.0 + (options.tasks or TASKS) / fill_rate + 120.0
+    return 2 * REPEATS * (45.0 + LAG_SECONDS) + (options.tasks or TASKS) / fill_rate + 120.0
 
 
 SCENARIO = Scenario(
