@@ -18,6 +18,8 @@ PEER = Peer(
     workers=2,
     tuning=(
         "Redis transport with hiredis, results ignored, prefetch multiplier 128 (its documentation: many "
-        "short tasks), no gossip, mingle or heartbeat; the solo pool in each of two processes."
+        "short tasks), no gossip, mingle or heartbeat; the solo pool in each of two processes. Of tasks with a time "
+        "its loop starts ten, and then waits for a second or for whatever else wakes it, which with this pool is "
+        "little: that is its figure for 2,000 at once. Other pools were not tried."
     ),
 )

@@ -99,7 +99,7 @@ async def test_even_flights_go_beside_each_other_when_as_much_waits_as_is_in_the
     await runway.land()
     assert runway.flights[2:] == [["f"]]
 
-    # One that takes long holds nobody up.
+    # Beside one that takes long, less is enough.
     runway.now += LATE_SECONDS
     answers.append(runway.gather.put(Part("heavy", weight=9)))
     await asyncio.sleep(0)

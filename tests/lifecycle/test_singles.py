@@ -196,7 +196,9 @@ async def test_who_comes_when_a_commit_is_done_waits_for_as_many_as_the_other_ha
     assert await commits(engine) == 4
 
 
-async def test_a_commit_that_takes_long_holds_nobody_up(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_comes_while_a_commit_takes_long_goes_beside_it(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(singles, "LATE_SECONDS", -1.0)
     await engine.submit()
     flights = Flights(engine, monkeypatch)

@@ -2,9 +2,8 @@
 
 While a flight is in the air, what arrives is gathered for the next one, unless
 it is enough for a flight of its own beside it.  Each caller is answered after
-the commit that holds its part.  A flight that fails
-on its data is split until the bad part is alone, so that one caller's bad row
-does not fail strangers.
+the commit that holds its part.  A flight that fails on its data is split until the
+bad part is alone, so that one caller's bad row does not fail strangers.
 
 When more waits than a flight can hold, parts of a better rank go first; the
 oldest part always goes, so that none waits for ever.  How much waits is bounded

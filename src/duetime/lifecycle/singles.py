@@ -1,10 +1,10 @@
 """Plain tasks that come one by one take a short way into the store.
 
 Plain is what is due now and has nothing but its type, its payload and its lane,
-and maybe the key of its request: nearly all that is submitted alone.  They are gathered as in `gather`, stored by
-the same statement as all others, and each caller is called back after the commit
-that holds its task.  What does not go well the first time goes the long way
-(`submit`), which knows what to do about it.
+and maybe the key of its request: nearly all that is submitted alone.  They are
+gathered as in `gather`, stored as all others are, and each caller is called back
+after the commit that holds its task.  What does not go well the first time goes
+the long way (`submit`), which knows what to do about it.
 """
 
 import asyncio
