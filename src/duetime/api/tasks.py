@@ -126,14 +126,16 @@ class Tasks:
 
     def read_one(self, headers: Mapping[bytes, bytes], caller: Caller, body: bytes) -> "Asked":
         trace, clock = read_trace(headers), self.database.clock
-        task = self.reader.read_bare(body, caller.tenant) if trace is None else None
+        has_key = b"idempotency-key" in headers
+        # Without a key, the short way has tried that in vain.
+        task = self.reader.read_bare(body, caller.tenant) if has_key and trace is None else None
         if task is None:
             wanted = decode_json(_decoder, body)
             task = self.reader.read_at_once(wanted, caller.tenant, trace)
             if task is None:
                 task = self.reader.read(wanted, caller.tenant, clock.now(), trace)
         need_reach(caller, task.type, task.lane.queue)
-        key = read_request_key(headers, clock.now()) if b"idempotency-key" in headers else None
+        key = read_request_key(headers, clock.now()) if has_key else None
         return Asked(task, key, _digest(body) if key else b"")
 
     async def answer_one(self, caller: Caller, task: NewTask, submission: Submission) -> Answer:

@@ -222,7 +222,7 @@ class Singles:
             handed: dict[int, list[LeasedTask]] = {}
             lost: Collection[uuid.UUID] | None
             try:
-                lost = await self._store(load, lanes, ids, now_ms, seats, requests)
+                lost = await self._store(load, lanes, ids, now_ms, seats, bool(requests))
                 if lost is not None:
                     self._spread(load, ids, seats, handed, lost)
             except Unknown:
@@ -249,7 +249,7 @@ class Singles:
         ids: list[uuid.UUID],
         now_ms: int,
         seats: Seats | None,
-        requests: list[uuid.UUID],
+        has_requests: bool,
     ) -> Collection[uuid.UUID] | None:
         """What was not stored because its request was there before; None: the ids were too old."""
         holders = None
@@ -268,11 +268,11 @@ class Singles:
             "minted_ms": now_ms,
             "tolerance_ms": MINT_TOLERANCE_MS,
         }
-        if requests:
-            parameters |= _request_columns(load, ids, requests)
+        if has_requests:
+            parameters |= _request_columns(load, ids)
         if holders is None:
-            statement = _SUBMIT_PLAIN_KEYED if requests else _SUBMIT_PLAIN
-        elif requests:
+            statement = _SUBMIT_PLAIN_KEYED if has_requests else _SUBMIT_PLAIN
+        elif has_requests:
             statement = _SUBMIT_KEYED
             parameters |= _NO_KEYS | {"holders": holders}
         else:
@@ -283,7 +283,7 @@ class Singles:
             return None
         if seats is not None:
             seats.picked_at = rows[0]["at"]
-        if not requests or rows[0]["ids"] is None:
+        if not has_requests or rows[0]["ids"] is None:
             return _NONE_LOST
         return set(ids) - set(rows[0]["ids"])
 
@@ -337,12 +337,13 @@ class Singles:
                 asyncio.get_running_loop().call_exception_handler(context)
 
 
-def _request_columns(load: list[Single], ids: list[uuid.UUID], requests: list[uuid.UUID]) -> dict[str, object]:
+def _request_columns(load: list[Single], ids: list[uuid.UUID]) -> dict[str, object]:
     """The requests in order, and for each task the place of its own; PostgreSQL counts them from 1."""
-    named = [(each.request, each, identifier) for each, identifier in zip(load, ids, strict=True) if each.request]
-    # No two are the same.
-    asked = sorted(named)
-    places = {request: place for place, request in enumerate(sorted(requests), 1)}
+    # No two requests are the same, so nothing else is compared.
+    asked = sorted(
+        [(each.request, each, identifier) for each, identifier in zip(load, ids, strict=True) if each.request]
+    )
+    places = {request: place for place, (request, _, _) in enumerate(asked, 1)}
     return {
         "request_ids": [request for request, _, _ in asked],
         "request_tenants": [each.task.lane.tenant for _, each, _ in asked],
