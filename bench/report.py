@@ -17,11 +17,11 @@ from pathlib import Path
 
 import msgspec
 
-from bench import alone, promises
+from bench import alone, promises, readme
+from bench.heading import add_heading
 from bench.page import Page, cell, ms, rate, table
 from bench.plots import Bar, draw_bars
-from bench.results import Machine, Measurement, PeerFacts, Results, find_latest, load, save_all
-from bench.stolen import MORE_RUNS, MOST_PERCENT
+from bench.results import Measurement, PeerFacts, Results, find_latest, load, save_all
 
 ROOT = Path(__file__).parents[1]
 OURS = "duetime"
@@ -78,10 +78,8 @@ def write(results: Results, folder: Path, *more: Results) -> None:
     """Write the page and its plots; plots of a former run do not stay."""
     page = Page()
     runs = _take_apart(results, *more)
-    _head(page, runs)
-    results = msgspec.structs.replace(
-        results, measurements=[each for run in runs for each in run.measurements], peers=_all_peers(runs)
-    )
+    add_heading(page, runs)
+    results = merge(runs)
     _side_by_side(page, results)
     _ratios(page, results)
     _promises(page, results)
@@ -90,6 +88,15 @@ def write(results: Results, folder: Path, *more: Results) -> None:
     _tuning(page, results)
     page.save(folder, "benchmarks")
     save_all(runs, folder / "benchmarks" / "results.json")
+    if (file := folder.parent / "README.md").exists():
+        readme.update(file, results)
+
+
+def merge(runs: list[Results]) -> Results:
+    """What the page shows of several runs, as one."""
+    return msgspec.structs.replace(
+        runs[0], measurements=[each for run in runs for each in run.measurements], peers=_all_peers(runs)
+    )
 
 
 def _take_apart(*runs: Results) -> list[Results]:
@@ -111,64 +118,6 @@ def _all_peers(runs: list[Results]) -> list[PeerFacts]:
         for peer in run.peers:
             by_name.setdefault(peer.name, peer)
     return [*by_name.values()]
-
-
-def _head(page: Page, runs: list[Results]) -> None:
-    results = runs[0]
-    page.add("# Benchmarks")
-    page.add(
-        "duetime beside other job systems, on one machine; what is compared ran side by side, in one run. This page "
-        "and its plots are written by `make bench` from what it measured ([results.json](benchmarks/results.json)); no "
-        "figure on it is written by hand."
-    )
-    if any(run.is_quick for run in runs):
-        page.add("**This was a quick run: small counts, one run each. Its figures are not for comparing.**")
-    machine = results.machine
-    found = {name: version for run in reversed(runs) for name, version in run.versions.items()}
-    versions = ", ".join(f"{name} {version}" for name, version in found.items())
-    is_other = any(run.machine != machine for run in runs)
-    rows = [
-        ["machine", _name_machine(machine) + (", where nothing else is said" if is_other else "")],
-        ["system", f"{machine.system}, Linux {machine.kernel}"],
-        ["versions", versions],
-        *[["measured", _when(run, machine, of=len(runs))] for run in runs],
-    ]
-    page.add(table(["", ""], rows))
-    if is_other:
-        page.add(
-            "Not all of it was measured on one machine. What is compared, ratios and percentages, always was; "
-            "absolute figures of different scenarios may not be."
-        )
-    words = cell(" ".join(results.arguments))
-    page.add(
-        "To repeat it: `make bench` measures everything and writes this page; `python -m bench sustained drain --peers "
-        "graphile-worker,bullmq` measures some of it. It starts its own PostgreSQL and Redis on free ports, installs "
-        "the peers into `.bench/`, and stops by itself. "
-        + (f"This run was `python -m bench {words}`." if words else "")
-    )
-    page.add(
-        "A no-op task with a payload of about 150 bytes, one producer, at most two worker processes, everything on "
-        "this machine. PostgreSQL commits are durable (fsync on); Redis appends to its log and syncs it every second, "
-        "so what it acknowledged in the last second can be lost. Each peer is set up as its own documentation "
-        "recommends for throughput ([below](#how-each-was-set-up)). Figures are medians of the runs; quiet runs of the "
-        "same tool vary by up to a quarter, so small differences mean nothing. A short run during which the host gave "
-        f"more than {MOST_PERCENT:.0f} % of the processors' time to others is made again, {MORE_RUNS} times at the "
-        "most and for every peer alike; the least disturbed counts. duetime is measured through its HTTP "
-        "API and its Python SDK; the others through libraries that speak to the store themselves."
-    )
-
-
-def _name_machine(machine: Machine) -> str:
-    return f"{machine.cores} cores, {machine.cpu}, {machine.memory_gb:g} GB"
-
-
-def _when(run: Results, machine: Machine, of: int) -> str:
-    began, ended = (time[:16].replace("T", " ") for time in (run.began_at, run.ended_at))
-    commit = f"commit `{run.commit[:12]}`" if run.commit else "a commit that is not known"
-    changed = ", with changes that are not committed" if run.is_dirty else ""
-    scenarios = dict.fromkeys(each.scenario for each in run.measurements)
-    where = "" if run.machine == machine else f", on another machine: {_name_machine(run.machine)}"
-    return (f"{', '.join(scenarios)}: " if of > 1 else "") + f"{began} to {ended} UTC, {commit}{changed}{where}"
 
 
 def _side_by_side(page: Page, results: Results) -> None:

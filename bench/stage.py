@@ -195,6 +195,7 @@ class Hall:
         self._folder = folder
         self._postgres = Postgres(folder / "postgres")
         self._redis = Redis(folder / "redis")
+        self._synced_redis = Redis(folder / "redis-synced", is_synced=True)
         #: Of the servers that were used.
         self.versions: dict[str, str] = {}
 
@@ -213,14 +214,15 @@ class Hall:
             shutil.rmtree(folder, ignore_errors=True)
 
     async def close(self) -> None:
-        for server in (self._postgres, self._redis):
+        for server in (self._postgres, self._redis, self._synced_redis):
             if server.is_up:
                 await server.stop()
 
     async def _raise_server(self, peer: Peer) -> Postgres | Redis:
         """The peer's server, and no other."""
-        wanted: Postgres | Redis = self._redis if peer.server == "redis" else self._postgres
-        for server in (self._postgres, self._redis):
+        redis = self._synced_redis if peer.is_synced else self._redis
+        wanted: Postgres | Redis = redis if peer.server == "redis" else self._postgres
+        for server in (self._postgres, self._redis, self._synced_redis):
             if server is not wanted and server.is_up:
                 await server.stop()
         if not wanted.is_up:

@@ -10,11 +10,12 @@ FIGURES: dict[str, tuple[float, ...]] = {
     "pgqueuer": (941, 1_236, 26_601, 13_496, 9_096, 6.0, 22, 306),
     "procrastinate": (512, 805, 5_999, 533, 416, 6.5, 17, 5_010),
     "bullmq": (2_585, 5_332, 12_740, 7_377, 5_464, 2.1, 5.9, 433),
+    "bullmq-synced": (1_101, 2_702, 9_940, 5_377, 3_464, 3.1, 8.9, 533),
     "dramatiq": (2_301, 0, 0, 4_857, 2_353, 16, 74, 1_794),
     "taskiq": (1_695, 2_694, 0, 2_480, 1_570, 1.7, 5.6, 2_791),
     "celery": (1_032, 0, 0, 612, 518, 4.8, 14, 1_884),
 }
-REDIS = ("bullmq", "dramatiq", "taskiq", "celery")
+REDIS = ("bullmq", "bullmq-synced", "dramatiq", "taskiq", "celery")
 
 
 def make_results(*measurements: Measurement, errors: dict[str, str] | None = None, is_quick: bool = False) -> Results:

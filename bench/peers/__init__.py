@@ -12,6 +12,7 @@ _MODULES = (
     "pgqueuer",
     "procrastinate",
     "bullmq",
+    "bullmq_synced",
     "dramatiq",
     "taskiq",
     "celery",

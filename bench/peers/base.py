@@ -40,6 +40,8 @@ class Peer:
     workers: int
     #: Each setting, and that its own documentation recommends it.
     tuning: str
+    #: Of a peer on Redis: whether Redis syncs its log before it answers, as PostgreSQL does, or once a second.
+    is_synced: bool = False
     #: Whether it can run a task at a time in the future.
     has_future: bool = True
     #: What its program finds in its environment beside the servers' addresses.

@@ -6,7 +6,8 @@ from pathlib import Path
 import msgspec
 import pytest
 from bench.promises import Promise, judge
-from bench.report import main, write
+from bench.readme import BEGIN, END, tell_figures
+from bench.report import main, merge, write
 from bench.results import Measurement, Results, load
 
 from bench_results import make_results, measure_alone, measure_peers, measured
@@ -281,3 +282,38 @@ def test_a_file_that_cannot_be_read_is_one_sentence(tmp_path: Path, capsys: pyte
     assert main([str(tmp_path / "bad.json")]) == 2
     assert main([str(tmp_path / "none.json")]) == 2
     assert capsys.readouterr().err.count("cannot be read") == 2
+
+
+def test_readme_gets_its_figures_from_the_results(tmp_path: Path) -> None:
+    readme = tmp_path / "README.md"
+    readme.write_text("# A\n\n- **Fast**: <!-- figures -->old\nwords<!-- /figures -->, and more.\n", "utf-8")
+
+    write(make_results(*measure_peers()), tmp_path / "docs")
+
+    assert readme.read_text("utf-8") == (
+        "# A\n\n- **Fast**: <!-- figures -->18,400 tasks a second produced and run at once (1.17 × graphile-worker) "
+        "and 27,900 tasks a second drained from a backlog (0.95 × graphile-worker) on 2 shared cores"
+        "<!-- /figures -->, and more.\n"
+    )
+
+
+def test_readme_of_the_repository_says_what_its_page_says() -> None:
+    root = Path(__file__).parents[2]
+
+    figures = tell_figures(merge(load(root / "docs" / "benchmarks" / "results.json")))
+
+    assert figures
+    assert f"{BEGIN}{figures}{END}" in (root / "README.md").read_text("utf-8")
+
+
+def test_bullmq_is_judged_where_it_is_as_durable_and_shown_where_it_is_not(tmp_path: Path) -> None:
+    results = make_results(*measure_peers())
+
+    judged = {(promise.what, promise.target): promise for promise in promises_of(results, 3)}
+
+    twenty = judged["Submit 20 at a time, driven by wrk", "at least 1.0 × bullmq-synced"]
+    one = judged["Submit one by one, driven by wrk", "at least 1.0 × bullmq-synced"]
+    assert (twenty.figure, twenty.holds) == ("2.18 × (5,900 by 2,702 a second)", True)
+    assert (one.figure, one.holds) == ("1.29 × (1,420 by 1,101 a second)", True)
+    assert not any(target.endswith("× bullmq") for _, target in judged)
+    assert "| bullmq (Redis) | 2,585 |" in page_of(results, tmp_path)
