@@ -43,7 +43,8 @@ class NodeProcess:
         if not line:
             raise RuntimeError(f"the node did not start:\n{self.log.read_text()[-3000:]}")
         ready = json.loads(line)
-        self.url, self.key = ready["url"], ready["key"]
+        # Only the start that makes the key tells it.
+        self.url, self.key = ready["url"], ready["key"] or Path(ready["key_file"]).read_text().strip()
         # A restart must be found at the same place.
         self.port = int(self.url.rsplit(":", 1)[1])
         return self

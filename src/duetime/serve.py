@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 
-import asyncpg
 import structlog
 
 from duetime.admin.breakers import ForcedBreakers
@@ -33,10 +32,11 @@ from duetime.budgets.allowance import Allowance
 from duetime.cluster.contract import NodeView
 from duetime.cluster.postgres import PostgresCoordinator
 from duetime.config import Config
+from duetime.database.dial import dial
 from duetime.database.migrate import migrate
 from duetime.database.partitions import Partitions
 from duetime.database.pool import Database
-from duetime.errors import NotFound, UsageError
+from duetime.errors import NotFound
 from duetime.executor.consume import Executor
 from duetime.executor.egress import Guard, read_networks
 from duetime.executor.http import HttpClient
@@ -381,10 +381,7 @@ class Node:
 
 async def bring_up_to_date(database_url: str) -> None:
     """Migrate to this version's schema; many nodes may do so at once."""
-    try:
-        connection = await asyncpg.connect(database_url, timeout=10.0, command_timeout=600.0)
-    except (OSError, TimeoutError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-        raise UsageError(f"the database does not answer: {str(error) or type(error).__name__}") from error
+    connection = await dial(database_url, command_timeout=600.0)
     try:
         await migrate(connection)
     finally:

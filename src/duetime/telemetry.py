@@ -5,6 +5,8 @@ import sys
 
 import structlog
 
+from duetime.passwords import hide_passwords
+
 
 def set_up_logs(format: str, level: str, node: str) -> None:
     """Configure structlog for this process; every line names the node."""
@@ -20,6 +22,7 @@ def set_up_logs(format: str, level: str, node: str) -> None:
         shared += [
             structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)
         ]
+    shared.append(_hide)
     structlog.configure(
         processors=shared,
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
@@ -28,3 +31,8 @@ def set_up_logs(format: str, level: str, node: str) -> None:
     )
     structlog.contextvars.clear_contextvars()
     structlog.contextvars.bind_contextvars(node=node)
+
+
+def _hide(logger: object, method: str, line: object) -> str:
+    """The line as it is written: an error's message may quote the address of a database."""
+    return hide_passwords(str(line))

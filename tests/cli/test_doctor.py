@@ -9,7 +9,7 @@ from cli.conftest import Run, Said
 from duetime.admin.invariants import RULES
 from nodes import NodeProcess
 
-CHECKS = ["server", "settings", "durability", "clock", "schema", "partitions", "nodes", "tasks"]
+CHECKS = ["server", "settings", "durability", "clock", "schema", "partitions", "nodes", "keys", "tasks"]
 
 
 def problems(said: Said) -> dict[str, list[str]]:
@@ -79,6 +79,7 @@ def test_a_schema_that_is_not_there_is_the_last_thing_looked_at(run: Run, databa
 
 def test_the_oldest_server_is_checked(run: Run, postgres15_url: str) -> None:
     assert run("migrate", "--database-url", postgres15_url).code == 0
+    assert run("keys", "bootstrap", "--database-url", postgres15_url).code == 0
     said = run("doctor", "--database-url", postgres15_url, "--deep", "--json")
 
     assert set(problems(said)) == {"durability"}

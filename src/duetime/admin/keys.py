@@ -32,6 +32,8 @@ from duetime.service import Loop
 Role = Literal["producer", "worker", "operator", "viewer", "admin"]
 ROLES: tuple[Role, ...] = get_args(Role)
 PREFIX = "dt_"
+#: What to do when no admin key is valid.
+MAKE_ONE = "make one with `duetime keys bootstrap --database-url …`"
 REMEMBER_SECONDS = 1.0
 REFRESH_EVERY = timedelta(seconds=0.4)
 #: A key that was not used for so long is looked up when it comes again.
@@ -99,6 +101,7 @@ async def create_key(
     queues: Sequence[str] = (),
     expires_at: datetime | None = None,
     by: int | None = None,
+    action: str = "key.create",
 ) -> tuple[KeyInfo, str]:
     """Make a key; the second part is the key itself, which nobody can read again."""
     if role not in ROLES:
@@ -115,6 +118,7 @@ async def create_key(
         queues=list(queues),
         expires_at=expires_at,
         by=by,
+        action=action,
     )
     return _info(rows[0]), key
 
@@ -129,6 +133,7 @@ async def rotate_key(
     old, made = _info(rows[0]), mint_key()
     parameters: dict[str, object] = {"tenant": tenant, "hash": hash_key(made), "hint": made[:8], "role": old.role}
     parameters |= {"name": old.name, "types": old.types, "queues": old.queues, "expires_at": old.expires_at, "by": by}
+    parameters["action"] = "key.create"
     ending: dict[str, object] = {"tenant": tenant, "key": key, "seconds": overlap_seconds, "by": by}
     async with database.connection() as connection, connection.transaction():
         # Both or neither: a key without its end would go on for good.
@@ -153,19 +158,38 @@ async def revoke_key(database: Database, tenant: int, key: int, *, by: int | Non
 
 async def ensure_default(database: Database) -> tuple[Tenant, str | None]:
     """The tenant `default`; with a first admin key if it has none that is valid."""
-    tenant = await find_tenant(database, DEFAULT_TENANT)
-    if tenant is None:
-        try:
-            tenant = await create_tenant(database, DEFAULT_TENANT)
-        except Conflict:
-            # Another node was quicker.
-            tenant = await find_tenant(database, DEFAULT_TENANT)
-    assert tenant is not None
+    tenant = await _default_tenant(database)
     keys = await list_keys(database, tenant.id)
     if any(key.revoked_at is None and key.expires_at is None and key.role == "admin" for key in keys):
         return tenant, None
     _, key = await create_key(database, tenant.id, "admin")
     return tenant, key
+
+
+async def bootstrap_key(database: Database) -> tuple[Tenant, KeyInfo, str]:
+    """An admin key for whoever has the database, whatever keys there are."""
+    tenant = await _default_tenant(database)
+    info, key = await create_key(database, tenant.id, "admin", name="bootstrap", action="key.bootstrap")
+    return tenant, info, key
+
+
+async def count_admin_keys(database: Database) -> int:
+    """How many keys can make other keys now; with none, nobody can be let in over the API."""
+    rows = await database.run(_SQL["count_admin"])
+    count: int = rows[0]["keys"]
+    return count
+
+
+async def _default_tenant(database: Database) -> Tenant:
+    tenant = await find_tenant(database, DEFAULT_TENANT)
+    if tenant is None:
+        try:
+            tenant = await create_tenant(database, DEFAULT_TENANT)
+        except Conflict:
+            # Another process was quicker.
+            tenant = await find_tenant(database, DEFAULT_TENANT)
+    assert tenant is not None
+    return tenant
 
 
 @dataclass(slots=True)

@@ -1,4 +1,6 @@
 -- name: make
+-- Make a key and note it.  @by is NULL where the command line asks on the database itself.
+-- Locks: none beyond the new rows.
 WITH made AS (
     INSERT INTO api_key (tenant, hash, hint, role, name, types, queues, expires_at)
     VALUES (@tenant::int, @hash::bytea, @hint::text, @role::text, @name::text, @types::text[], @queues::text[],
@@ -7,7 +9,7 @@ WITH made AS (
 ),
 noted AS (
     INSERT INTO audit (tenant, key, action, subject, after)
-    SELECT tenant, @by::int, 'key.create', id::text,
+    SELECT tenant, @by::int, @action::text, id::text,
            jsonb_build_object('role', role, 'name', name, 'types', types, 'queues', queues, 'expires_at', expires_at)
       FROM made
 )
@@ -24,6 +26,16 @@ SELECT api_key.hash, api_key.id, api_key.role, api_key.types, api_key.queues, te
  WHERE api_key.hash = ANY (@hashes::bytea[])
    AND api_key.revoked_at IS NULL
    AND (api_key.expires_at IS NULL OR api_key.expires_at > clock_timestamp());
+
+-- name: count_admin
+-- How many keys may do everything, of all tenants.
+-- Index: none; it is asked when a node starts and by doctor.
+-- Time: the database's clock says whether a key's time is over.
+SELECT count(*) AS keys
+  FROM api_key
+ WHERE role = 'admin'
+   AND revoked_at IS NULL
+   AND (expires_at IS NULL OR expires_at > clock_timestamp());
 
 -- name: read_of_tenant
 SELECT id, hint, role, name, types, queues, created_at, expires_at, revoked_at

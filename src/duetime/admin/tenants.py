@@ -105,7 +105,9 @@ class Act(msgspec.Struct, frozen=True):
     id: int
     at: datetime
     tenant: str | None
-    #: The key that asked for it, and how it begins; null: the command line on the server itself.
+    #: `database`: a command that has the database itself asked for it, and no key did.
+    actor: Literal["key", "database"]
+    #: The key that asked for it, and how it begins.
     key: int | None
     key_hint: str | None
     action: str
@@ -213,6 +215,7 @@ async def read_audit(database: Database, tenant: int | None, before: int, limit:
             row["id"],
             row["at"],
             row["tenant"],
+            "database" if row["key"] is None else "key",
             row["key"],
             row["key_hint"],
             row["action"],

@@ -20,6 +20,11 @@ STATES = [state.value for state in TaskState]
 _RIGHT_TIME = "is not a time such as 2030-01-31T12:00:00Z or '2030-01-31 12:00' (local)"
 
 
+def add_database_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--database-url", metavar="URL", help="the PostgreSQL database (DUETIME_DATABASE_URL)")
+    parser.add_argument("--data", metavar="DIR", help="data folder of `duetime up`, running or not (.duetime)")
+
+
 def duration(text: str) -> float:
     """Seconds, from "90", "5m" or "1h30m"."""
     try:

@@ -19,6 +19,7 @@ _MOST_IN_A_PAGE = 200
 class _Act(msgspec.Struct):
     at: datetime
     tenant: str | None
+    actor: str
     key_hint: str | None
     action: str
     subject: str
@@ -60,7 +61,7 @@ def _list(client: Client, arguments: argparse.Namespace) -> int:
 
 
 def _row(act: _Act) -> tuple[str, ...]:
-    by = "the server" if act.key_hint is None else f"{act.key_hint}…"
+    by = act.actor if act.key_hint is None else f"{act.key_hint}…"
     return (local_time(act.at), act.tenant or "", by, act.action, act.subject, _change(act))
 
 

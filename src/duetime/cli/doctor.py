@@ -6,20 +6,18 @@ it could not be checked.  It reads only.
 
 import argparse
 import asyncio
-import os
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from datetime import timedelta
-from pathlib import Path
-from urllib.parse import quote
 
 import asyncpg
 import msgspec
 
 from duetime.admin.invariants import check_invariants
+from duetime.admin.keys import MAKE_ONE, count_admin_keys
+from duetime.cli.arguments import add_database_options
+from duetime.cli.database import find_database
 from duetime.cli.output import counted, paint, paint_state, print_line
-from duetime.database.embedded import DATABASE, USER, EmbeddedServer
+from duetime.database.dial import dial
 from duetime.database.migrate import OLDEST_SERVER, migrate
 from duetime.database.partitions import BOUNDS, DATA_PATH, parse_bound
 from duetime.database.pool import Database
@@ -50,20 +48,15 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "must hold of every task. Reads only. Exit code: 0 all is well, 1 something is wrong, 2 it cannot be checked.",
         allow_abbrev=False,
     )
-    parser.add_argument("--database-url", metavar="URL", help="the PostgreSQL database (DUETIME_DATABASE_URL)")
-    parser.add_argument("--data", metavar="DIR", help="data folder of `duetime up`, running or not (.duetime)")
+    add_database_options(parser)
     parser.add_argument("--deep", action="store_true", help="read every row; without it some thousand tasks")
     parser.add_argument("--json", action="store_true", help="one JSON object: ok, checks")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if arguments.database_url and arguments.data:
-        raise UsageError("--database-url and --data are two databases: give one of them")
-    url = arguments.database_url or (None if arguments.data else os.environ.get("DUETIME_DATABASE_URL"))
-    folder = Path(arguments.data or os.environ.get("DUETIME_DATA") or ".duetime")
     try:
-        findings = asyncio.run(_examine(url, folder, arguments.deep))
+        findings = asyncio.run(_examine(arguments))
     except UsageError:
         raise
     except DuetimeError as error:
@@ -74,9 +67,9 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if all(finding.ok for finding in findings) else 1
 
 
-async def _examine(url: str | None, folder: Path, deep: bool) -> list[Finding]:
-    async with _server(url, folder) as dsn:
-        connection = await _connect(dsn)
+async def _examine(arguments: argparse.Namespace) -> list[Finding]:
+    async with find_database(arguments) as dsn:
+        connection = await dial(dsn, command_timeout=30.0)
         try:
             findings = [_check_version(connection)]
             if not findings[0].ok:
@@ -93,53 +86,8 @@ async def _examine(url: str | None, folder: Path, deep: bool) -> list[Finding]:
             findings.append(await _check_nodes(connection))
         finally:
             await connection.close(timeout=5.0)
-        findings.append(await _check_tasks(dsn, deep))
+        findings += await _check_rows(dsn, arguments.deep)
         return findings
-
-
-@asynccontextmanager
-async def _server(url: str | None, folder: Path) -> AsyncIterator[str]:
-    """The database's address; a folder's server is started if it does not run."""
-    if url is not None:
-        yield url
-        return
-    if not (folder / "postgres").is_dir():
-        raise UsageError(f"{folder} is no data folder of `duetime up`: give --database-url, or the folder with --data")
-    running = await _find_running(folder)
-    if running is not None:
-        yield running
-        return
-    server = EmbeddedServer(folder, is_supervised=False)
-    await server.start()
-    try:
-        yield server.dsn
-    finally:
-        await server.stop()
-
-
-async def _find_running(folder: Path) -> str | None:
-    """The address of the folder's own server, if it answers with the folder's own password."""
-    try:
-        port = int((folder / "port").read_text())
-        password = (folder / "password").read_text().strip()
-    except PermissionError as error:
-        raise UsageError(f"{folder} belongs to another user: run doctor as the one who runs `duetime up`") from error
-    except (OSError, ValueError):
-        return None
-    dsn = f"postgresql://{USER}:{quote(password)}@127.0.0.1:{port}/{DATABASE}?sslmode=disable"
-    try:
-        connection = await asyncpg.connect(dsn, timeout=5.0)
-    except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
-        return None
-    await connection.close(timeout=5.0)
-    return dsn
-
-
-async def _connect(dsn: str) -> asyncpg.Connection:
-    try:
-        return await asyncpg.connect(dsn, timeout=10.0, command_timeout=30.0)
-    except (OSError, TimeoutError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-        raise UsageError(f"the database does not answer: {str(error) or type(error).__name__}") from error
 
 
 def _check_version(connection: asyncpg.Connection) -> Finding:
@@ -230,12 +178,23 @@ async def _check_nodes(connection: asyncpg.Connection) -> Finding:
     return Finding("nodes", True, words)
 
 
-async def _check_tasks(dsn: str, deep: bool) -> Finding:
+async def _check_rows(dsn: str, deep: bool) -> list[Finding]:
     database = await Database.open(dsn, size=1)
     try:
-        problems = [violation.sentence for violation in await check_invariants(database, deep=deep)]
+        return [await _check_keys(database), await _check_tasks(database, deep)]
     finally:
         await database.close()
+
+
+async def _check_keys(database: Database) -> Finding:
+    count = await count_admin_keys(database)
+    if not count:
+        return _wrong("keys", f"no admin key is valid: {MAKE_ONE}")
+    return Finding("keys", True, f"{counted(count, 'admin key')} can be used")
+
+
+async def _check_tasks(database: Database, deep: bool) -> Finding:
+    problems = [violation.sentence for violation in await check_invariants(database, deep=deep)]
     scope = "of every task" if deep else "of the tasks looked at; --deep reads all"
     return Finding("tasks", not problems, f"all invariants hold {scope}", problems)
 

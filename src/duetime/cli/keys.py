@@ -5,7 +5,7 @@ from datetime import datetime
 
 import msgspec
 
-from duetime.cli.arguments import count
+from duetime.cli.arguments import add_database_options, count
 from duetime.cli.connect import add_connection_options, add_json_option, sentence_of, talk
 from duetime.cli.output import Column, Table, local_time, print_line, print_note, print_raw
 from duetime.sdk.client import Client
@@ -66,6 +66,17 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     create.add_argument("--expires-at", metavar="TIME", help="not valid from then on, as 2030-01-31T12:00:00Z")
     create.set_defaults(run=lambda given: talk(given, lambda client: _create(client, given)))
 
+    bootstrap = actions.add_parser(
+        "bootstrap",
+        help="make an admin key with the database alone, and print it, this once",
+        description="Make an admin key of the tenant `default` with the database alone: the first key, or the way back "
+        "when none is left. Running servers accept it at once.",
+        allow_abbrev=False,
+    )
+    bootstrap.set_defaults(run=_bootstrap)
+    add_json_option(bootstrap, "one JSON object: id, key, role, tenant")
+    add_database_options(bootstrap)
+
     rotate = actions.add_parser(
         "rotate", help="replace a key by one with the same rights, and print it, this once", allow_abbrev=False
     )
@@ -90,6 +101,13 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 def _show_help(parser: argparse.ArgumentParser) -> int:
     parser.print_help()
     return 2
+
+
+def _bootstrap(arguments: argparse.Namespace) -> int:
+    # The other actions need nothing of the server's.
+    from duetime.cli.bootstrap import run
+
+    return run(arguments)
 
 
 def _list(client: Client, arguments: argparse.Namespace) -> int:

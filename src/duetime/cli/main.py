@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from duetime.errors import DuetimeError, UsageError
+from duetime.passwords import hide_passwords
 
 #: Command → (module, what `duetime --help` says of it).
 COMMANDS = {
@@ -83,10 +84,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 2 if given else 0
         return int(parsed.run(parsed))
     except UsageError as error:
-        print(f"duetime: {error.detail}", file=sys.stderr)
+        print(f"duetime: {hide_passwords(error.detail)}", file=sys.stderr)
         return 2
     except DuetimeError as error:
-        print(f"duetime: {error.detail}", file=sys.stderr)
+        print(f"duetime: {hide_passwords(error.detail)}", file=sys.stderr)
         return 1
     except BrokenPipeError:
         # Whoever read our output has had enough; nothing must be flushed to it at exit.

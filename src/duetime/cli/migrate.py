@@ -6,8 +6,7 @@ import json
 import os
 from pathlib import Path
 
-import asyncpg
-
+from duetime.database.dial import dial
 from duetime.database.embedded import EmbeddedServer
 from duetime.database.migrate import Step, migrate
 from duetime.errors import UsageError
@@ -44,10 +43,7 @@ async def _migrate(url: str | None, data: Path, to: int | None, dry_run: bool) -
 
 
 async def _migrate_at(url: str, to: int | None, dry_run: bool) -> list[Step]:
-    try:
-        connection = await asyncpg.connect(url, timeout=10.0, command_timeout=600.0)
-    except (OSError, TimeoutError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-        raise UsageError(f"the database does not answer: {str(error) or type(error).__name__}") from error
+    connection = await dial(url, command_timeout=600.0)
     try:
         return await migrate(connection, to=to, dry_run=dry_run)
     finally:

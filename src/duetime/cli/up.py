@@ -4,22 +4,26 @@ import argparse
 import asyncio
 import json
 import os
+import shlex
 import socket
 from collections.abc import Coroutine
 from pathlib import Path
 
+import structlog
 import uvloop
 
-from duetime.admin.keys import Keys, create_key, ensure_default
+from duetime.admin.keys import MAKE_ONE, Keys, count_admin_keys, create_key, ensure_default
 from duetime.config import Config, read_config
 from duetime.database.embedded import EmbeddedServer
 from duetime.database.pool import Database
 from duetime.errors import UsageError
+from duetime.passwords import hide_passwords
 from duetime.serve import Node
 from duetime.signals import stop_when, watch_signals
 from duetime.supervise import Processes
 from duetime.telemetry import set_up_logs
 
+log = structlog.get_logger()
 #: `up` is for trying things out on one machine, so targets on it may be called.
 _LOOPBACK = ["127.0.0.0/8", "::1/128"]
 
@@ -27,7 +31,7 @@ _LOOPBACK = ["127.0.0.0/8", "::1/128"]
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     up = subparsers.add_parser("up", help="run everything on this machine, with an embedded PostgreSQL")
     up.add_argument("--data", metavar="DIR", help="folder of the embedded PostgreSQL and the first key (.duetime)")
-    up.add_argument("--json", action="store_true", help="print one JSON line when ready: url, key, data")
+    up.add_argument("--json", action="store_true", help="print one JSON line when ready: url, key, key_file, data")
     up.set_defaults(run=run_up)
     serve = subparsers.add_parser("serve", help="run a node on a PostgreSQL server")
     serve.set_defaults(run=run_serve)
@@ -124,12 +128,23 @@ async def _serve(config: Config) -> None:
     assert config.database_url is not None
     signalled = watch_signals()
     node = await _open(config, config.database_url)
+    await _look_for_key(config.database_url)
     await node.start()
     await stop_when(signalled, node)
 
 
-async def _first_key(database_url: str, data: Path) -> str:
-    """The admin key of the tenant `default`, kept beside the data so that it can be shown again."""
+async def _look_for_key(database_url: str) -> None:
+    """Without an admin key every call is refused, so say how to get one."""
+    database = await Database.open(database_url, size=1)
+    try:
+        if not await count_admin_keys(database):
+            log.warning(f"no admin key is valid: {MAKE_ONE}")
+    finally:
+        await database.close()
+
+
+async def _first_key(database_url: str, data: Path) -> str | None:
+    """The admin key of the tenant `default` if it was made just now; it is kept beside the data."""
     file = data / "key"
     database = await Database.open(database_url, size=1)
     try:
@@ -137,7 +152,7 @@ async def _first_key(database_url: str, data: Path) -> str:
         if key is None and file.exists():
             kept = _read(file)
             if await Keys(database).resolve(kept) is not None:
-                return kept
+                return None
         if key is None:
             _, key = await create_key(database, tenant.id, "admin")
     finally:
@@ -157,21 +172,26 @@ def _write_private(file: Path, text: str) -> None:
         stream.write(text + "\n")
 
 
-def _announce(url: str, key: str, config: Config, as_json: bool) -> None:
+def _announce(url: str, key: str | None, config: Config, as_json: bool) -> None:
+    """What a person or a program needs to begin; the key itself only when it is new."""
+    data = Path(config.data).resolve()
     if as_json:
-        print(json.dumps({"url": url, "key": key, "data": str(Path(config.data).resolve())}), flush=True)
+        said = {"url": url, "key": key, "key_file": str(data / "key"), "data": str(data)}
+        print(json.dumps(said), flush=True)
         return
     task = {"type": "hello", "payload": {"name": "world"}, "target": {"url": f"{url}/healthz", "method": "GET"}}
-    headers = f"-H 'Authorization: Bearer {key}' -H 'Content-Type: application/json'"
+    # Words of a shell that reads the key from its file.
+    authorization = f'-H "Authorization: Bearer $(cat {shlex.quote(str(data / "key"))})"'
+    shown = f"in {data / 'key'}" if key is None else f"{key}  (shown this once; it stays in {data / 'key'})"
     lines = [
         f"duetime is up at {url}",
-        f"  API key    {key}",
+        f"  API key    {shown}",
         f"  reference  {url}/docs",
-        f"  data       {config.database_url or Path(config.data).resolve()}",
+        f"  data       {hide_passwords(config.database_url or str(data))}",
         "",
         "Try it: submit a task that calls this server, then see how it went.",
-        f"  curl -s {url}/v1/tasks {headers} -d '{json.dumps(task)}'",
-        f"  curl -s '{url}/v1/tasks?type=hello' -H 'Authorization: Bearer {key}'",
+        f"  curl -s {url}/v1/tasks {authorization} -H 'Content-Type: application/json' -d '{json.dumps(task)}'",
+        f"  curl -s '{url}/v1/tasks?type=hello' {authorization}",
         "",
         "Ctrl-C stops it; the data stays.",
     ]

@@ -62,7 +62,7 @@ class Database:
             database = cls(Connections(connect, size), clock or DatabaseClock())
             await database.read_clock()
         except ValueError as error:
-            raise Unavailable(f"the database does not answer: {error}") from error
+            raise Unavailable("the database does not answer: its address cannot be read") from error
         return database
 
     async def run(

@@ -1,0 +1,23 @@
+"""Passwords in addresses: what is shown, logged or said has none.
+
+An address of PostgreSQL or Redis holds a password.  Whatever prints text that
+may hold such an address passes it through `hide_passwords` first.
+"""
+
+import re
+
+#: What a shown address has in place of its password.
+HIDDEN = "…"
+# The password of a database may hold a slash that nobody escaped; the path of a web address may hold an "@".
+_DATABASE = re.compile(r"((?:postgres(?:ql)?|rediss?)://[^\s:/?#\"'@]*:)[^\s\"']*@")
+_OTHER = re.compile(r"(://[^\s:/?#\"'@]*:)[^\s/?#\"'@]*@")
+_QUERY = re.compile(r"([?&](?:ssl)?password=)[^\s&#\"']*")
+
+
+def hide_passwords(text: str) -> str:
+    """The text, with the password of each address in it replaced by an ellipsis."""
+    if "://" not in text:
+        return text
+    text = _DATABASE.sub(rf"\1{HIDDEN}@", text)
+    text = _OTHER.sub(rf"\1{HIDDEN}@", text)
+    return _QUERY.sub(rf"\1{HIDDEN}", text)
