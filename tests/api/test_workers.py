@@ -252,6 +252,17 @@ async def test_many_reports_at_once_are_stored_in_parts_and_answered_together(ap
     assert await _claims(api) == 0
 
 
+async def test_a_failure_of_an_unknown_kind_is_tried_again(api: Api) -> None:
+    task = await api.submit()
+    (leased,) = await api.lease()
+
+    await api.settle(leased, "failed", error={"message": "what was that?", "kind": "unknown"}, retry_after="1h")
+
+    assert await api.state(task) == "retrying"
+    error = (await api.get(f"/v1/tasks/{task['id']}")).json["attempts"][0]["error"]
+    assert (error["message"], error["kind"]) == ("what was that?", "unknown")
+
+
 async def test_failures_are_tried_again_unless_they_are_permanent(api: Api) -> None:
     transient, permanent = await api.submit(queue="a"), await api.submit(queue="b")
     (first,), (second,) = await api.lease(queues=["a"]), await api.lease(queues=["b"])

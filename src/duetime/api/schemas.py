@@ -258,7 +258,8 @@ class FailureBody(Struct, forbid_unknown_fields=True):
 
     message: Annotated[str, Meta(max_length=16_384)]
     kind: Annotated[
-        Literal["transient", "permanent"], Meta(description="`permanent`: another attempt would fail as well.")
+        Literal["transient", "permanent", "unknown"],
+        Meta(description="`permanent`: another attempt would fail as well; `unknown` is tried again like `transient`."),
     ] = "transient"
     detail: Annotated[Raw, Meta(description="Any JSON.")] = field(default_factory=Raw)
 
