@@ -9,7 +9,7 @@ import aiohttp
 import msgspec
 import pytest
 
-from duetime import AsyncClient, Client, Submission
+from duetime import AsyncClient, Client, Permanent, Submission, Worker
 from duetime.sdk.errors import (
     ApiError,
     ConfigurationError,
@@ -23,6 +23,7 @@ from duetime.sdk.errors import (
 )
 from duetime.sdk.wire import Call
 from nodes import NodeProcess
+from sdk.conftest import running
 from sdk.proxies import proxy_to
 
 
@@ -108,6 +109,46 @@ async def test_the_verbs(each_client: Any, queue: str) -> None:
     assert (await each_client.cancel(task.id)).state == "cancelled"
     with pytest.raises(Conflict):
         await each_client.pause(task.id)
+
+
+async def test_the_verbs_take_a_task_as_well_as_its_id(each_client: Any, queue: str) -> None:
+    task = await each_client.submit("a", queue=queue, delay="1h")
+    (item,) = await each_client.submit_many([Submission("a", queue=queue, delay="1h")])
+
+    assert (await each_client.get(task)).id == task.id
+    assert (await each_client.get(uuid.UUID(task.id))).id == task.id
+    assert (await each_client.pause(task)).state == "paused"
+    assert (await each_client.resume(task)).state == "scheduled"
+    assert (await each_client.reschedule(task, delay="2h")).state == "scheduled"
+    assert (await each_client.run_now(task)).state == "ready"
+    assert (await each_client.explain(task)).what_would_free_it
+    assert (await each_client.cancel(task)).state == "cancelled"
+    assert (await each_client.wait(task)).state == "cancelled"
+    assert (await each_client.cancel(item)).id == item.id
+
+
+async def test_dead_letters_are_redriven_and_dropped_as_they_were_listed(node: NodeProcess, queue: str) -> None:
+    worker = Worker(node.url, node.key, queues=[queue])
+
+    @worker.task("dies")
+    def die(payload: object) -> None:
+        raise Permanent("no")
+
+    with Client(node.url, node.key) as client:
+        async with running(worker):
+            tasks = [await asyncio.to_thread(client.submit, "dies", queue=queue) for _ in range(2)]
+            for task in tasks:
+                await asyncio.to_thread(client.wait, task)
+        letters = await asyncio.to_thread(lambda: list(client.list_dead(queue=queue)))
+
+        assert client.redrive(letters[0]).redriven == 1
+        assert client.drop(letters[1:]).dropped == 1
+
+
+@pytest.mark.parametrize("wrong", [None, 17, object()])
+async def test_what_is_no_task_is_refused_before_it_is_sent(wrong: Any) -> None:
+    with Client("http://127.0.0.1:9", "dt_key") as client, pytest.raises(TypeError, match="a Task or the id of one"):
+        client.cancel(wrong)
 
 
 async def test_the_verbs_by_filter(each_client: Any, queue: str) -> None:

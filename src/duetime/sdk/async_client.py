@@ -42,6 +42,7 @@ from duetime.sdk.shapes import (
     Submission,
     SubmitOptions,
     Task,
+    TaskOrId,
     as_duration,
 )
 from duetime.sdk.wire import Answer, Call, Filter, Tries
@@ -133,17 +134,17 @@ class AsyncClient(AsyncAdministration):
                 break
         return result
 
-    async def get(self, task_id: object) -> Task:
-        return await self.send(wire.get(task_id))
+    async def get(self, task: TaskOrId) -> Task:
+        return await self.send(wire.get(task))
 
-    async def wait(self, task_id: object, timeout: float = 60.0) -> Task:
+    async def wait(self, task: TaskOrId, timeout: float = 60.0) -> Task:
         """Look until the task is over; raises WaitTimeout."""
         for pause in wire.looks(timeout):
-            task = await self.get(task_id)
-            if task.is_final:
-                return task
+            seen = await self.get(task)
+            if seen.is_final:
+                return seen
             await asyncio.sleep(pause)
-        raise WaitTimeout(task, timeout)
+        raise WaitTimeout(seen, timeout)
 
     async def list(self, *, page_size: int | None = None, **filter: Unpack[Filter]) -> AsyncIterator[Task]:
         """Every task that fits, page by page, as the iterator is used."""
@@ -168,28 +169,28 @@ class AsyncClient(AsyncAdministration):
             if (cursor := page.next) is None:
                 return
 
-    async def explain(self, task_id: object) -> Explanation:
-        return await self.send(wire.explain(task_id))
+    async def explain(self, task: TaskOrId) -> Explanation:
+        return await self.send(wire.explain(task))
 
-    async def cancel(self, task_id: object) -> Task:
-        return await self.send(wire.act("cancel", task_id))
+    async def cancel(self, task: TaskOrId) -> Task:
+        return await self.send(wire.act("cancel", task))
 
-    async def pause(self, task_id: object) -> Task:
-        return await self.send(wire.act("pause", task_id))
+    async def pause(self, task: TaskOrId) -> Task:
+        return await self.send(wire.act("pause", task))
 
-    async def resume(self, task_id: object) -> Task:
-        return await self.send(wire.act("resume", task_id))
+    async def resume(self, task: TaskOrId) -> Task:
+        return await self.send(wire.act("resume", task))
 
     async def reschedule(
-        self, task_id: object, run_at: datetime | str | None = None, *, delay: Duration | None = None
+        self, task: TaskOrId, run_at: datetime | str | None = None, *, delay: Duration | None = None
     ) -> Task:
-        return await self.send(wire.act("reschedule", task_id, run_at=run_at, delay=as_duration(delay)))
+        return await self.send(wire.act("reschedule", task, run_at=run_at, delay=as_duration(delay)))
 
-    async def retry(self, task_id: object) -> Task:
-        return await self.send(wire.act("retry", task_id))
+    async def retry(self, task: TaskOrId) -> Task:
+        return await self.send(wire.act("retry", task))
 
-    async def run_now(self, task_id: object) -> Task:
-        return await self.send(wire.act("run-now", task_id))
+    async def run_now(self, task: TaskOrId) -> Task:
+        return await self.send(wire.act("run-now", task))
 
     async def bulk(
         self,
@@ -208,7 +209,7 @@ class AsyncClient(AsyncAdministration):
 
     async def redrive(
         self,
-        ids: Iterable[object] | None = None,
+        ids: Iterable[TaskOrId] | TaskOrId | None = None,
         *,
         all: bool = False,
         rate: float | None = None,
@@ -223,7 +224,7 @@ class AsyncClient(AsyncAdministration):
 
     async def drop(
         self,
-        ids: Iterable[object] | None = None,
+        ids: Iterable[TaskOrId] | TaskOrId | None = None,
         *,
         all: bool = False,
         limit: int | None = None,

@@ -49,6 +49,7 @@ from duetime.sdk.shapes import (
     Submission,
     SubmitOptions,
     Task,
+    TaskOrId,
     as_duration,
 )
 from duetime.sdk.wire import Answer, Call, Filter, Tries
@@ -145,17 +146,17 @@ class Client(Administration):
                 break
         return result
 
-    def get(self, task_id: object) -> Task:
-        return self.send(wire.get(task_id))
+    def get(self, task: TaskOrId) -> Task:
+        return self.send(wire.get(task))
 
-    def wait(self, task_id: object, timeout: float = 60.0) -> Task:
+    def wait(self, task: TaskOrId, timeout: float = 60.0) -> Task:
         """Look until the task is over; raises WaitTimeout."""
         for pause in wire.looks(timeout):
-            task = self.get(task_id)
-            if task.is_final:
-                return task
+            seen = self.get(task)
+            if seen.is_final:
+                return seen
             time.sleep(pause)
-        raise WaitTimeout(task, timeout)
+        raise WaitTimeout(seen, timeout)
 
     def list(self, *, page_size: int | None = None, **filter: Unpack[Filter]) -> Iterator[Task]:
         """Every task that fits, page by page, as the iterator is used."""
@@ -178,28 +179,28 @@ class Client(Administration):
             if (cursor := page.next) is None:
                 return
 
-    def explain(self, task_id: object) -> Explanation:
-        return self.send(wire.explain(task_id))
+    def explain(self, task: TaskOrId) -> Explanation:
+        return self.send(wire.explain(task))
 
-    def cancel(self, task_id: object) -> Task:
-        return self.send(wire.act("cancel", task_id))
+    def cancel(self, task: TaskOrId) -> Task:
+        return self.send(wire.act("cancel", task))
 
-    def pause(self, task_id: object) -> Task:
-        return self.send(wire.act("pause", task_id))
+    def pause(self, task: TaskOrId) -> Task:
+        return self.send(wire.act("pause", task))
 
-    def resume(self, task_id: object) -> Task:
-        return self.send(wire.act("resume", task_id))
+    def resume(self, task: TaskOrId) -> Task:
+        return self.send(wire.act("resume", task))
 
     def reschedule(
-        self, task_id: object, run_at: datetime | str | None = None, *, delay: Duration | None = None
+        self, task: TaskOrId, run_at: datetime | str | None = None, *, delay: Duration | None = None
     ) -> Task:
-        return self.send(wire.act("reschedule", task_id, run_at=run_at, delay=as_duration(delay)))
+        return self.send(wire.act("reschedule", task, run_at=run_at, delay=as_duration(delay)))
 
-    def retry(self, task_id: object) -> Task:
-        return self.send(wire.act("retry", task_id))
+    def retry(self, task: TaskOrId) -> Task:
+        return self.send(wire.act("retry", task))
 
-    def run_now(self, task_id: object) -> Task:
-        return self.send(wire.act("run-now", task_id))
+    def run_now(self, task: TaskOrId) -> Task:
+        return self.send(wire.act("run-now", task))
 
     def bulk(
         self,
@@ -218,7 +219,7 @@ class Client(Administration):
 
     def redrive(
         self,
-        ids: Iterable[object] | None = None,
+        ids: Iterable[TaskOrId] | TaskOrId | None = None,
         *,
         all: bool = False,
         rate: float | None = None,
@@ -233,7 +234,7 @@ class Client(Administration):
 
     def drop(
         self,
-        ids: Iterable[object] | None = None,
+        ids: Iterable[TaskOrId] | TaskOrId | None = None,
         *,
         all: bool = False,
         limit: int | None = None,

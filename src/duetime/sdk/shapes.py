@@ -4,6 +4,7 @@ Answers take fields that they do not know and lack fields that are new, so an
 older SDK works with a newer server and the other way round.
 """
 
+import uuid
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypedDict
@@ -255,6 +256,21 @@ class BatchItem(msgspec.Struct, frozen=True, gc=False):
     #: The waiting task that it took the place of.
     replaces: str | None = None
     error: Problem | None = None
+
+
+#: What the verbs take: an id, or whatever of the above carries one.
+TaskOrId = Task | DeadLetter | BatchItem | str | uuid.UUID
+
+
+def id_of(task: TaskOrId) -> str:
+    """The id of what was given; a TypeError for what has none, before anything is sent."""
+    if isinstance(task, Task | DeadLetter | BatchItem):
+        if task.id is None:
+            raise TypeError("this item of the batch was refused: it is no task, and has no id")
+        return task.id
+    if not isinstance(task, str | uuid.UUID):
+        raise TypeError(f"a Task or the id of one is needed, not {type(task).__name__}")
+    return str(task)
 
 
 class BatchResult(msgspec.Struct):

@@ -39,6 +39,8 @@ from duetime.sdk.shapes import (
     Problem,
     Submission,
     Task,
+    TaskOrId,
+    id_of,
 )
 from duetime.sdk.uuid7 import make_uuid7
 
@@ -328,18 +330,18 @@ def part_of_batch(call: Call[BatchResult], places: list[int]) -> Call[BatchResul
     )
 
 
-def _task_path(task_id: object, *rest: str) -> str:
-    return "/".join(("/v1/tasks", quote(str(task_id), safe=""), *rest))
+def _task_path(task: TaskOrId, *rest: str) -> str:
+    return "/".join(("/v1/tasks", quote(id_of(task), safe=""), *rest))
 
 
-def get(task_id: object) -> Call[Task]:
-    return Call("GET", _task_path(task_id), _read_task)
+def get(task: TaskOrId) -> Call[Task]:
+    return Call("GET", _task_path(task), _read_task)
 
 
-def act(verb: Verb, task_id: object, **fields: Any) -> Call[Task]:
+def act(verb: Verb, task: TaskOrId, **fields: Any) -> Call[Task]:
     """One of the verbs, on one task."""
     given = without_none(fields)
-    return Call("POST", _task_path(task_id, verb), _read_task, encode(given) if given else None)
+    return Call("POST", _task_path(task, verb), _read_task, encode(given) if given else None)
 
 
 def act_on_many(
@@ -349,8 +351,8 @@ def act_on_many(
     return Call("POST", f"/v1/tasks/bulk/{verb}", _read_bulk, encode(without_none(body)))
 
 
-def explain(task_id: object) -> Call[Explanation]:
-    return Call("GET", _task_path(task_id, "explain"), _read_explanation)
+def explain(task: TaskOrId) -> Call[Explanation]:
+    return Call("GET", _task_path(task, "explain"), _read_explanation)
 
 
 def list_tasks(filter: Filter, *, limit: int | None, cursor: str | None) -> Call[Page]:
@@ -367,7 +369,7 @@ def list_dead(filter: Filter, *, limit: int | None, cursor: str | None) -> Call[
 
 def act_on_dead(
     verb: Literal["redrive", "drop"],
-    ids: Iterable[object] | None,
+    ids: Iterable[TaskOrId] | TaskOrId | None,
     filter: Filter,
     *,
     everything: bool,
@@ -379,7 +381,7 @@ def act_on_dead(
         raise ValueError(f"{verb}: give ids, or a filter, or all=True")
     body: dict[str, Any] = {"rate": rate, "limit": limit, "cursor": cursor}
     if ids is not None:
-        body["ids"] = [str(each) for each in ids]
+        body["ids"] = [id_of(each) for each in ([ids] if isinstance(ids, TaskOrId) else ids)]
     elif everything:
         body["all"] = True
     else:
