@@ -53,6 +53,31 @@ async def test_a_run_at_in_the_past_means_now(api: Api, run_at: str) -> None:
     assert [each["id"] for each in await api.lease()] == [task["id"]]
 
 
+async def test_a_task_without_a_policy_has_the_default_one_and_tells_what_is_left_of_it(api: Api) -> None:
+    task = await api.submit()
+    partly = await api.submit(retry={"min_backoff": "2s"}, delay="1h")
+    once = await api.submit(delivery="at_most_once", delay="1h")
+    default = {
+        "max_attempts": 20,
+        "min_backoff": 1,
+        "max_backoff": 3600,
+        "max_doublings": 16,
+        "max_retry_duration": None,
+    }
+    assert (task["retry"], task["attempts_left"]) == (default, 20)
+    assert (partly["retry"]["max_attempts"], partly["attempts_left"], once["attempts_left"]) == (20, 20, 1)
+
+    [leased] = await api.lease()
+    assert (await api.get(f"/v1/tasks/{task['id']}")).json["attempts_left"] == 19
+    await api.settle(leased, "failed", error={"message": "down"})
+
+    failed = (await api.get(f"/v1/tasks/{task['id']}")).json
+    assert (failed["state"], failed["attempts_left"], failed["retry"]) == ("retrying", 19, default)
+    assert failed["next_run_at"] is not None
+    told = (await api.get(f"/v1/tasks/{task['id']}/explain")).json["waiting_for"][0]["detail"]
+    assert told.startswith("it failed once; attempt 2 of 20 is due at ")
+
+
 async def test_a_payload_is_kept_byte_by_byte(api: Api) -> None:
     payload = '{"a" : 1.50, "b":"\\u0000 \\u00e9", "c":123456789012345678901234567890}'
 

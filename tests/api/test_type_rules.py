@@ -32,10 +32,10 @@ async def test_a_type_s_defaults_hold_where_a_submission_says_nothing(api: Api) 
 
     for _ in range(2):
         assert how(await api.submit(type="t")) == ("mail", "high", 30.0, 3600.0, 2)
-        assert how(await api.submit(type="t", **given)) == ("default", "normal", 5.0, 6.0, 5)
+        assert how(await api.submit(type="t", **given)) == ("default", "normal", 5.0, 6.0, 20)
         assert how(await api.submit(type="t", queue="other")) == ("other", "high", 30.0, 3600.0, 2)
-        assert how(await api.submit(type="free")) == ("default", "normal", 300.0, None, 5)
-    assert how((await api.get(f"/v1/tasks/{before['id']}")).json) == ("default", "normal", 300.0, None, 5)
+        assert how(await api.submit(type="free")) == ("default", "normal", 300.0, None, 20)
+    assert how((await api.get(f"/v1/tasks/{before['id']}")).json) == ("default", "normal", 300.0, None, 20)
     batch = (await api.post("/v1/tasks/batch", [{"type": "t"}, {"type": "t", "queue": "q"}])).json["results"]
     shown = [(await api.get(f"/v1/tasks/{each['id']}")).json for each in batch]
     assert [how(task)[:2] for task in shown] == [("mail", "high"), ("q", "high")]
@@ -78,6 +78,8 @@ async def test_a_default_does_not_make_another_request_of_a_repeated_one(api: Ap
             b'"idempotency_key":"k","retry":{"max_attempts":3},"labels":{"x":"y"}}',
             "c4b29b9fc3fd69b8d74f8ba61950088f",
         ),
+        (b'{"type":"x","idempotency_key":"k","retry":{"min_backoff":"2s"}}', "e62b4f611ed655e307f06ccefaab2447"),
+        (b'{"type":"x","idempotency_key":"k","retry":{"max_attempts":20}}', "a83faab75ce8f624805cc556e71ba01d"),
     ],
 )
 async def test_fingerprints_are_what_they_were_when_keys_were_stored(body: bytes, known: str) -> None:

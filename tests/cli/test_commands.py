@@ -4,6 +4,7 @@ import http.server
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -48,13 +49,14 @@ def test_one_task_is_submitted_shown_and_cancelled(duetime: Run, name: str) -> N
     assert f"Task {task}  scheduled" in shown.out
     assert '"to": "Ada"' in shown.out
     assert "a=b" in shown.out
+    assert re.search(r"attempts left +20 of 20\n", shown.out)
 
     raw = duetime("tasks", "get", task, "--json")
     assert '"big": 12345678901234567890123' in raw.out
     assert raw.json["labels"] == {"a": "b"}
 
     explained = duetime("tasks", "explain", task)
-    assert "is due at" in explained.out
+    assert "attempt 1 of 20 is due at" in explained.out
     assert duetime("tasks", "explain", task, "--json").json["waiting_for"][0]["reason"] == "time"
 
     cancelled = duetime("tasks", "cancel", task)

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duetime.model.attempt import REASONS, Again, Bury, Ended, Next, Over, what_follows
+from duetime.model.attempt import REASONS, Again, Bury, Ended, Next, Over, attempts_left, what_follows
 from duetime.model.retry import CRASH_BUDGET, DEFAULT_MAX_ATTEMPTS, RELEASE_LIMIT, RetryPolicy
-from duetime.model.task import Options, Outcome, Waiting
+from duetime.model.task import Options, Outcome, TaskState, Waiting
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 ONCE_ONLY = Options(delivery="at_most_once")
@@ -59,6 +59,26 @@ def test_the_last_failure_is_a_dead_letter() -> None:
     last = Waiting(9, failures=DEFAULT_MAX_ATTEMPTS - 1)
 
     assert follow(Outcome.FAILED, last) == (Outcome.FAILED, Bury("attempts"))
+
+
+@pytest.mark.parametrize(
+    ("state", "failures", "options", "left"),
+    [
+        (TaskState.SCHEDULED, 0, Options(), 20),
+        (TaskState.RETRYING, 3, Options(), 17),
+        (TaskState.RUNNING, 3, Options(), 16),
+        (TaskState.RUNNING, 19, Options(), 0),
+        (TaskState.READY, 2, Options(retry=RetryPolicy(max_attempts=3)), 1),
+        (TaskState.PAUSED, 7, Options(retry=RetryPolicy(max_attempts=3)), 0),
+        (TaskState.SCHEDULED, 0, ONCE_ONLY, 1),
+        (TaskState.DEAD, None, Options(), 0),
+        (TaskState.SUCCEEDED, None, Options(), 0),
+    ],
+)
+def test_the_attempts_that_are_left_do_not_count_the_running_one(
+    state: TaskState, failures: int | None, options: Options, left: int
+) -> None:
+    assert attempts_left(state, failures, options) == left
 
 
 def test_a_permanent_failure_is_a_dead_letter_at_once() -> None:

@@ -1,11 +1,14 @@
 """Waits between attempts, by Cloud Tasks' rules."""
 
 import random
+from datetime import timedelta
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duetime.model.retry import RetryPolicy
+from duetime.model.retry import DEFAULT_RETRY, RetryPolicy
+from duetime.model.task import Options
 
 POLICIES = st.builds(
     RetryPolicy,
@@ -28,6 +31,27 @@ def test_without_doublings_waits_grow_evenly() -> None:
     policy = RetryPolicy(min_backoff=2.0, max_backoff=9.0, max_doublings=0)
 
     assert [policy.backoff(failures) for failures in range(1, 6)] == [2, 4, 6, 8, 9]
+
+
+def test_the_default_outlasts_an_outage_of_eight_hours() -> None:
+    waits = [DEFAULT_RETRY.backoff(failures) for failures in range(1, DEFAULT_RETRY.max_attempts)]
+
+    assert DEFAULT_RETRY.max_attempts == 20
+    assert waits == [2.0**doublings for doublings in range(12)] + [3_600.0] * 7
+    assert timedelta(seconds=DEFAULT_RETRY.waits_after(0)) == timedelta(hours=8, minutes=8, seconds=15)
+    assert DEFAULT_RETRY.waits_after(18) == 3_600.0
+    assert DEFAULT_RETRY.waits_after(19) == 0.0
+
+
+def test_a_policy_that_was_stored_before_keeps_its_five_attempts() -> None:
+    stored = msgspec.json.decode(b'{"retry":{"min_backoff":2.0}}', type=Options)
+
+    assert stored.retry == RetryPolicy(max_attempts=5, min_backoff=2.0)
+
+
+def test_a_policy_is_stored_with_its_number_of_attempts_and_a_task_without_one_stores_nothing() -> None:
+    assert msgspec.json.encode(Options(retry=DEFAULT_RETRY)) == b'{"retry":{"max_attempts":20}}'
+    assert msgspec.json.encode(Options()) == b"{}"
 
 
 def test_no_number_of_failures_overflows() -> None:

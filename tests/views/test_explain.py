@@ -3,6 +3,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from duetime.clock import from_ms
+from duetime.model.retry import RetryPolicy
 from duetime.model.task import Kind, Options, Outcome, TaskState
 from duetime.views.explain import Explanation, Limitation, explain
 from views.arrange import BLOCKED, MINUTE, World
@@ -67,7 +68,32 @@ async def test_a_retry_tells_what_went_wrong(world: World) -> None:
 
     assert told.state is TaskState.RETRYING
     assert told.due_at == from_ms(world.now_ms + MINUTE)
-    assert "no such host" in told.waiting_for[0].detail
+    retry_at = told.due_at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    given_up_at = told.due_at + timedelta(seconds=sum(2**n for n in range(1, 12)) + 7 * 3_600)
+    assert told.waiting_for[0].detail == (
+        f"it failed once; attempt 2 of 20 is due at {retry_at}; the last error: no such host; "
+        f"if every attempt fails, it is a dead letter at about {given_up_at:%Y-%m-%dT%H:%MZ}"
+    )
+
+
+async def test_a_retry_of_which_not_every_attempt_counts_tells_both_numbers(world: World) -> None:
+    options = Options(retry=RetryPolicy(max_attempts=4, max_retry_duration=3_600.0))
+    task = await world.waiting(-MINUTE, wake_in=MINUTE, failures=2, number=7, options=options)
+
+    detail = (await explained(world, task)).waiting_for[0].detail
+
+    assert detail.startswith("it failed 2 times; attempt 7 (number 3 of 4 that may fail) is due at ")
+    assert detail.endswith(", or 1h after its first attempt if that is earlier")
+
+
+async def test_the_last_attempt_has_none_behind_it(world: World) -> None:
+    options = Options(retry=RetryPolicy(max_attempts=2))
+    task = await world.waiting(-MINUTE, wake_in=MINUTE, failures=1, number=2, options=options)
+
+    detail = (await explained(world, task)).waiting_for[0].detail
+
+    assert "attempt 2 of 2 is due at" in detail
+    assert "if every attempt fails" not in detail
 
 
 async def test_a_ready_task_without_a_worker_says_which_one_to_start(world: World) -> None:
@@ -152,7 +178,7 @@ async def test_a_running_task_tells_with_whom_and_until_when(world: World) -> No
     (reason,) = (await explained(world, task)).waiting_for
 
     assert reason.reason == "running"
-    assert "worker-7" in reason.detail
+    assert reason.detail.startswith("attempt 1 of 20 was handed to worker-7 since ")
     assert reason.until == world.now + timedelta(seconds=30)
 
 

@@ -163,6 +163,7 @@ async def test_a_task_tells_all_of_itself(world: World) -> None:
             },
         ],
         "next_run_at": None,
+        "attempts_left": 0,
         "sla": 60.0,
         "sla_met": True,
         "target": {"url": "http://127.0.0.1/x", "method": "POST", "headers": {}, "timeout": None, "retry_on": []},
@@ -197,10 +198,19 @@ async def test_a_running_attempt_is_the_last_one_and_has_no_outcome(world: World
     assert second.completed_at is None
 
 
-async def test_a_waiting_task_tells_when_it_runs_next(world: World) -> None:
+async def test_a_waiting_task_tells_when_it_runs_next_and_how_many_attempts_are_left(world: World) -> None:
     task = await world.waiting(-MINUTE, wake_in=MINUTE, failures=1, number=2)
 
-    assert (await get(world, task)).next_run_at == from_ms(world.now_ms + MINUTE)
+    told = await get(world, task)
+
+    assert told.next_run_at == from_ms(world.now_ms + MINUTE)
+    assert (told.attempts_left, told.retry.max_attempts) == (19, 20)
+
+
+async def test_the_running_attempt_is_not_left(world: World) -> None:
+    task = await world.running(holder=await world.holder(), options=Options(retry=RetryPolicy(max_attempts=4)))
+
+    assert (await get(world, task)).attempts_left == 3
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from duetime.api.answers import Accepted, BatchAnswer
 from duetime.api.http import encode
 from duetime.clock import from_ms
 from duetime.lifecycle.submit import Submitted
+from duetime.model.attempt import most_attempts
 from duetime.model.retry import DEFAULT_RETRY, RetryPolicy
 from duetime.model.task import DEFAULT_TIMEOUT_SECONDS, LaneKey, NewTask, Options, TaskState
 from duetime.views.tasks import RetryView, TargetView, TaskView
@@ -109,6 +110,7 @@ def view_of(task: NewTask, submission: Submitted, tenant_name: str, now_ms: int)
         result=None,
         attempts=[],
         next_run_at=due_at,
+        attempts_left=most_attempts(options),
         sla=options.sla,
         sla_met=None,
         target=None

@@ -59,7 +59,8 @@ SUBMIT = Operation(
     tag="Tasks",
     summary="Submit a task",
     description="Stored when this is answered: it survives any crash from then on. A task with `target` is sent to "
-    "that HTTP endpoint; one without is taken by a worker that leases from its queue.",
+    "that HTTP endpoint; one without is taken by a worker that leases from its queue. If it fails, it is tried again "
+    "by `retry`; without one it has 20 attempts, with waits that double from 1 s to 1 h, about 8 hours in all.",
     body=TaskRequest,
     example={"type": "email.send", "payload": {"to": "ada@example.com"}, "delay": "5m"},
     parameters=(REQUEST_KEY,),

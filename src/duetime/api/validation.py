@@ -50,6 +50,9 @@ _LABEL_KEY = re.compile(LABEL_KEY_PATTERN[1:-1])
 _RIGHT_NAME = "use 1 to 128 letters, digits and . _ : / -, beginning with a letter or digit"
 _RIGHT_TEXT = "use 1 to 255 printable characters"
 _PRIORITIES = {priority.word: priority for priority in PriorityClass}
+#: What stands in a fingerprint for a policy without a number of attempts, whatever the default is: the same
+#: request has to give the same fingerprint under every version.
+_FINGERPRINT_MAX_ATTEMPTS = 5
 #: Fields that stay out of a fingerprint where they are absent: it is older than they are.
 _LATER_FIELDS = ("concurrency_key", "rate_key", "debounce", "unique")
 
@@ -276,6 +279,8 @@ def fingerprint(request: TaskRequest) -> bytes:
     for name in _LATER_FIELDS:
         if plain[name] is None:
             del plain[name]
+    if request.retry is not None and request.retry.max_attempts is UNSET:
+        plain["retry"] = msgspec.structs.replace(request.retry, max_attempts=_FINGERPRINT_MAX_ATTEMPTS)
     plain["payload"] = decode_any(bytes(request.payload) or b"null")
     return hashlib.blake2b(_encode_sorted(plain), digest_size=16).digest()
 
@@ -345,7 +350,7 @@ def check_retry(retry: RetryRequest, errors: list[FieldError], path: str = "retr
     if max_backoff < min_backoff:
         errors.append(FieldError(f"{path}.max_backoff", "must not be less than min_backoff"))
     return RetryPolicy(
-        retry.max_attempts,
+        DEFAULT_RETRY.max_attempts if retry.max_attempts is UNSET else retry.max_attempts,
         min_backoff,
         max_backoff,
         retry.max_doublings,

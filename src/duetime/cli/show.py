@@ -80,6 +80,8 @@ def _fields(task: Task) -> list[tuple[str, str]]:
     ]
     if task.next_run_at is not None and task.next_run_at != task.run_at:
         fields.append(("next run at", whole_time(task.next_run_at)))
+    if not task.is_final and task.attempts_left is not None:
+        fields.append(("attempts left", _attempts_left(task)))
     fields.append(("created at", whole_time(task.created_at)))
     if task.expires_at is not None:
         fields.append(("expires at", whole_time(task.expires_at)))
@@ -103,6 +105,11 @@ def _fields(task: Task) -> list[tuple[str, str]]:
     if task.delivery != "at_least_once":
         fields.append(("delivery", task.delivery))
     return fields
+
+
+def _attempts_left(task: Task) -> str:
+    most = task.retry.get("max_attempts") if isinstance(task.retry, dict) else None
+    return str(task.attempts_left) if most is None else f"{task.attempts_left} of {most}"
 
 
 def _reason(code: str) -> str:

@@ -38,6 +38,8 @@ examples:
 A file holds tasks as the API takes them: one JSON object a line, or one JSON array ("-" reads standard input).
 TYPE and options given beside it stand in for what a line leaves out.
 
+A task that fails is tried again: 20 attempts, with waits that double from 1s to 1h, about 8 hours in all.
+
 Exit code: 0 all accepted (with --wait: succeeded), 1 something was refused or failed, 2 wrong usage.
 """
 
@@ -71,11 +73,13 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     how = parser.add_argument_group("how")
     how.add_argument("--timeout", type=words.duration, metavar="TIME", help="for one attempt")
-    how.add_argument("--max-attempts", type=words.count, metavar="N", help="all attempts, the first one included")
-    how.add_argument("--min-backoff", type=words.duration, metavar="TIME", help="wait before the second attempt")
-    how.add_argument("--max-backoff", type=words.duration, metavar="TIME", help="longest wait between attempts")
-    how.add_argument("--max-doublings", type=int, metavar="N", help="how often the wait doubles")
-    how.add_argument("--max-retry-duration", type=words.duration, metavar="TIME", help="for all attempts together")
+    how.add_argument("--max-attempts", type=words.count, metavar="N", help="all attempts, the first one included (20)")
+    how.add_argument("--min-backoff", type=words.duration, metavar="TIME", help="wait before the second attempt (1s)")
+    how.add_argument("--max-backoff", type=words.duration, metavar="TIME", help="longest wait between attempts (1h)")
+    how.add_argument("--max-doublings", type=int, metavar="N", help="how often the wait doubles (16)")
+    how.add_argument(
+        "--max-retry-duration", type=words.duration, metavar="TIME", help="for all attempts together (no limit)"
+    )
     how.add_argument(
         "--delivery", choices=["at_least_once", "at_most_once"], metavar="PROMISE", help="at_least_once, at_most_once"
     )

@@ -12,11 +12,12 @@ from datetime import datetime, timedelta
 from typing import NamedTuple, assert_never
 
 from duetime.model.retry import CRASH_BUDGET, DEFAULT_RETRY, RELEASE_LIMIT
-from duetime.model.task import Options, Outcome, Waiting
+from duetime.model.task import Options, Outcome, TaskState, Waiting
 
 #: A task, and the number of its attempt.
 Attempt = tuple[uuid.UUID, int]
 _DEFAULTS = Options()
+_ENDED = frozenset({TaskState.SUCCEEDED, TaskState.DEAD, TaskState.CANCELLED, TaskState.EXPIRED})
 
 
 class Past(NamedTuple):
@@ -115,6 +116,18 @@ def what_follows(
             return Outcome.UNKNOWN, Bury("unknown")
         case _:
             assert_never(ended.outcome)
+
+
+def most_attempts(options: Options) -> int:
+    """How many attempts of a task may fail, at which the last one makes it a dead letter."""
+    return 1 if options.delivery == "at_most_once" else (options.retry or DEFAULT_RETRY).max_attempts
+
+
+def attempts_left(state: TaskState, failures: int | None, options: Options) -> int:
+    """How many attempts it has after the running one, if none of them is snoozed, lost or given back."""
+    if failures is None or state in _ENDED:
+        return 0
+    return max(0, most_attempts(options) - failures - (state is TaskState.RUNNING))
 
 
 #: Why a task is a dead letter, for people.

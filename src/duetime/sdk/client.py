@@ -113,7 +113,10 @@ class Client(Administration):
         return Answer(answer.status, answer.headers, answer.data)
 
     def submit(self, type: str, payload: object = None, **options: Unpack[SubmitOptions]) -> Task:
-        """Submit one task; the same `idempotency_key` gives the first task back."""
+        """Submit one task; the same `idempotency_key` gives the first task back.
+
+        Without `retry`, it has 20 attempts, with waits that double from 1 s to 1 h: about 8 hours in all.
+        """
         return self.send(wire.submit(Submission(type, payload, **options)))
 
     def submit_many(

@@ -22,7 +22,10 @@ FINAL_STATES = frozenset({"succeeded", "dead", "cancelled", "expired"})
 
 
 class RetryPolicy(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """When a failed attempt is tried again; what is left out is the server's default."""
+    """When a failed attempt is tried again; what is left out is the server's default.
+
+    That is 20 attempts, with waits that double from 1 s to 1 h and vary by a tenth: about 8 hours in all.
+    """
 
     max_attempts: int | None = None
     min_backoff: Duration | None = None
@@ -203,6 +206,8 @@ class Task(msgspec.Struct, frozen=True):
     created_at: datetime | None = None
     expires_at: datetime | None = None
     next_run_at: datetime | None = None
+    #: How many attempts may still be made, the running one not counted; None from an older server.
+    attempts_left: int | None = None
     schedule: str | None = None
     result: Any = None
     attempts: list[Attempt] = []

@@ -17,6 +17,9 @@ from duetime.clock import from_ms
 from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.ids import due_ms_of, lane_of
+from duetime.model.attempt import attempts_left, most_attempts
+from duetime.model.duration import format_duration
+from duetime.model.retry import DEFAULT_RETRY
 from duetime.model.task import Kind, LaneKey, TaskState
 from duetime.views.scan import TenantLanes
 from duetime.views.tasks import attempts_of, lane_key, options_of, read_tasks, timeout_of
@@ -185,9 +188,10 @@ def _waits_for_time(
     row: asyncpg.Record, state: TaskState, path: str, missing: Sequence[tuple[Waiting, str]]
 ) -> tuple[list[Waiting], str]:
     due_at = from_ms(due_ms_of(row["wake"]))
-    detail = f"attempt {row['number']} is due at {_at(due_at)}"
+    detail = f"{_attempt(row, row['number'])} is due at {_at(due_at)}"
     if state is TaskState.RETRYING:
-        detail += f", after {row['failures']} failed and {row['crashes']} lost attempts; {_last_error(row)}"
+        detail = f"{_history(row)}; {detail}; {_last_error(row)}"
+    detail += _end_of_retries(row, due_at)
     remedy = f"It becomes ready at {_at(due_at)}; POST {path}/run-now to run it at once"
     waiting = [Waiting("time", detail, due_at)]
     for reason, mend in missing:
@@ -231,12 +235,41 @@ def _missing_holders(lane: _Lane) -> list[tuple[Waiting, str]]:
     return [(Waiting("no_worker", detail), f"Start a worker for queue '{lane.key.queue}'{tags}")]
 
 
+def _attempt(row: asyncpg.Record, number: int) -> str:
+    """The attempt, and how many may fail: not every one counts, as a snoozed one."""
+    most, place = most_attempts(options_of(row)), row["failures"] + 1
+    if number == place:
+        return f"attempt {number} of {most}"
+    return f"attempt {number} (number {place} of {most} that may fail)"
+
+
+def _history(row: asyncpg.Record) -> str:
+    parts = []
+    for verb, count in (("failed", row["failures"]), ("was lost with its holder", row["crashes"])):
+        if count:
+            parts.append(f"{verb} {'once' if count == 1 else f'{count} times'}")
+    return f"it {' and '.join(parts)}"
+
+
+def _end_of_retries(row: asyncpg.Record, due_at: datetime) -> str:
+    """When it will be given up if all its attempts fail at once, by the waits of its policy."""
+    options = options_of(row)
+    retry = options.retry or DEFAULT_RETRY
+    if attempts_left(TaskState.RETRYING, row["failures"], options) < 2:
+        return ""
+    given_up_at = due_at + timedelta(seconds=retry.waits_after(row["failures"]))
+    told = f"; if every attempt fails, it is a dead letter at about {given_up_at:%Y-%m-%dT%H:%MZ}"
+    if retry.max_retry_duration is not None:
+        told += f", or {format_duration(retry.max_retry_duration)} after its first attempt if that is earlier"
+    return told
+
+
 def _is_running(row: asyncpg.Record, path: str) -> tuple[list[Waiting], str]:
     options = options_of(row)
     seconds = options.target.timeout if options.target is not None else None
     ends_at = row["picked_at"] + timedelta(seconds=seconds if seconds is not None else timeout_of(options))
     what = "runs at" if row["is_started"] else "was handed to"
-    detail = f"attempt {row['claim_number']} {what} {row['worker'] or 'a holder'} since {_at(row['picked_at'])}"
+    detail = f"{_attempt(row, row['claim_number'])} {what} {row['worker'] or 'a holder'} since {_at(row['picked_at'])}"
     remedy = f"It ends, or its timeout ends it at {_at(ends_at)}; POST {path}/cancel to stop it"
     return [Waiting("running", detail, ends_at)], remedy
 

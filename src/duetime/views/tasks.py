@@ -19,6 +19,7 @@ from duetime.clock import from_ms
 from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.ids import due_ms_of, lane_of
+from duetime.model.attempt import attempts_left
 from duetime.model.retry import DEFAULT_RETRY, RetryPolicy
 from duetime.model.task import DEFAULT_TIMEOUT_SECONDS, LaneKey, Options, Outcome, Target, TaskState
 from duetime.views.filters import DEFAULT_LIMIT, Page, TaskFilter, check_limit
@@ -85,7 +86,10 @@ class TaskView(msgspec.Struct, frozen=True):
     schedule: str | None
     result: Raw | None
     attempts: list[AttemptView]
+    #: Of the next attempt, while it waits for one; one that is due already is in the past.
     next_run_at: datetime | None
+    #: How many attempts may still be made, the running one not counted; of `retry.max_attempts`.
+    attempts_left: int
     sla: float | None
     sla_met: bool | None
     target: TargetView | None
@@ -219,6 +223,7 @@ def view_of(row: asyncpg.Record, key: LaneKey, tenant_name: str) -> TaskView:
         result=Raw(row["result"]) if row["result"] else None,
         attempts=attempts_of(row),
         next_run_at=from_ms(due_ms_of(row["wake"])) if row["wake"] is not None else None,
+        attempts_left=attempts_left(state, row["failures"], options),
         sla=options.sla,
         sla_met=_is_sla_met(row, state, options.sla),
         target=_target_view(options.target),
