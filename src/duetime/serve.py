@@ -60,6 +60,7 @@ from duetime.memory import Memory
 from duetime.model.attempt import Past
 from duetime.scheduler.breakers import Breakers
 from duetime.scheduler.clockwork import Clockwork
+from duetime.scheduler.dead_log import DeadLog
 from duetime.scheduler.feed import Feeder
 from duetime.scheduler.firing import Firing
 from duetime.scheduler.liveness import Liveness
@@ -129,6 +130,8 @@ class Node:
         self.admission = Admission(Pressure(lambda: self.submitter.backlog), self.allowance, room)
         self.steering = Steering(database, self.partitions, self._wake)
         self.onward.on_ended = self.steering.on_ended = self._ended
+        self.dead_log = DeadLog(database)
+        self.onward.on_dead = self.dead_log.note
         self.outbox = Outbox(database, self.lanes, self.submitter, reading(TaskReader(self.types)))
         self.relay = Relay(self.outbox, has_duty=self._has_duty)
         self.shared: SharedFeeder | None = None
@@ -241,6 +244,7 @@ class Node:
         await self.firing.start()
         self.survey.loop.start()
         self.liveness.loop.start()
+        self.dead_log.loop.start()
         self.relay.loop.start()
         for loop in self.upkeep.loops:
             loop.start()
@@ -278,6 +282,7 @@ class Node:
             self.relay.loop,
             self.survey.loop,
             self.liveness.loop,
+            self.dead_log.loop,
             *self.upkeep.loops,
             self._rules_loop,
             self.keys.loop,
@@ -290,6 +295,7 @@ class Node:
         await self.admission.close()
         await self.submitter.close()
         await self.settler.close()
+        await self.dead_log.close()
         await self._client.close()
         if self.shared is not None:
             await self.shared.close()

@@ -72,6 +72,19 @@ async def test_a_failure_waits_for_its_backoff(engine: Engine) -> None:
     assert await engine.state(task) is TaskState.RETRYING
 
 
+async def test_a_report_is_answered_with_what_is_dead_by_it_also_when_it_is_repeated(engine: Engine) -> None:
+    once = Options(retry=RetryPolicy(max_attempts=1))
+    [dying] = await engine.submit(options=once)
+    [failing] = await engine.submit(options=Options(retry=RetryPolicy(max_attempts=2)))
+    leased = await engine.claim()
+
+    first = await engine.settle(leased, Outcome.FAILED)
+    again = await engine.settle(leased, Outcome.FAILED)
+
+    assert set(first.settled) == set(again.settled) == {dying, failing}
+    assert first.dead == again.dead == [dying]
+
+
 async def test_started_attempts_of_a_dead_holder_cost_the_crash_budget(engine: Engine) -> None:
     [task] = await engine.submit()
     for number in (1, 2, 3):

@@ -4,7 +4,7 @@ import uuid
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta, Raw, Struct
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from duetime.api.problems import Problem
 from duetime.api.schemas import Priority
@@ -83,6 +83,10 @@ class SettleAnswer(Struct):
     settled: Annotated[int, Meta(description="How many reports were taken.")]
     lost: Annotated[list[uuid.UUID], Meta(description="Not held by this worker (any more): discard the work.")]
     cancelled: Annotated[list[uuid.UUID], Meta(description="Cancelled while they ran.")]
+    dead: Annotated[
+        list[uuid.UUID] | UnsetType,
+        Meta(description="Of the reports that were taken: these tasks are dead letters now. Absent if there are none."),
+    ] = UNSET
 
 
 class BeatAnswer(Struct):

@@ -211,7 +211,8 @@ class Workers:
             raise Overloaded(f"reports of {waiting // 2**20:,} MiB wait to be stored; keep these and report again")
         reports = await self.turns.spread(list(enumerate(asked.settlements)), _read_reports)
         settled = await self.settler.settle(request.caller.tenant, asked.worker, reports)
-        return json_answer(200, SettleAnswer(len(settled.settled), settled.lost, settled.cancelled))
+        dead = settled.dead or UNSET
+        return json_answer(200, SettleAnswer(len(settled.settled), settled.lost, settled.cancelled, dead))
 
     async def beat(self, request: Request) -> Answer:
         request.query()

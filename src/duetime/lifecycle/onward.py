@@ -26,6 +26,7 @@ SQL = load(__package__, "onward.sql")
 decode_options = msgspec.json.Decoder(Options).decode
 Wake = Callable[[Iterable[uuid.UUID]], None]
 OnEnded = Callable[[Sequence[Past]], None]
+OnDead = Callable[[Sequence["Dead"]], None]
 #: A wait may cross into the next partition between here and the database.
 _MARGIN_MS = 3_600_000
 
@@ -50,6 +51,8 @@ class HowItEnded:
 
     outcome: Outcome
     by: tuple[int | None, str | None]
+    #: Its task is a dead letter since.
+    is_dead: bool = False
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,18 @@ class Claimed:
     waiting: Waiting
     options: Options | None
     first_picked_at: datetime
+
+
+@dataclass(frozen=True)
+class Dead:
+    """A task that became a dead letter with this attempt."""
+
+    lane: int
+    task: uuid.UUID
+    number: int
+    reason: str
+    #: What is kept of the attempt, as in `End`.
+    detail: bytes | None
 
 
 class Onward:
@@ -81,6 +96,8 @@ class Onward:
         self._now = now
         #: Told of attempts that have ended: somebody may wait for their place.
         self.on_ended: OnEnded | None = None
+        #: Told of new dead letters, after the commit.
+        self.on_dead: OnDead | None = None
 
     def ended(self, attempts: Sequence[Past]) -> None:
         if self.on_ended is not None and attempts:
@@ -107,17 +124,20 @@ class Onward:
             numbers=[number for _, number in asked],
         )
         return {
-            (row["task"], row["number"]): HowItEnded(Outcome(row["outcome"]), (row["tenant"], row["name"]))
+            (row["task"], row["number"]): HowItEnded(
+                Outcome(row["outcome"]), (row["tenant"], row["name"]), row["is_dead"]
+            )
             for row in rows
         }
 
-    async def move(self, ends: Sequence[tuple[Claimed, End]]) -> set[Attempt]:
-        """Take these claims and leave what follows; returns those that were still there."""
+    async def move(self, ends: Sequence[tuple[Claimed, End]]) -> dict[Attempt, bool]:
+        """Take these claims and leave what follows; returns those that were there, and whether their task died."""
         if not ends:
-            return set()
+            return {}
         now = self._now or self._database.clock.now()
         ends = sorted(ends, key=lambda pair: (pair[0].lane, pair[0].task))
         columns = _Columns()
+        buried: dict[Attempt, Dead] = {}
         for claimed, end in ends:
             outcome, following = what_follows(
                 end.ended,
@@ -128,6 +148,9 @@ class Onward:
                 chance=self._chance,
             )
             columns.add(claimed, end, outcome, following)
+            if isinstance(following, Bury):
+                attempt = (end.task, end.number)
+                buried[attempt] = Dead(claimed.lane, *attempt, following.reason, end.detail)
         waits = [wait for wait in columns.waits_ms if wait is not None]
         if waits:
             now_ms = self._database.clock.now_ms()
@@ -138,7 +161,9 @@ class Onward:
         never_began = {(end.task, end.number) for _, end in ends if end.never_began}
         self.ended([Past(*attempt, attempt in never_began) for attempt in ended])
         self._wake(row["wake"] for row in rows if row["wake"] is not None)
-        return ended
+        if self.on_dead is not None and (dead := [each for attempt, each in buried.items() if attempt in ended]):
+            self.on_dead(dead)
+        return {attempt: attempt in buried for attempt in ended}
 
 
 class _Columns:

@@ -149,8 +149,9 @@ SELECT claim.lane, claim.task, claim.number, claim.holder, claim.failures, claim
         LIMIT 1) AS first ON true;
 
 -- name: read_ends
--- How attempts ended that are not with their holder any more.
-SELECT attempt.task, attempt.number, attempt.outcome, holder.tenant, holder.name
+-- How attempts ended that are not with their holder any more, and whether their task is a dead letter since.
+SELECT attempt.task, attempt.number, attempt.outcome, holder.tenant, holder.name,
+       dead.number IS NOT NULL AS is_dead
   FROM unnest(@lanes::int[], @tasks::uuid[], @numbers::int[]) AS asked (lane, task, number)
  CROSS JOIN LATERAL (
        SELECT attempt.task, attempt.number, attempt.outcome, attempt.holder
@@ -163,4 +164,11 @@ SELECT attempt.task, attempt.number, attempt.outcome, holder.tenant, holder.name
        SELECT holder.tenant, holder.name
          FROM holder
         WHERE holder.id = attempt.holder
-        LIMIT 1) AS holder ON true;
+        LIMIT 1) AS holder ON true
+  LEFT JOIN LATERAL (
+       SELECT dead.number
+         FROM dead
+        WHERE dead.lane = asked.lane
+          AND dead.task = asked.task
+          AND dead.number = asked.number
+        LIMIT 1) AS dead ON true;

@@ -72,6 +72,8 @@ class Settled(msgspec.Struct, frozen=True):
     settled: list[uuid.UUID]
     lost: list[uuid.UUID]
     cancelled: list[uuid.UUID]
+    #: Of the settled: those whose task is a dead letter now.
+    dead: list[uuid.UUID] = []
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,7 @@ class Settler:
             [each for answer in answers for each in answer.settled],
             [each for answer in answers for each in answer.lost],
             [each for answer in answers for each in answer.cancelled],
+            [each for answer in answers for each in answer.dead],
         )
 
     async def close(self) -> None:
@@ -149,7 +152,8 @@ class Settler:
             metrics.count_settled({Outcome.SUCCEEDED.word: sum(len(part.reports) for part in parts)})
             return [Settled([report.id for report in part.reports], [], []) for part in parts]
         metrics.count_settled({Outcome.SUCCEEDED.word: len(taken)})
-        taken |= await self._take_others(parts, holders)
+        others = await self._take_others(parts, holders)
+        taken |= others.keys()
         missing = [
             (report.id, report.number)
             for part, holder in zip(parts, holders, strict=True)
@@ -157,7 +161,8 @@ class Settler:
             if (holder, report.id, report.number) not in taken
         ]
         ends = await self._onward.read_ends(missing)
-        return [_answer(part, holder, taken, ends) for part, holder in zip(parts, holders, strict=True)]
+        dead = {attempt for attempt, is_dead in others.items() if is_dead}
+        return [_answer(part, holder, taken, dead, ends) for part, holder in zip(parts, holders, strict=True)]
 
     async def _take_succeeded(
         self, parts: list[_Part], holders: list[int | None]
@@ -205,7 +210,8 @@ class Settler:
 
     async def _take_others(
         self, parts: list[_Part], holders: list[int | None]
-    ) -> set[tuple[int | None, uuid.UUID, int]]:
+    ) -> dict[tuple[int | None, uuid.UUID, int], bool]:
+        """Those that were there, and whether their task is a dead letter now."""
         others = [
             (holder, report)
             for part, holder in zip(parts, holders, strict=True)
@@ -213,7 +219,7 @@ class Settler:
             if report.outcome is not Outcome.SUCCEEDED and holder is not None and may_exist(report.id, report.number)
         ]
         if not others:
-            return set()
+            return {}
         claimed = await self._onward.read([(report.id, report.number) for _, report in others])
         ends: dict[Attempt, tuple[Claimed, End]] = {}
         for holder, report in others:
@@ -223,21 +229,25 @@ class Settler:
                 ends.setdefault((report.id, report.number), (claim, _end_of(report)))
         moved = await self._onward.move(list(ends.values()))
         metrics.count_settled(Counter(ends[attempt][1].ended.outcome.word for attempt in moved))
-        return {(claimed[attempt].holder, *attempt) for attempt in moved}
+        return {(claimed[attempt].holder, *attempt): is_dead for attempt, is_dead in moved.items()}
 
 
 def _answer(
     part: _Part,
     holder: int | None,
     taken: set[tuple[int | None, uuid.UUID, int]],
+    dead: set[tuple[int | None, uuid.UUID, int]],
     ends: dict[Attempt, HowItEnded],
 ) -> Settled:
-    answer = Settled([], [], [])
+    answer = Settled([], [], [], [])
     for report in part.reports:
         end = ends.get((report.id, report.number))
         outcome = end.outcome if end is not None and end.by == (part.tenant, part.holder_name) else None
-        if (holder, report.id, report.number) in taken or outcome is report.outcome:
+        attempt = (holder, report.id, report.number)
+        if attempt in taken or outcome is report.outcome:
             answer.settled.append(report.id)
+            if attempt in dead or (attempt not in taken and end is not None and end.is_dead):
+                answer.dead.append(report.id)
         elif outcome is Outcome.CANCELLED:
             answer.cancelled.append(report.id)
         else:

@@ -88,6 +88,8 @@ class Verdicts(msgspec.Struct):
 
     lost: list[str] = []
     cancelled: list[str] = []
+    #: Of a settlement: tasks that are dead letters by these reports.
+    dead: list[str] = []
 
 
 encode = msgspec.json.Encoder().encode
