@@ -1,5 +1,6 @@
 """Submit, look and steer from the command line, on a real node."""
 
+import asyncio
 import http.server
 import json
 import os
@@ -18,9 +19,11 @@ import pytest
 import urllib3
 
 from cli.conftest import Run
+from duetime import Context, Worker
 from duetime.sdk.client import Client
 from faults.processes import embedded_url
 from nodes import NodeProcess
+from sdk.conftest import running
 from services import wait_until
 
 CLOSED = "http://127.0.0.1:9/"
@@ -62,6 +65,27 @@ def test_one_task_is_submitted_shown_and_cancelled(duetime: Run, name: str) -> N
     cancelled = duetime("tasks", "cancel", task)
     assert (cancelled.code, cancelled.out) == (0, f"{task}  cancelled\n")
     assert "cancelled" in duetime("tasks", "get", task).out
+
+
+async def test_a_failed_task_is_shown_with_its_traceback(duetime: Run, node: NodeProcess, name: str) -> None:
+    worker = Worker(node.url, node.key, queues=[name])
+
+    @worker.task(name)
+    def broken(payload: object, context: Context) -> None:
+        raise LookupError(f"no such user {context.attempt} \x1b[31m")
+
+    options = ("--queue", name, "--max-attempts", "2", "--min-backoff", "0", "--wait", "20", "--json")
+    async with running(worker):
+        task = (await asyncio.to_thread(duetime, "submit", name, *options)).json["id"]
+
+    last, every = duetime("tasks", "get", task).out, duetime("tasks", "get", task, "--attempts").out
+
+    assert "Traceback of attempt 2\n  Traceback (most recent call last):" in last
+    assert "in broken\n" in last
+    assert "  LookupError: no such user 2 �[31m\n" in last
+    assert "Traceback of attempt 1" not in last
+    assert every[every.index("Traceback of attempt 1") :].count("LookupError: no such user") == 2
+    assert every.endswith(last[last.index("Traceback of attempt 2") :])
 
 
 def test_every_option_reaches_the_task(duetime: Run, name: str) -> None:

@@ -1,5 +1,6 @@
 """`duetime worker`, as a process."""
 
+import json
 import os
 import signal
 import subprocess
@@ -9,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from duetime import Client
+from duetime import Client, RetryPolicy
 from nodes import NodeProcess, node
 
 __all__ = ["node"]
 
 MODULE = """
-import asyncio, sys, time
+import asyncio, logging, sys, time
 from duetime import Worker
 
 worker = Worker(shutdown_timeout=20)
@@ -25,6 +26,12 @@ number = 5
 @worker.task("quick")
 async def quick(payload):
     return payload
+
+@worker.task("broken")
+def broken(payload):
+    logging.getLogger("urllib3.connectionpool").debug("Starting new HTTPS connection")
+    logging.getLogger("work").info("looking for %s", payload, extra={"user": 17})
+    raise LookupError("no such user\\n2030-01-01T00:00:00.000Z ERROR   all is lost \\x1b[31m")
 
 @worker.task("slow")
 async def slow(payload):
@@ -121,6 +128,8 @@ def test_a_second_signal_ends_it_at_once(node: NodeProcess, client: Client, fold
         (["work:worker", "--url", "http://127.0.0.1:9", "--key", "k", "--threads", "0"], "of 1 or more"),
         (["work:worker", "--concurrency", "many"], "invalid int value"),
         (["work:worker", "--shutdown-timeout", "soon"], "is not a duration"),
+        (["work:worker", "--log-format", "xml"], "invalid choice: 'xml'"),
+        (["work:worker", "--log-level", "loud"], "invalid choice: 'loud'"),
     ],
 )
 def test_wrong_usage_is_one_sentence_and_exit_code_2(folder: Path, arguments: list[str], says: str) -> None:
@@ -141,3 +150,63 @@ def test_a_wrong_key_is_said_and_ends_it(node: NodeProcess, folder: Path) -> Non
 
     assert worker.returncode == 2
     assert len(errors.strip().splitlines()) == 1
+
+
+def log_of(node: NodeProcess, client: Client, folder: Path, queue: str, *options: str, **environment: str) -> str:
+    """What a worker wrote while it ran one task that fails."""
+    words = ("work:worker", "--queues", queue, "--url", node.url, "--key", node.key, *options)
+    worker = start(folder, *words, **environment)
+    task = client.submit("broken", "ada", queue=queue, retry=RetryPolicy(max_attempts=1))
+    client.wait(task.id)
+    worker.send_signal(signal.SIGTERM)
+    _, errors = worker.communicate(timeout=20)
+    return errors
+
+
+def test_a_failure_is_in_the_log_with_its_traceback(node: NodeProcess, client: Client, folder: Path) -> None:
+    lines = log_of(node, client, folder, "logged").splitlines()
+
+    [failed] = [line for line in lines if " WARNING " in line]
+    assert "(broken) attempt 1 failed after" in failed
+    assert "LookupError: no such user" in failed
+    assert any("in broken" in line for line in lines)
+    # What an exception says cannot pass for a line of the log, nor steer a terminal.
+    assert not any(line.startswith("2030") for line in lines)
+    assert "\x1b" not in "".join(lines)
+    assert [line for line in lines if " ERROR " in line and "dead letter" in line]
+
+
+def test_json_lines_have_the_attempt_in_fields(node: NodeProcess, client: Client, folder: Path) -> None:
+    lines = [json.loads(line) for line in log_of(node, client, folder, "json", "--log-format", "json").splitlines()]
+
+    [failed] = [line for line in lines if line["level"] == "warning"]
+    assert (failed["type"], failed["attempt"], failed["queue"], failed["outcome"]) == ("broken", 1, "json", "failed")
+    assert failed["duration"] >= 0
+    assert "in broken" in failed["exception"]
+    [own] = [line for line in lines if line["logger"] == "work"]
+    assert (own["event"], own["user"]) == ("looking for ada", 17)
+
+
+def test_verbose_shows_our_steps_and_not_those_of_libraries(node: NodeProcess, client: Client, folder: Path) -> None:
+    said = log_of(node, client, folder, "verbose", "--verbose")
+
+    assert "(broken) attempt 1 started" in said
+    assert "Starting new HTTPS connection" not in said
+
+
+def test_the_log_is_set_by_the_environment_too(node: NodeProcess, client: Client, folder: Path) -> None:
+    said = log_of(node, client, folder, "environment", DUETIME_LOG_FORMAT="json", DUETIME_LOG_LEVEL="error")
+
+    [line] = [json.loads(line) for line in said.splitlines()]
+    assert (line["level"], line["type"]) == ("error", "broken")
+
+
+def test_a_wrong_setting_of_the_log_is_said(folder: Path) -> None:
+    worker = start(folder, "work:worker", DUETIME_LOG_LEVEL="loud")
+
+    _, errors = worker.communicate(timeout=20)
+
+    assert (worker.returncode, errors) == (
+        2,
+        "duetime: DUETIME_LOG_LEVEL: 'loud' is none of debug, info, warning, error\n",
+    )

@@ -165,10 +165,14 @@ def print_fields(fields: Sequence[tuple[str, str]]) -> None:
 
 def print_json(title: str, value: object) -> None:
     """A value of a task, laid out for people."""
-    lines = json.dumps(value, ensure_ascii=False, indent=2).split("\n")
+    print_text(title, json.dumps(value, ensure_ascii=False, indent=2))
+
+
+def print_text(title: str, text: str) -> None:
+    """Lines as they are, under a title."""
     print_line(paint(title, "bold"))
-    for line in lines:
-        print_line("  " + printable(line))
+    for line in text.rstrip("\n").split("\n"):
+        print_line(("  " + printable(line)).rstrip())
 
 
 def local_time(instant: datetime | None) -> str:

@@ -11,6 +11,7 @@ from duetime.cli.output import (
     print_fields,
     print_json,
     print_line,
+    print_text,
     printable,
     span,
     whole_time,
@@ -60,12 +61,16 @@ def dead_row(letter: DeadLetter) -> Sequence[str]:
     return letter.id, died, str(letter.attempts), letter.type, letter.queue, letter.reason, error
 
 
-def print_task(task: Task) -> None:
+def print_task(task: Task, *, has_all_traces: bool = False) -> None:
+    """All of a task; with the traceback of its last attempt, or of all that failed."""
     print_line(f"{paint('Task ' + task.id, 'bold')}  {paint_state(task.state)}")
     print_fields(_fields(task))
     if task.attempts:
         print_line(paint("Attempts", "bold"))
         Table(_ATTEMPT_COLUMNS, indent="  ").add([_attempt_row(attempt) for attempt in task.attempts])
+        over = [attempt for attempt in task.attempts if attempt.outcome is not None]
+        for attempt in over if has_all_traces else over[-1:]:
+            _print_trace(attempt)
     if task.payload is not None:
         print_json("Payload", task.payload)
     if task.result is not None:
@@ -135,6 +140,15 @@ def _error(error: AttemptError | None) -> str:
     if error is None:
         return ""
     return f"{error.message} ({error.kind})" if error.kind == "permanent" else error.message
+
+
+def _print_trace(attempt: Attempt) -> None:
+    """What the error says beside its message: of our SDK its traceback, of other workers any JSON."""
+    detail = None if attempt.error is None else attempt.error.detail
+    if isinstance(detail, str):
+        print_text(f"Traceback of attempt {attempt.number}", detail)
+    elif detail is not None:
+        print_json(f"Error of attempt {attempt.number}", detail)
 
 
 def print_explanation(found: Explanation) -> None:

@@ -50,6 +50,10 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     ):
         parser = actions.add_parser(name, help=meaning, description=_sentence(meaning), allow_abbrev=False)
         parser.add_argument("ids", nargs="+", type=words.task_id, metavar="ID")
+        if name == "get":
+            parser.add_argument(
+                "--attempts", action="store_true", help="show the traceback of every attempt, not only of the last one"
+            )
         _finish(parser, "the server's JSON, a line for each task")
         parser.set_defaults(run=lambda given, run=run: talk(given, lambda client: run(client, given)))
 
@@ -95,7 +99,10 @@ def _list(client: Client, arguments: argparse.Namespace) -> int:
 
 
 def _get(client: Client, arguments: argparse.Namespace) -> int:
-    return _each(client, arguments, wire.get, lambda body: print_task(msgspec.json.decode(body, type=Task)))
+    def show(body: bytes) -> None:
+        print_task(msgspec.json.decode(body, type=Task), has_all_traces=arguments.attempts)
+
+    return _each(client, arguments, wire.get, show)
 
 
 def _explain(client: Client, arguments: argparse.Namespace) -> int:

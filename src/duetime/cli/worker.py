@@ -2,10 +2,11 @@
 
 import argparse
 import importlib
-import logging
 import os
 import sys
 from typing import TYPE_CHECKING
+
+from duetime.cli.worker_logs import add_log_options, set_up_logs
 
 if TYPE_CHECKING:
     from duetime.sdk.worker import Worker
@@ -32,16 +33,14 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument("--prefetch", type=int, metavar="N", help="tasks that wait beside those that run")
     parser.add_argument("--name", help="the first part of the worker's name (default: the host's name)")
     parser.add_argument("--shutdown-timeout", metavar="SECONDS", help='for what runs at the end, like 25 or "2m"')
-    parser.add_argument("--verbose", action="store_true", help="log every step")
+    add_log_options(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     from duetime.sdk.errors import SdkError
 
-    logging.basicConfig(
-        level=logging.DEBUG if arguments.verbose else logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
-    )
+    set_up_logs(arguments)
     try:
         worker = load_worker(arguments.worker)
         worker.configure(

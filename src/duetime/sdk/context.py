@@ -41,7 +41,18 @@ class Held:
     Only the worker's event loop changes it.
     """
 
-    __slots__ = ("began", "deadline", "handler", "has_started", "running", "settlement", "started_us", "stop", "task")
+    __slots__ = (
+        "began",
+        "deadline",
+        "error",
+        "handler",
+        "has_started",
+        "running",
+        "settlement",
+        "started_us",
+        "stop",
+        "task",
+    )
 
     def __init__(self, task: LeasedTask, handler: "Handler") -> None:
         self.task = task
@@ -55,6 +66,8 @@ class Held:
         self.stop: Stop | None = None
         #: The asyncio task of an async handler.
         self.running: asyncio.Task[None] | None = None
+        #: What the handler raised, from then until it is logged.
+        self.error: BaseException | None = None
         #: What is reported; set once.
         self.settlement: Settlement | None = None
 

@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from duetime.sdk import handlers
+from duetime.sdk import attempt_log, handlers
 from duetime.sdk.context import Held, Stop
 from duetime.sdk.protocol import Settlement
 from duetime.sdk.settings import WorkerSettings
@@ -118,6 +118,8 @@ class Crew:
 
     def _note_begun(self, held: Held) -> None:
         held.begin()
+        if attempt_log.logs_starts():
+            attempt_log.started(held)
         if held.deadline < self._look_at:
             self._look_again(held.deadline)
         self.running.add(held)

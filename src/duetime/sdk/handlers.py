@@ -5,6 +5,7 @@ import inspect
 import traceback
 import typing
 from collections.abc import Callable
+from types import TracebackType
 from typing import Any
 
 import msgspec
@@ -17,6 +18,8 @@ from duetime.sdk.shapes import seconds_of
 
 _encode = msgspec.json.Encoder().encode
 _NO_PAYLOAD = msgspec.Raw(b"null")
+#: Of a traceback, for each exception in it.
+_MAX_FRAMES = 40
 
 
 class Handler:
@@ -123,6 +126,7 @@ def released(held: Held) -> Settlement:
 
 def failed(held: Held, error: BaseException) -> Settlement:
     """What an exception is reported as."""
+    held.error = error
     try:
         match error:
             case Snooze():
@@ -167,7 +171,7 @@ def _failed(
     retry_after: float | None = None,
 ) -> Settlement:
     error = Failure(
-        _bounded(message, MAX_MESSAGE_BYTES), kind, None if detail is None else _bounded(detail, MAX_DETAIL_BYTES)
+        bounded(message, MAX_MESSAGE_BYTES), kind, None if detail is None else bounded(detail, MAX_DETAIL_BYTES)
     )
     return _settle(held, "failed", error, retry_after)
 
@@ -192,20 +196,29 @@ def _settle(
 
 def _chain(error: BaseException) -> str | None:
     """The trace of what a signal was raised from; the signal itself needs none."""
-    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    return None if cause is None else _trace(cause)
+    cause = cause_of(error)
+    return None if cause is None else _format(cause, cause.__traceback__)
+
+
+def cause_of(error: BaseException) -> BaseException | None:
+    """What it was raised from, or while it was handled."""
+    return error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
 def _trace(error: BaseException) -> str:
     # Without the worker's own frame, which is always the first.
-    frames = error.__traceback__.tb_next if error.__traceback__ is not None else None
+    return _format(error, None if error.__traceback__ is None else error.__traceback__.tb_next)
+
+
+def _format(error: BaseException, frames: TracebackType | None) -> str:
     try:
-        return "".join(traceback.format_exception(type(error), error, frames, limit=40))
+        # The last frames: where it was raised.
+        return "".join(traceback.format_exception(type(error), error, frames, limit=-_MAX_FRAMES))
     except Exception as broken:
         return f"(the traceback cannot be written: {type(broken).__qualname__})"
 
 
-def _bounded(text: str, limit: int) -> str:
+def bounded(text: str, limit: int) -> str:
     """At most `limit` bytes of UTF-8: the beginning, and more of the end."""
     text = text.replace("\x00", "\\x00")
     encoded = text.encode("utf-8", "backslashreplace")

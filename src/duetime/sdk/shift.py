@@ -15,7 +15,7 @@ from collections import deque
 
 import msgspec
 
-from duetime.sdk import handlers
+from duetime.sdk import attempt_log, handlers
 from duetime.sdk.beats import Beats, Named
 from duetime.sdk.context import Held, Stop
 from duetime.sdk.crew import Crew
@@ -242,10 +242,15 @@ class Shift:
         if held.settlement is None and held in self._held:
             held.settlement = settlement
             self._reports.add(held)
+            if settlement.outcome != "succeeded" or attempt_log.logs_successes():
+                attempt_log.ended(held, settlement)
+        held.error = None
 
     def _on_settled(self, batch: list[Held], verdicts: Verdicts) -> None:
         for task_id in verdicts.lost:
             logger.warning("task %s: the report came too late, somebody else has the task", task_id)
+        if verdicts.dead:
+            attempt_log.died(batch, verdicts.dead)
         for held in batch:
             self._held.discard(held)
         if not self._room_made.is_set() and self._is_worth_asking(self._room()):
