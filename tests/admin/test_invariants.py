@@ -157,11 +157,13 @@ async def test_a_key_that_expired_may_stand_for_another_task(database: Database)
     engine = await Engine.open(database)
     options = Options(idempotency_key="same")
     await engine.submit(idempotency_key="same", options=options)
+    await engine.settle(await engine.claim())
     await database.execute("UPDATE idempotency_key SET expires_at = now() - interval '1 second'")
     await database.execute("UPDATE task SET created_at = created_at - interval '1 day'")
 
     await engine.submit(idempotency_key="same", options=options)
 
+    assert len(await database.fetch("SELECT FROM task")) == 2
     assert await check_invariants(database, deep=True) == []
 
 

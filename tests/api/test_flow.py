@@ -403,6 +403,19 @@ async def test_a_known_idempotency_key_is_not_counted(api: Api) -> None:
     assert (await submit(api, idempotency_key="other")).status == 429
 
 
+async def test_a_key_is_known_while_its_task_waits_also_after_its_ttl(api: Api) -> None:
+    await register(api, rate_limit={"limit": 1, "period": "1d"})
+    first = await submit(api, idempotency_key="k")
+    await api.serving.database.execute("UPDATE idempotency_key SET expires_at = now() - interval '1 hour'")
+
+    again = await submit(api, idempotency_key="k")
+    await work(api)
+
+    assert (again.status, again.json["id"]) == (200, first.json["id"])
+    # It is a new submission then, for which the rate has no room.
+    assert (await submit(api, idempotency_key="k")).status == 429
+
+
 # Upkeep
 
 

@@ -277,6 +277,8 @@ async def test_request_keys_go_with_their_hour(engine: Engine, other: asyncpg.Co
 
 async def test_expired_keys_and_forgotten_holders_are_removed(engine: Engine) -> None:
     await engine.submit(idempotency_key="old")
+    await engine.settle(await engine.claim("living"), worker="living")
+    await engine.submit()
     await engine.claim("busy", room=1)
     for name in ("busy", "idle", "living"):
         await engine.holders.register(engine.tenant, name)
@@ -285,6 +287,7 @@ async def test_expired_keys_and_forgotten_holders_are_removed(engine: Engine) ->
     await engine.database.execute("UPDATE holder SET ended_at = ended_at - interval '30 days'")
     await pass_days(engine, 1.5)
     await engine.submit(idempotency_key="young")
+    await engine.settle(await engine.claim("living"), worker="living")
 
     await retire_rows(engine.database, engine.database.clock.now(), RETENTION)
     assert [row["key"] for row in await engine.database.fetch("SELECT key FROM idempotency_key")] == ["young"]

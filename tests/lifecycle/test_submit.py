@@ -98,6 +98,7 @@ async def test_another_body_under_the_same_key_is_a_conflict(engine: Engine) -> 
 
 async def test_a_key_is_free_again_after_its_retention(engine: Engine) -> None:
     [first] = await engine.submitter.submit([engine.new_task(idempotency_key="k")])
+    await engine.settle(await engine.claim())
     await engine.database.execute("UPDATE idempotency_key SET expires_at = now() - interval '1 second'")
 
     [second] = await engine.submitter.submit([engine.new_task(idempotency_key="k", fingerprint=b"other")])

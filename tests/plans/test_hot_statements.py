@@ -18,6 +18,7 @@ from duetime.ids import EARLIEST, just_after, lane_of, make_id
 from duetime.lifecycle.claim import SQL as CLAIM_SQL
 from duetime.lifecycle.claim import LaneOrder, claim_due, peek
 from duetime.lifecycle.holders import Named
+from duetime.lifecycle.keys import retire_keys
 from duetime.lifecycle.state import read_states
 from duetime.lifecycle.submit import Submission
 from duetime.model.retry import RetryPolicy
@@ -50,6 +51,7 @@ HOT = {
     ),
     *("read_claims", "read_ends", "beat", "read_held", "read_states", "read_oldest"),
     *("cancel", "pause", "resume", "run_now", "reschedule", "redrive", "drop", "read_tasks", "read_dead"),
+    *("free_keys", "keep_keys"),
 }
 #: Upkeep's own: it reads what ends by the index of ends, and how matters once there is much to read.
 WHEN_HUGE = {"expire"}
@@ -163,9 +165,9 @@ async def live(engine: Engine) -> Plans:
     keyed = [engine.new_task(queue=QUEUES[0], delay=900.0, idempotency_key=f"key-{n}") for n in range(BATCH)]
     for _ in range(2):
         request = make_id(database.clock.now_ms(), 5, 0)
-        [*later] = await engine.submitter.submit(keyed, request, b"f")
+        [*named_before] = await engine.submitter.submit(keyed, request, b"f")
         await engine.submitter.submit(keyed, request, b"f")
-    waiting = [submitted(each) for each in later]
+    waiting = [submitted(each) for each in named_before]
     end = from_ms(database.clock.now_ms() + 1)
     await engine.submit(BATCH, delay=900.0, queue=QUEUES[0], expires_at=end)
 
@@ -194,7 +196,10 @@ async def live(engine: Engine) -> Plans:
     await database.run(DEAD_SQL["read_dead"], lanes=[lane_of(task) for task in dead], ids=dead)
     await engine.steering.redrive(dead[::2])
     await engine.steering.drop(dead[1::2])
+    later = database.clock.now() + timedelta(days=2)
+    await retire_keys(database, later)
     await engine.steering.cancel(everything)
+    await retire_keys(database, later + timedelta(days=1))
     await read_states(database, everything)
     await expire(engine)
     database.plans = None

@@ -408,6 +408,26 @@ async def test_a_key_of_the_producers_own_is_kept(engine: Engine, relay: Relay, 
     assert (refused.id, refused.error.code) == (other, "idempotency_conflict")
 
 
+async def test_a_key_whose_task_is_over_is_free_after_its_ttl(
+    engine: Engine, relay: Relay, producer: asyncpg.Connection
+) -> None:
+    first = await enqueue(producer, idempotency_key="order-17", payload=1)
+    await relay_all(relay)
+    await engine.database.execute(
+        "UPDATE idempotency_key SET expires_at = now() - interval '1 hour' WHERE key = 'order-17'"
+    )
+    second = await enqueue(producer, idempotency_key="order-17", payload=1)
+    await relay_all(relay)
+    assert await task_of(engine, first) == await task_of(engine, second)
+
+    await engine.settle(await engine.claim())
+    third = await enqueue(producer, idempotency_key="order-17", payload=2)
+    await relay_all(relay)
+
+    assert await stored(engine.database) == ["1", "2"]
+    assert await task_of(engine, third) not in (None, await task_of(engine, first))
+
+
 async def test_a_delay_counts_from_the_time_of_writing(
     engine: Engine, relay: Relay, producer: asyncpg.Connection
 ) -> None:

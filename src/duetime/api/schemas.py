@@ -156,7 +156,10 @@ class TaskRequest(PlainTaskRequest, forbid_unknown_fields=True, gc=False):
     idempotency_key: Annotated[
         Annotated[str, _said("", format="printable", pattern=f"^{PRINTABLE}{{1,255}}$", minLength=1, maxLength=255)]
         | None,
-        Meta(description="Names the task: the same key gives the same task back, another body under it is a 409."),
+        Meta(
+            description="Names the task: the same key gives the same task back, another body under it is a 409,"
+            " until the task is over and `idempotency_ttl` has passed. A dead letter is not over."
+        ),
     ] = None
     idempotency_ttl: KeyRetention = cast(KeyRetention, 86_400.0)
     requires: Annotated[

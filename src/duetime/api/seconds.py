@@ -47,7 +47,7 @@ class Sla(Seconds):
 
 class KeyRetention(Seconds):
     minimum, maximum = 1.0, 7 * _DAY
-    purpose = "How long the idempotency key is kept"
+    purpose = "How long the idempotency key is kept at least; it also stays until its task is over"
 
 
 class Overlapping(Seconds):

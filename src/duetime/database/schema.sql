@@ -256,7 +256,8 @@ CREATE TABLE duetime.idempotency_key (
     key text NOT NULL,
     task uuid NOT NULL,
     fingerprint bytea NOT NULL,
-    expires_at timestamp with time zone NOT NULL
+    expires_at timestamp with time zone NOT NULL,
+    ttl_ended_at timestamp with time zone
 );
 
 CREATE TABLE duetime.lane (

@@ -29,6 +29,7 @@ from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.errors import Conflict, DuetimeError, IdempotencyConflict, InvalidInput, RateLimited, Unavailable
 from duetime.ids import due_ms_of
+from duetime.lifecycle.keys import free_keys
 from duetime.lifecycle.state import read_states
 from duetime.lifecycle.steer import Steering
 from duetime.lifecycle.submit import Submission, Submitted, Submitter, request_of_tenant
@@ -181,10 +182,11 @@ class FlowControl:
         keys = {place: key for place in places if (key := asked[place].task.idempotency_key) is not None}
         if not keys:
             return []
-        rows = await self._database.run(
-            SQL["read_known"], tenant=asked[places[0]].tenant, keys=sorted(set(keys.values()))
-        )
-        known = {row["key"] for row in rows}
+        tenant = asked[places[0]].tenant
+        rows = await self._database.run(SQL["read_known"], tenant=tenant, keys=sorted(set(keys.values())))
+        ended = [(tenant, row["key"]) for row in rows if row["has_ended"]]
+        held = await free_keys(self._database.run_with, ended) if ended else set()
+        known = {row["key"] for row in rows if not row["has_ended"] or (tenant, row["key"]) in held}
         admitted = {place for place, key in keys.items() if key in known}
         for rate, each in [*counted.items()]:
             counted[rate] = [place for place in each if place not in admitted]

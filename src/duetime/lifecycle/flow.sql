@@ -20,16 +20,15 @@ RETURNING granted,
           extract(epoch FROM even_at - clock_timestamp())::float8 + @step::float8 - @period::float8 AS wait;
 
 -- name: read_known
--- Which of these idempotency keys stand for a task.
+-- Which of these idempotency keys are there, and whether their ttl has passed (keys.sql).
 -- Index: idempotency_key_pkey (tenant, key).
-SELECT asked.key
+SELECT known.key, known.has_ended
   FROM unnest(@keys::text[]) AS asked (key)
  CROSS JOIN LATERAL (
-       SELECT
+       SELECT key, ttl_ended_at IS NOT NULL OR expires_at <= clock_timestamp() AS has_ended
          FROM idempotency_key
         WHERE idempotency_key.tenant = @tenant::int
           AND idempotency_key.key = asked.key
-          AND idempotency_key.expires_at > clock_timestamp()
         LIMIT 1) AS known;
 
 -- name: read_key

@@ -161,6 +161,7 @@ class Outbox:
                     ]
                     await _note(connection, groups, answers, refused)
             except (_AgainError, asyncpg.UniqueViolationError):
+                await self._submitter.free_keys(calls)
                 continue
             self._submitter.announce(calls, answers)
             return len(taken)

@@ -18,6 +18,7 @@ from duetime.clock import from_ms
 from duetime.database.partitions import BOUNDS, DATA_PATH, bound_clause, parse_bound
 from duetime.database.pool import Database
 from duetime.ids import just_before
+from duetime.lifecycle.keys import retire_keys
 
 log = structlog.get_logger()
 _LOCK_TIMEOUT = "200ms"
@@ -127,15 +128,8 @@ async def freeze_partitions(database: Database, before_ms: int) -> list[str]:
 
 
 async def retire_rows(database: Database, now: datetime, holder_retention: timedelta) -> None:
-    """Expired idempotency keys, and holders that ended long ago and hold nothing."""
-    while True:
-        status = await database.execute(
-            "DELETE FROM idempotency_key WHERE (tenant, key) IN"
-            " (SELECT tenant, key FROM idempotency_key WHERE expires_at <= $1 ORDER BY expires_at LIMIT 5000)",
-            now,
-        )
-        if int(status.split()[-1]) < 5000:
-            break
+    """Idempotency keys that have ended, and holders that ended long ago and hold nothing."""
+    await retire_keys(database, now)
     await database.execute(
         "DELETE FROM holder WHERE ended_at < $1 AND NOT EXISTS (SELECT 1 FROM claim WHERE claim.holder = holder.id)",
         now - holder_retention,

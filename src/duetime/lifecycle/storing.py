@@ -17,8 +17,9 @@ from duetime.database.pool import Database
 from duetime.database.statements import Statement
 from duetime.errors import Unavailable, Unknown
 from duetime.lifecycle.handover import Seats
+from duetime.lifecycle.keys import Run, free_keys
 from duetime.lifecycle.rows import columns, keyed_columns
-from duetime.lifecycle.winners import SQL, Call, Run, Submission, sort_out
+from duetime.lifecycle.winners import SQL, Call, Submission, sort_out
 
 #: How far behind the database's clock an id may be when it is stored.
 MINT_TOLERANCE_MS = 5_000
@@ -99,7 +100,7 @@ class Store:
             happened = stored.was_in_doubt and await self._is_there(calls)
             if not happened:
                 return None
-        return await sort_out(self._database.run_with, calls, firsts, stored.ids_of(firsts), happened)
+        return await sort_out(self._database.run_with, calls, firsts, stored.ids_of(firsts), happened, self._now)
 
     async def _store_through_doubt(self, parameters: dict[str, object], *, was_in_doubt: bool) -> _Stored:
         for attempt in range(_TRIES):
@@ -134,7 +135,12 @@ class Store:
         stored = _stored(await run(SQL["submit_keyed"], parameters | self._time(minted_ms)), False)
         if stored.at is None:
             return None
-        return await sort_out(run, calls, firsts, stored.ids_of(firsts), False)
+        return await sort_out(run, calls, firsts, stored.ids_of(firsts), False, self._now)
+
+    async def free_keys(self, calls: list[Call]) -> None:
+        """For good what `store_in` freed in a transaction that was rolled back."""
+        if keys := {key for call in calls for key in call.keys}:
+            await free_keys(self._database.run_with, keys, self._now)
 
     def _time(self, minted_ms: int) -> dict[str, object]:
         return {"now": self._now, "minted_ms": minted_ms, "tolerance_ms": MINT_TOLERANCE_MS}

@@ -279,14 +279,13 @@ class Submitter:
                 complete.append(answer)
                 continue
             known = [each for each in answer if each is not None]
+            if len(known) < len(answer):
+                places = [place for place, each in enumerate(answer) if each is None]
+                tasks, lanes = [call.tasks[place] for place in places], [call.lanes[place] for place in places]
+                [tried] = await self._fly([Call(tasks, lanes, call.tenant, None, b"")])
+                for place, each in zip(places, tried, strict=True):
+                    known.insert(place, each)
             complete.append(known)
-            if len(known) == len(answer):
-                continue
-            for place, each in enumerate(answer):
-                if each is None:
-                    alone = Call([call.tasks[place]], [call.lanes[place]], call.tenant, None, b"")
-                    [[tried]] = await self._fly([alone])
-                    known.insert(place, tried)
         return complete
 
     async def prepare(self, calls: list[Call]) -> int:
@@ -332,6 +331,7 @@ class Submitter:
             except _RefusedError:
                 if answer is not None and None not in answer:
                     return _refused(answer)
+                await self.free_keys([call])
                 continue
             except asyncpg.UniqueViolationError:
                 # An id of ours was there already: mint anew.
@@ -348,6 +348,10 @@ class Submitter:
     async def store_in(self, connection: asyncpg.Connection, calls: list[Call], minted_ms: int) -> Answers | None:
         """Store in the caller's transaction what was prepared; None: mint anew.  After its commit, `announce` it."""
         return await self._store.store_in(connection, calls, minted_ms)
+
+    async def free_keys(self, calls: list[Call]) -> None:
+        """Before `store_in` is tried again in another transaction."""
+        await self._store.free_keys(calls)
 
     def announce(self, calls: list[Call], answers: Answers) -> None:
         """Wake the lanes of what was stored."""

@@ -115,7 +115,7 @@ SELECT fresh.at, stored.count,
 
 -- name: submit_keyed
 -- Store requests, keys and tasks together: a task only if its request (by its
--- place among the requests) and its key were new.
+-- place among the requests) and its key were new.  A key that is there wins, also after its ttl (keys.py).
 -- Locks: keys in the order given (sorted by the caller, so nobody deadlocks).
 -- Gives: one row if the ids were fresh: how many were stored, and which, if not all.
 WITH started AS MATERIALIZED (
@@ -144,9 +144,7 @@ new_key AS (
                AS asked (tenant, key, task, fingerprint, ttl, request)
      WHERE asked.request IS NULL
         OR asked.request IN (SELECT id FROM new_request)
-        ON CONFLICT (tenant, key) DO UPDATE
-       SET task = excluded.task, fingerprint = excluded.fingerprint, expires_at = excluded.expires_at
-     WHERE idempotency_key.expires_at <= COALESCE(@now::timestamptz, clock_timestamp())
+        ON CONFLICT (tenant, key) DO NOTHING
     RETURNING task
 ),
 wanted AS MATERIALIZED (
@@ -215,9 +213,7 @@ new_key AS (
                AS asked (tenant, key, task, fingerprint, ttl, request)
      WHERE asked.request IS NULL
         OR asked.request IN (SELECT id FROM new_request)
-        ON CONFLICT (tenant, key) DO UPDATE
-       SET task = excluded.task, fingerprint = excluded.fingerprint, expires_at = excluded.expires_at
-     WHERE idempotency_key.expires_at <= COALESCE(@now::timestamptz, clock_timestamp())
+        ON CONFLICT (tenant, key) DO NOTHING
     RETURNING task
 ),
 asked AS (
@@ -245,8 +241,10 @@ SELECT fresh.at, stored.count,
   FROM fresh, (SELECT count(*) FROM asked) AS stored;
 
 -- name: read_keys
--- Whose task a key stands for, for those who came second.
-SELECT idempotency_key.tenant, idempotency_key.key, idempotency_key.task, idempotency_key.fingerprint
+-- Whose task a key stands for, for those who came second, and whether its ttl has passed (keys.sql).
+SELECT idempotency_key.tenant, idempotency_key.key, idempotency_key.task, idempotency_key.fingerprint,
+       idempotency_key.ttl_ended_at IS NOT NULL
+       OR idempotency_key.expires_at <= COALESCE(@now::timestamptz, clock_timestamp()) AS has_ended
   FROM unnest(@tenants::int[], @keys::text[]) AS asked (tenant, key)
  CROSS JOIN LATERAL (
        SELECT *

@@ -6,21 +6,21 @@ could not see what another transaction was about to commit.
 """
 
 import uuid
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from itertools import zip_longest
-from typing import overload
+from typing import NamedTuple, overload
 
-import asyncpg
 import msgspec
 
-from duetime.database.statements import Statement, load
+from duetime.database.statements import load
 from duetime.errors import DuetimeError, IdempotencyConflict, QuotaExceeded, Unavailable
 from duetime.ids import due_ms_of, unpack_ids
+from duetime.lifecycle.keys import Key, Run, free_keys
 from duetime.model.task import NewTask
 
 SQL = load(__package__, "submit.sql")
-Run = Callable[[Statement, dict[str, object]], Awaitable[list[asyncpg.Record]]]
 
 
 class Submitted(msgspec.Struct, frozen=True, gc=False):
@@ -109,6 +109,10 @@ class Call:
     def has_keys(self) -> bool:
         return not self.is_bare and any(task.idempotency_key is not None for task in self.tasks)
 
+    @property
+    def keys(self) -> list[Key]:
+        return [(self.tenant, task.idempotency_key) for task in self.tasks if task.idempotency_key is not None]
+
     def new(self, identifier: uuid.UUID) -> Submitted:
         return Submitted(identifier, True, due_ms_of(identifier), self.minted_ms)
 
@@ -117,14 +121,26 @@ class Call:
         return AllNew(self.ids, self.minted_ms)
 
 
+class _Winner(NamedTuple):
+    task: uuid.UUID
+    fingerprint: bytes
+    #: The key's ttl has passed; it holds on if the task is open.
+    has_ended: bool
+
+
 async def sort_out(
-    run: Run, calls: list[Call], firsts: list[Call], stored: set[uuid.UUID], happened: bool
+    run: Run,
+    calls: list[Call],
+    firsts: list[Call],
+    stored: set[uuid.UUID],
+    happened: bool,
+    now: datetime | None,
 ) -> list[Sequence[Submission | None]]:
     """Answers for each call: its own tasks, or the winners'.
 
     `happened`: nothing was stored now, because an earlier try had stored it.
     None stands for a task that must be tried once more: its id is a stranger's, or
-    its key expired between the statements.
+    its key had ended, and has been freed.
     """
     lost_keys = [
         (call.tenant, task.idempotency_key)
@@ -137,8 +153,15 @@ async def sort_out(
         for call in calls
         if call.request is not None and (call not in firsts or not stored.issuperset(call.ids))
     ]
-    winners = await _read_keys(run, lost_keys) if lost_keys else {}
+    winners = await _read_keys(run, lost_keys, now) if lost_keys else {}
     answered = await read_requests(run, lost_requests) if lost_requests else {}
+    if any(winner.has_ended for winner in winners.values()):
+        # A repeated request is given its tasks, and what is stored under our own id is our own.
+        asked = {key for call in calls if call.request not in answered for key in call.keys}
+        ours = {identifier for call in calls for identifier in call.ids}
+        ended = {key for key in asked if key in winners and winners[key].has_ended and winners[key].task not in ours}
+        for key in ended - await free_keys(run, ended, now):
+            del winners[key]
     return [
         _answer(call, stored, happened, winners, answered.get(call.request) if call.request else None) for call in calls
     ]
@@ -148,7 +171,7 @@ def _answer(
     call: Call,
     stored: set[uuid.UUID],
     happened: bool,
-    winners: dict[tuple[int, str], tuple[uuid.UUID, bytes]],
+    winners: dict[Key, _Winner],
     known: tuple[bytes, list[uuid.UUID]] | None,
 ) -> list[Submission | None]:
     ids = call.ids
@@ -183,8 +206,8 @@ def _answer(
     return answer
 
 
-def _of_winner(winner: tuple[uuid.UUID, bytes], task: NewTask, mine: uuid.UUID, is_replay: bool) -> Submission:
-    identifier, fingerprint = winner
+def _of_winner(winner: _Winner, task: NewTask, mine: uuid.UUID, is_replay: bool) -> Submission:
+    identifier, fingerprint, _ = winner
     if fingerprint != task.fingerprint:
         return IdempotencyConflict(
             f"idempotency_key {task.idempotency_key!r} already stands for another task ({identifier})"
@@ -192,9 +215,12 @@ def _of_winner(winner: tuple[uuid.UUID, bytes], task: NewTask, mine: uuid.UUID, 
     return Submitted(identifier, identifier == mine and not is_replay, due_ms_of(identifier))
 
 
-async def _read_keys(run: Run, keys: list[tuple[int, str]]) -> dict[tuple[int, str], tuple[uuid.UUID, bytes]]:
-    rows = await run(SQL["read_keys"], {"tenants": [tenant for tenant, _ in keys], "keys": [key for _, key in keys]})
-    return {(row["tenant"], row["key"]): (row["task"], row["fingerprint"]) for row in rows}
+async def _read_keys(run: Run, keys: list[Key], now: datetime | None) -> dict[Key, _Winner]:
+    rows = await run(
+        SQL["read_keys"],
+        {"tenants": [tenant for tenant, _ in keys], "keys": [key for _, key in keys], "now": now},
+    )
+    return {(row["tenant"], row["key"]): _Winner(row["task"], row["fingerprint"], row["has_ended"]) for row in rows}
 
 
 async def read_requests(

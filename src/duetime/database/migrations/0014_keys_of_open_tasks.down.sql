@@ -1,0 +1,1 @@
+ALTER TABLE idempotency_key DROP COLUMN ttl_ended_at;
