@@ -80,7 +80,7 @@ _LOOK_FOR_COLD_EVERY = timedelta(seconds=1)
 #: What a task that is handed over at once passes through.  Not the claim: its plan, made while nothing waits, reads
 #: a whole lane where it should read a share of it.
 _DATA_PATH = (
-    *(submit.SQL[name] for name in ("submit", "submit_plain", "submit_plain_keyed", "submit_keyed")),
+    *(submit.SQL[name] for name in ("submit", "submit_one", "submit_plain", "submit_plain_keyed", "submit_keyed")),
     onward.SQL["end_succeeded"],
 )
 

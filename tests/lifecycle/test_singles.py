@@ -365,3 +365,42 @@ async def test_a_caller_that_fails_or_is_gone_harms_nobody(engine: Engine) -> No
     assert seen == ["a submission could not be answered"]
     assert len(answers) == 1
     assert len(await stored(engine)) == 3
+
+
+async def test_one_that_comes_alone_is_stored_like_those_that_come_together(engine: Engine) -> None:
+    [[lone]] = [await engine.submit()]
+    pair = [identifier for [identifier] in await asyncio.gather(engine.submit(), engine.submit())]
+
+    rows = {
+        row["id"]: tuple(row.values())[2:]
+        for row in await engine.database.fetch(
+            "SELECT id, created_at, lane, type, payload, options, labels, expires_at, run_at = created_at AS is_now,"
+            "       created_at = to_timestamp(due_ms(id) / 1000.0) AS is_minted, number, failures, home,"
+            "       wake = id AS is_first"
+            "  FROM task JOIN due USING (lane) WHERE due.task = task.id"
+        )
+    }
+
+    assert rows[lone] == rows[pair[0]] == rows[pair[1]]
+    assert {lane_of(wake) for wake in engine.woken} == {lane_of(lone)}
+
+
+async def test_one_that_comes_alone_with_an_id_that_is_too_old_is_stored_under_another(engine: Engine) -> None:
+    await engine.submit()
+    clock = engine.database.clock
+    behind = clock.now_ms() - 60_000
+    original = clock.now_ms
+    asked: list[int] = []
+
+    def now_ms() -> int:
+        asked.append(1)
+        return behind if len(asked) == 1 else original()
+
+    clock.now_ms = now_ms  # type: ignore[method-assign]
+    try:
+        [identifier] = await engine.submit()
+    finally:
+        clock.now_ms = original  # type: ignore[method-assign]
+
+    assert due_ms_of(identifier) > behind + 50_000
+    assert identifier in await stored(engine)

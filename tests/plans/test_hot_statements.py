@@ -41,6 +41,7 @@ HOT = {
         "claim_due",
         "peek",
         "submit",
+        "submit_one",
         "submit_plain",
         "submit_plain_keyed",
         "submit_keyed",
@@ -153,6 +154,8 @@ async def live(engine: Engine) -> Plans:
     tasks = [engine.new_task(queue=queue, options=options) for queue in QUEUES for _ in range(per_queue)]
     await engine.submitter.submit(tasks)
     plain = [engine.new_task(queue=queue) for queue in QUEUES[:2] for _ in range(BATCH // 2)]
+    [lone] = await engine.submitter.submit(plain[:1])
+    await engine.steering.cancel([submitted(lone)])
     alone = await asyncio.gather(*[engine.submitter.submit([task]) for task in plain])
     await engine.steering.cancel([submitted(each) for [each] in alone])
     for _ in range(2):

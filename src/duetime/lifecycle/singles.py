@@ -43,6 +43,7 @@ FEW_TASKS = 20
 
 _SUBMIT = SQL["submit"]
 _SUBMIT_PLAIN = SQL["submit_plain"]
+_SUBMIT_ONE = SQL["submit_one"]
 _SUBMIT_KEYED = SQL["submit_keyed"]
 _SUBMIT_PLAIN_KEYED = SQL["submit_plain_keyed"]
 #: What a statement for more than plain tasks takes beside.
@@ -252,6 +253,8 @@ class Singles:
         has_requests: bool,
     ) -> Collection[uuid.UUID] | None:
         """What was not stored because its request was there before; None: the ids were too old."""
+        if len(load) == 1 and seats is None and not has_requests:
+            return await self._store_one(load[0], ids[0], now_ms)
         holders = None
         if seats is not None:
             holders = sparse([seats.take(lane, identifier) for lane, identifier in zip(lanes, ids, strict=True)])
@@ -286,6 +289,20 @@ class Singles:
         if not has_requests or rows[0]["ids"] is None:
             return _NONE_LOST
         return set(ids) - set(rows[0]["ids"])
+
+    async def _store_one(self, single: Single, identifier: uuid.UUID, now_ms: int) -> Collection[uuid.UUID] | None:
+        """One task alone, by the lightest statement."""
+        parameters = {
+            "lane": single.lane,
+            "id": identifier,
+            "type": single.task.type,
+            "payload": single.task.payload,
+            "now": self._now,
+            "minted_ms": now_ms,
+            "tolerance_ms": MINT_TOLERANCE_MS,
+        }
+        rows = await self._database.run_with(_SUBMIT_ONE, parameters)
+        return _NONE_LOST if rows else None
 
     def _spread(
         self,

@@ -67,6 +67,26 @@ waiting AS (
 SELECT at
   FROM fresh;
 
+-- name: submit_one
+-- The same for one such task.  Without arrays to unnest PostgreSQL needs a seventh less time for it.
+WITH started AS MATERIALIZED (
+    SELECT pg_current_xact_id() AS transaction, COALESCE(@now::timestamptz, clock_timestamp()) AS at
+),
+fresh AS MATERIALIZED (
+    SELECT to_timestamp(@minted_ms::bigint / 1000.0) AS minted_at
+      FROM started
+     WHERE to_ms(at) <= @minted_ms::bigint + @tolerance_ms::bigint
+),
+asked AS (
+    INSERT INTO task (lane, id, type, payload, run_at, created_at)
+    SELECT @lane::int, @id::uuid, @type::text, @payload::bytea, minted_at, minted_at
+      FROM fresh
+)
+INSERT INTO due (lane, wake, task, number)
+SELECT @lane::int, @id::uuid, @id::uuid, 1
+  FROM fresh
+RETURNING number;
+
 -- name: submit_plain_keyed
 -- The same where some come with their request's key, as all single tasks of the SDK do: a task only if its request (by
 -- its place among the requests) was new.
