@@ -63,6 +63,7 @@ async def test_a_task_without_a_policy_has_the_default_one_and_tells_what_is_lef
         "max_backoff": 3600,
         "max_doublings": 16,
         "max_retry_duration": None,
+        "max_crashes": 3,
     }
     assert (task["retry"], task["attempts_left"]) == (default, 20)
     assert (partly["retry"]["max_attempts"], partly["attempts_left"], once["attempts_left"]) == (20, 20, 1)
@@ -95,7 +96,7 @@ async def test_every_option_is_shown_again(api: Api) -> None:
         "sla": "1h",
         "delivery": "at_most_once",
         "requires": ["gpu", "eu", "gpu"],
-        "retry": {"max_attempts": 3, "min_backoff": "2s", "max_retry_duration": "1d"},
+        "retry": {"max_attempts": 3, "min_backoff": "2s", "max_retry_duration": "1d", "max_crashes": 7},
         "expires_at": "2035-01-01T00:00:00Z",
         "idempotency_key": "one",
     }
@@ -114,6 +115,7 @@ async def test_every_option_is_shown_again(api: Api) -> None:
         "max_backoff": 3600,
         "max_doublings": 16,
         "max_retry_duration": 86400,
+        "max_crashes": 7,
     }
     stored = (await api.get(f"/v1/tasks/{task['id']}")).json
     assert {name: stored[name] for name in asked.keys() | {"retry"}} == {
@@ -257,6 +259,8 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     # negative and too great numbers
     ("retry.max_attempts", {"retry": {"max_attempts": 0}}),
     ("retry.max_attempts", {"retry": {"max_attempts": 10**30}}),
+    ("retry.max_crashes", {"retry": {"max_crashes": 0}}),
+    ("retry.max_crashes", {"retry": {"max_crashes": 101}}),
     ("retry.max_doublings", {"retry": {"max_doublings": -1}}),
     ("retry.min_backoff", {"retry": {"min_backoff": -1}}),
     ("retry.max_backoff", {"retry": {"max_backoff": "31d"}}),

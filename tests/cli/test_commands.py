@@ -92,7 +92,18 @@ def test_every_option_reaches_the_task(duetime: Run, name: str) -> None:
     options = ["--run-at", "2031-05-01T12:00:00+02:00", "--expires-at", "2031-05-02", "--queue", "cli.q"]
     options += ["--priority", "high", "--target", "https://example.com/x", "--method", "PUT", "--header", "X-A: b: c"]
     options += ["--target-timeout", "5s", "--retry-on", "404", "--timeout", "1m", "--max-attempts", "7"]
-    options += ["--min-backoff", "2", "--max-backoff", "1h30m", "--max-doublings", "3", "--max-retry-duration", "1d"]
+    options += [
+        "--min-backoff",
+        "2",
+        "--max-backoff",
+        "1h30m",
+        "--max-doublings",
+        "3",
+        "--max-retry-duration",
+        "1d",
+        "--max-crashes",
+        "5",
+    ]
     options += ["--idempotency-key", name, "--idempotency-ttl", "1h", "--sla", "30s", "--delivery", "at_most_once"]
     options += ["--concurrency-key", "customer 42", "--rate-key", "shop"]
 
@@ -113,6 +124,7 @@ def test_every_option_reaches_the_task(duetime: Run, name: str) -> None:
         "max_backoff": 5400.0,
         "max_doublings": 3,
         "max_retry_duration": 86400.0,
+        "max_crashes": 5,
     }
     assert (task["idempotency_key"], task["delivery"]) == (name, "at_most_once")
     assert (task["concurrency_key"], task["rate_key"]) == ("customer 42", "shop")

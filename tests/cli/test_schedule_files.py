@@ -49,7 +49,7 @@ def complaint_of(text: str, name: str = "crons.yaml") -> str:
         ("start_at", "2027-03-01T09:00:00+01:00", "2027-03-01T08:00:00Z"),
         ("start_at", "2027-03-01T08:00", "2027-03-01T08:00:00.000Z"),
         ("task.queue", None, "default"),
-        ("task.retry", None, {"max_attempts": 20}),
+        ("task.retry", None, {"max_attempts": 20, "max_crashes": 3}),
         ("task.retry", {"min_backoff": "2h"}, {"min_backoff": 7200, "max_backoff": "2h"}),
         ("task.requires", ["b", "a"], ["a", "b"]),
         ("task.labels", None, {}),

@@ -85,6 +85,16 @@ async def test_a_report_is_answered_with_what_is_dead_by_it_also_when_it_is_repe
     assert first.dead == again.dead == [dying]
 
 
+async def test_a_task_s_own_crash_budget_counts(engine: Engine) -> None:
+    [task] = await engine.submit(options=Options(retry=RetryPolicy(max_crashes=1)))
+    await engine.claim()
+    await engine.holders.beat(engine.tenant, "w", [Named(task, 1, started=True)])
+
+    await engine.lapse()
+
+    assert await engine.state(task) is TaskState.DEAD
+
+
 async def test_started_attempts_of_a_dead_holder_cost_the_crash_budget(engine: Engine) -> None:
     [task] = await engine.submit()
     for number in (1, 2, 3):

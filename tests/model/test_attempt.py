@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duetime.model.attempt import REASONS, Again, Bury, Ended, Next, Over, attempts_left, what_follows
-from duetime.model.retry import CRASH_BUDGET, DEFAULT_MAX_ATTEMPTS, RELEASE_LIMIT, RetryPolicy
+from duetime.model.retry import DEFAULT_MAX_ATTEMPTS, DEFAULT_MAX_CRASHES, RELEASE_LIMIT, RetryPolicy
 from duetime.model.task import Options, Outcome, TaskState, Waiting
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -115,7 +115,18 @@ def test_a_lapse_costs_the_crash_budget_and_no_retry() -> None:
 
 
 def test_the_last_lapse_is_a_dead_letter() -> None:
-    assert follow(Outcome.LAPSED, Waiting(3, crashes=CRASH_BUDGET - 1)) == (Outcome.LAPSED, Bury("crashes"))
+    assert follow(Outcome.LAPSED, Waiting(3, crashes=DEFAULT_MAX_CRASHES - 1)) == (Outcome.LAPSED, Bury("crashes"))
+
+
+@pytest.mark.parametrize(
+    ("crashes", "budget", "is_over"), [(0, 1, True), (3, 5, False), (4, 5, True), (98, 100, False)]
+)
+def test_a_task_may_have_a_crash_budget_of_its_own(crashes: int, budget: int, is_over: bool) -> None:
+    options = Options(retry=RetryPolicy(max_crashes=budget))
+
+    _, following = follow(Outcome.LAPSED, Waiting(7, crashes=crashes), options)
+
+    assert following == (Bury("crashes") if is_over else Again(0.0, Waiting(8, crashes=crashes + 1)))
 
 
 def test_at_most_once_is_not_tried_again_after_a_lapse() -> None:
@@ -153,7 +164,11 @@ ENDS = st.builds(
     is_certain=st.booleans(),
 )
 WAITS = st.builds(
-    Waiting, st.integers(1, 1_000), st.integers(0, 100), st.integers(0, CRASH_BUDGET), st.integers(0, RELEASE_LIMIT)
+    Waiting,
+    st.integers(1, 1_000),
+    st.integers(0, 100),
+    st.integers(0, DEFAULT_MAX_CRASHES),
+    st.integers(0, RELEASE_LIMIT),
 )
 
 

@@ -20,7 +20,6 @@ OVER_WORDS = {
     Outcome.CANCELLED: TaskState.CANCELLED,
     Outcome.EXPIRED: TaskState.EXPIRED,
 }
-CRASH_BUDGET = 3
 RELEASE_LIMIT = 20
 UNNAMED_MS = 2_400
 Verdict = tuple[bool, TaskState | None]
@@ -343,7 +342,7 @@ class Model:
                 self._again(task, outcome, retry_after or 0.0)
             case Outcome.LAPSED | Outcome.RELEASED if is_once_only:
                 self._bury(task, Outcome.UNKNOWN, "unknown")
-            case Outcome.LAPSED if task.crashes + 1 >= CRASH_BUDGET:
+            case Outcome.LAPSED if task.crashes + 1 >= (task.options.retry or RetryPolicy()).max_crashes:
                 self._bury(task, outcome, "crashes")
             case Outcome.LAPSED:
                 task.crashes += 1
@@ -357,7 +356,7 @@ class Model:
                 raise AssertionError(outcome)
 
     def _fail(self, task: Task, is_permanent: bool, is_once_only: bool, retry_after: float | None) -> None:
-        retry = task.options.retry or RetryPolicy()
+        retry = task.options.retry or RetryPolicy(max_attempts=20)
         wait = retry_after if retry_after is not None else min(retry.min_backoff * 2**task.failures, retry.max_backoff)
         if task.failures == 0:
             task.first_picked_us = task.picked_us

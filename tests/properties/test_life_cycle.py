@@ -41,6 +41,7 @@ VERBS = [Move.CANCEL, Move.PAUSE, Move.RESUME, Move.RUN_NOW, Move.RESCHEDULE, Mo
 OPTIONS = [
     None,
     Options(retry=RetryPolicy(max_attempts=1)),
+    Options(retry=RetryPolicy(max_crashes=1)),
     Options(retry=RetryPolicy(max_attempts=3, min_backoff=0.0)),
     Options(retry=RetryPolicy(min_backoff=30.0, max_backoff=100.0, max_attempts=6)),
     Options(retry=RetryPolicy(min_backoff=10.0, max_retry_duration=51.0)),

@@ -84,7 +84,14 @@ class World:
         return task
 
     async def waiting(
-        self, due_in: int = 0, *, wake_in: int | None = None, failures: int = 0, number: int = 1, **asked: object
+        self,
+        due_in: int = 0,
+        *,
+        wake_in: int | None = None,
+        failures: int = 0,
+        crashes: int = 0,
+        number: int = 1,
+        **asked: object,
     ) -> uuid.UUID:
         task = await self.asked(due_in, **asked)  # type: ignore[arg-type]
         wake = task
@@ -92,12 +99,13 @@ class World:
             await self.partitions.ensure([self.now_ms + wake_in])
             wake = make_id(self.now_ms + wake_in, next(self.unique), task.int & 0xFFFFFFFF)
         await self.database.execute(
-            "INSERT INTO due (lane, wake, task, number, failures) VALUES ($1, $2, $3, $4, $5)",
+            "INSERT INTO due (lane, wake, task, number, failures, crashes) VALUES ($1, $2, $3, $4, $5, $6)",
             task.int & 0xFFFFFFFF,
             wake,
             task,
             number,
             failures,
+            crashes,
         )
         return task
 

@@ -86,6 +86,15 @@ async def test_a_retry_of_which_not_every_attempt_counts_tells_both_numbers(worl
     assert detail.endswith(", or 1h after its first attempt if that is earlier")
 
 
+async def test_a_task_whose_worker_died_tells_its_crash_budget(world: World) -> None:
+    options = Options(retry=RetryPolicy(max_crashes=5))
+    task = await world.waiting(-MINUTE, wake_in=MINUTE, crashes=2, number=3, options=options)
+
+    detail = (await explained(world, task)).waiting_for[0].detail
+
+    assert detail.startswith("it was lost with its holder 2 times (with 5 it is a dead letter); ")
+
+
 async def test_the_last_attempt_has_none_behind_it(world: World) -> None:
     options = Options(retry=RetryPolicy(max_attempts=2))
     task = await world.waiting(-MINUTE, wake_in=MINUTE, failures=1, number=2, options=options)

@@ -173,6 +173,7 @@ async def test_a_task_tells_all_of_itself(world: World) -> None:
             "max_backoff": 3600.0,
             "max_doublings": 16,
             "max_retry_duration": None,
+            "max_crashes": 3,
         },
         "timeout": 30.0,
         "delivery": "at_most_once",

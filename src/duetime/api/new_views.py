@@ -14,9 +14,9 @@ from duetime.api.http import encode
 from duetime.clock import from_ms
 from duetime.lifecycle.submit import Submitted
 from duetime.model.attempt import most_attempts
-from duetime.model.retry import DEFAULT_RETRY, RetryPolicy
+from duetime.model.retry import DEFAULT_RETRY
 from duetime.model.task import DEFAULT_TIMEOUT_SECONDS, LaneKey, NewTask, Options, TaskState
-from duetime.views.tasks import RetryView, TargetView, TaskView
+from duetime.views.tasks import TargetView, TaskView, retry_view
 
 REMEMBERED_VIEWS = 1_000
 
@@ -79,13 +79,7 @@ def _split(view: TaskView) -> list[bytes]:
     return [*pieces, rest]
 
 
-def _retry_view(retry: RetryPolicy) -> RetryView:
-    return RetryView(
-        retry.max_attempts, retry.min_backoff, retry.max_backoff, retry.max_doublings, retry.max_retry_duration
-    )
-
-
-_DEFAULT_RETRY = _retry_view(DEFAULT_RETRY)
+_DEFAULT_RETRY = retry_view(DEFAULT_RETRY)
 
 
 def view_of(task: NewTask, submission: Submitted, tenant_name: str, now_ms: int) -> TaskView:
@@ -116,7 +110,7 @@ def view_of(task: NewTask, submission: Submitted, tenant_name: str, now_ms: int)
         target=None
         if target is None
         else TargetView(target.url, target.method, target.headers, target.timeout, target.retry_on),
-        retry=_DEFAULT_RETRY if options.retry is None else _retry_view(options.retry),
+        retry=_DEFAULT_RETRY if options.retry is None else retry_view(options.retry),
         timeout=DEFAULT_TIMEOUT_SECONDS if options.timeout is None else options.timeout,
         delivery=options.delivery,
         requires=list(task.lane.requires),

@@ -124,6 +124,14 @@ class RetryRequest(Struct, forbid_unknown_fields=True):
         int, Meta(ge=0, le=60, description="How often the wait doubles before it grows evenly.")
     ] = DEFAULT_RETRY.max_doublings
     max_retry_duration: RetrySpan | None = None
+    max_crashes: Annotated[
+        Annotated[int, Meta(ge=1, le=100)] | UnsetType,
+        Meta(
+            description="How many attempts may be lost because their worker died; the last of them makes the task a "
+            "dead letter. 3 where it is absent.",
+            extra_json_schema={"default": DEFAULT_RETRY.max_crashes},
+        ),
+    ] = UNSET
 
 
 class PlainTaskRequest(Struct, forbid_unknown_fields=True, gc=False):

@@ -355,6 +355,7 @@ def check_retry(retry: RetryRequest, errors: list[FieldError], path: str = "retr
         max_backoff,
         retry.max_doublings,
         _plain(retry.max_retry_duration),
+        DEFAULT_RETRY.max_crashes if retry.max_crashes is UNSET else retry.max_crashes,
     )
 
 

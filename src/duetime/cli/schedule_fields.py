@@ -258,6 +258,7 @@ _RETRY_DEFAULTS: dict[str, object] = {
     "max_backoff": format_duration(DEFAULT_RETRY.max_backoff),
     "max_doublings": DEFAULT_RETRY.max_doublings,
     "max_retry_duration": None,
+    "max_crashes": DEFAULT_RETRY.max_crashes,
 }
 _RETRY = _object(
     {
@@ -266,6 +267,7 @@ _RETRY = _object(
         "max_backoff": _duration,
         "max_doublings": _whole(0),
         "max_retry_duration": _duration,
+        "max_crashes": _whole(1),
     }
 )
 

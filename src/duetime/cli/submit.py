@@ -26,7 +26,7 @@ _HOW_OPTIONS = (
     *("concurrency_key", "rate_key"),
 )
 _TARGET_OPTIONS = ("method", "header", "target_timeout", "retry_on")
-_RETRY_OPTIONS = ("max_attempts", "min_backoff", "max_backoff", "max_doublings", "max_retry_duration")
+_RETRY_OPTIONS = ("max_attempts", "min_backoff", "max_backoff", "max_doublings", "max_retry_duration", "max_crashes")
 _EXAMPLES = """\
 examples:
   duetime submit email.send '{"to": "ada@example.com"}' --delay 5m
@@ -80,6 +80,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     how.add_argument(
         "--max-retry-duration", type=words.duration, metavar="TIME", help="for all attempts together (no limit)"
     )
+    how.add_argument("--max-crashes", type=words.count, metavar="N", help="attempts that may die with their worker (3)")
     how.add_argument(
         "--delivery", choices=["at_least_once", "at_most_once"], metavar="PROMISE", help="at_least_once, at_most_once"
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple, assert_never
 
-from duetime.model.retry import CRASH_BUDGET, DEFAULT_RETRY, RELEASE_LIMIT
+from duetime.model.retry import DEFAULT_RETRY, RELEASE_LIMIT
 from duetime.model.task import Options, Outcome, TaskState, Waiting
 
 #: A task, and the number of its attempt.
@@ -100,7 +100,7 @@ def what_follows(
             if once_only:
                 return Outcome.UNKNOWN, Bury("unknown")
             crashes = waiting.crashes + 1
-            if crashes >= CRASH_BUDGET:
+            if crashes >= (options.retry or DEFAULT_RETRY).max_crashes:
                 return Outcome.LAPSED, Bury("crashes")
             return Outcome.LAPSED, Again(0.0, Waiting(following.number, waiting.failures, crashes, waiting.releases))
         case Outcome.RELEASED:

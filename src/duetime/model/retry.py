@@ -3,7 +3,9 @@
 The wait doubles `max_doublings` times from `min_backoff`, then grows by the
 last step, and never passes `max_backoff`: 10 s, 300 s, 3 doublings give
 10, 20, 40, 80, 160, 240, 300, 300 …  A task is given up when its attempts are
-used up, or when `max_retry_duration` has passed since its first attempt.
+used up, or when `max_retry_duration` has passed since its first attempt.  It is
+given up as well when `max_crashes` of its attempts were lost with their holder:
+those count apart, because such a task may be what kills its workers.
 
 The default outlasts an outage of a working day: 20 attempts, whose waits of 1,
 2, 4 … 2,048 s and then seven times an hour are 8 h 8 min 15 s together.
@@ -16,7 +18,7 @@ import msgspec
 DEFAULT_MAX_ATTEMPTS = 20
 #: What a policy means that is stored without a number.  It stays: a task keeps the policy that was accepted with it.
 _UNSAID_MAX_ATTEMPTS = 5
-CRASH_BUDGET = 3
+DEFAULT_MAX_CRASHES = 3
 RELEASE_LIMIT = 20
 
 
@@ -28,6 +30,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknow
     max_backoff: float = 3600.0
     max_doublings: int = 16
     max_retry_duration: float | None = None
+    max_crashes: int = DEFAULT_MAX_CRASHES
 
     def backoff(self, failures: int) -> float:
         """Seconds to wait after that many failures (1 or more), before jitter."""

@@ -32,6 +32,8 @@ class RetryPolicy(msgspec.Struct, kw_only=True, omit_defaults=True):
     max_backoff: Duration | None = None
     max_doublings: int | None = None
     max_retry_duration: Duration | None = None
+    #: How many attempts may be lost because their worker died; the last one makes the task a dead letter (3).
+    max_crashes: int | None = None
 
     def __post_init__(self) -> None:
         self.min_backoff = as_duration(self.min_backoff)

@@ -245,9 +245,11 @@ def _attempt(row: asyncpg.Record, number: int) -> str:
 
 def _history(row: asyncpg.Record) -> str:
     parts = []
-    for verb, count in (("failed", row["failures"]), ("was lost with its holder", row["crashes"])):
+    most = (options_of(row).retry or DEFAULT_RETRY).max_crashes
+    budget = f" (with {most} it is a dead letter)"
+    for verb, count, end in (("failed", row["failures"], ""), ("was lost with its holder", row["crashes"], budget)):
         if count:
-            parts.append(f"{verb} {'once' if count == 1 else f'{count} times'}")
+            parts.append(f"{verb} {'once' if count == 1 else f'{count} times'}{end}")
     return f"it {' and '.join(parts)}"
 
 

@@ -53,6 +53,7 @@ class RetryView(msgspec.Struct, frozen=True):
     max_backoff: float
     max_doublings: int
     max_retry_duration: float | None
+    max_crashes: int
 
 
 class AttemptView(msgspec.Struct, frozen=True):
@@ -227,7 +228,7 @@ def view_of(row: asyncpg.Record, key: LaneKey, tenant_name: str) -> TaskView:
         sla=options.sla,
         sla_met=_is_sla_met(row, state, options.sla),
         target=_target_view(options.target),
-        retry=_retry_view(retry),
+        retry=retry_view(retry),
         timeout=timeout_of(options),
         delivery=options.delivery,
         requires=list(key.requires),
@@ -305,7 +306,5 @@ def _target_view(target: Target | None) -> TargetView | None:
     return TargetView(target.url, target.method, target.headers, target.timeout, target.retry_on)
 
 
-def _retry_view(retry: RetryPolicy) -> RetryView:
-    return RetryView(
-        retry.max_attempts, retry.min_backoff, retry.max_backoff, retry.max_doublings, retry.max_retry_duration
-    )
+def retry_view(retry: RetryPolicy) -> RetryView:
+    return RetryView(**msgspec.structs.asdict(retry))
