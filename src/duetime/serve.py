@@ -58,6 +58,7 @@ from duetime.lifecycle.waiting import WaitingRoom, count_waiting
 from duetime.listening import listen, make_server, url_of
 from duetime.memory import Memory
 from duetime.model.attempt import Past
+from duetime.scheduler.breaker_states import BreakerStates
 from duetime.scheduler.breakers import Breakers
 from duetime.scheduler.clockwork import Clockwork
 from duetime.scheduler.dead_log import DeadLog
@@ -121,6 +122,8 @@ class Node:
         self.settler = Settler(database, self.holders, self.onward, turns=turns)
         self.feeder = Feeder(database, self.lanes, self.onward, turns=turns)
         self.feeder.heed(self.breakers)
+        self.breaker_states = BreakerStates(database, self.lanes, self.breakers)
+        self.feeder.prepare = self.breaker_states.recall
         self.submitter = Submitter(database, self.lanes, self.partitions, self._wake, desk=self.feeder, turns=turns)
         is_sharing = sharing is not None or config.redis_url is not None
         budgets = open_budgets(database, config.redis_url) if is_sharing else None
@@ -237,6 +240,7 @@ class Node:
             await self.shared.join()
         await self._read_rules()
         self._rules_loop.start()
+        self.breaker_states.loop.start()
         self.keys.loop.start()
         self._warm_loop.start()
         self._memory.loop.start()
@@ -275,6 +279,7 @@ class Node:
         await self.executor.stop(deadline)
         if self._executing is not None:
             await asyncio.wait([self._executing], timeout=5.0)
+        await self.breaker_states.close()
         self._server.should_exit = True
         if self._serving is not None:
             await asyncio.wait([self._serving], timeout=10.0)

@@ -90,6 +90,22 @@ class AnyHistory(RuleBasedStateMachine):
             assert available == FREE or available <= DEFAULT.ramp_free_rate
 
     @invariant()
+    def a_successor_that_knows_of_it_is_as_careful(self) -> None:
+        available, memory = self.breaker.available(self.now), self.breaker.remember(self.now)
+        if memory is None:
+            assert self.breaker.forced is not None or self.breaker.state in ("closed", "ramping")
+            return
+        successor = Breaker.recall(memory, self.now)
+        if self.breaker.state in ("open", "half_open"):
+            assert successor.available(self.now) == (0 if self.breaker.state == "open" else DEFAULT.probes)
+            assert successor.state == self.breaker.state
+        else:
+            assert successor.available(self.now) <= max(available, 0 if memory.rate else DEFAULT.ramp_rate)
+        again = successor.remember(self.now)
+        assert again is not None
+        assert (again.phase, again.openings) == (memory.phase, memory.openings)
+
+    @invariant()
     def probes_under_way_are_few(self) -> None:
         available = self.breaker.available(self.now)
         if self.breaker.state != "half_open" or self.probed_for_ms >= DEFAULT.lost_ms:

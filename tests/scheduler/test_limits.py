@@ -168,6 +168,22 @@ def test_nothing_limited_starts_in_a_shard_that_is_not_counted_yet() -> None:
     assert core.plan(START_MS) is not None
 
 
+def test_no_call_starts_in_a_shard_of_whose_targets_nothing_is_known_yet() -> None:
+    push = msgspec.structs.replace(HOME, kind=Kind.PUSH)
+    core = make_core(Book(), {256: push, 257: push, 512: HOME})
+    core.governor.uncounted = frozenset({0})
+    for number, kind in enumerate(Kind):
+        ask(core, number, 10, kind=kind)
+
+    assert set(carry_out(core, core.plan(START_MS), START_MS)) == {257, 512}
+    ask(core, 9, 10, kind=Kind.PUSH)
+    other = msgspec.structs.replace(OTHER, kind=Kind.PUSH)
+    assert core.reserve({768: (other, 1)}, START_MS) == {}
+    core.governor.uncounted = frozenset()
+    core.open_lanes()
+    assert 256 in carry_out(core, core.plan(START_MS), START_MS)
+
+
 def test_a_bucket_begins_empty_with_the_node_and_a_key_that_is_at_rest_is_forgotten() -> None:
     governor = Governor(START_MS)
     governor.rule(Book(key_limits=lambda tenant, key: Limits(rate=2, burst=4), keyed=frozenset({TENANT})))

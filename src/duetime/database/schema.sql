@@ -146,6 +146,13 @@ CREATE TABLE duetime.breaker (
     CONSTRAINT breaker_forced_check CHECK ((forced = ANY (ARRAY['open'::text, 'closed'::text])))
 );
 
+CREATE TABLE duetime.breaker_state (
+    tenant integer NOT NULL,
+    host text NOT NULL,
+    memory jsonb NOT NULL,
+    stored_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
+);
+
 CREATE UNLOGGED TABLE duetime.budget (
     name text NOT NULL,
     tokens double precision NOT NULL,
@@ -493,6 +500,9 @@ ALTER TABLE ONLY duetime.backfill
 
 ALTER TABLE ONLY duetime.breaker
     ADD CONSTRAINT breaker_pkey PRIMARY KEY (tenant, host);
+
+ALTER TABLE ONLY duetime.breaker_state
+    ADD CONSTRAINT breaker_state_pkey PRIMARY KEY (tenant, host);
 
 ALTER TABLE ONLY duetime.budget
     ADD CONSTRAINT budget_pkey PRIMARY KEY (name);

@@ -19,8 +19,10 @@ from typing import Literal, assert_never
 
 from duetime.model.adaptive_rate import AdaptiveRate
 from duetime.model.breaker_config import DEFAULT, BreakerConfig
+from duetime.model.breaker_memory import BreakerMemory
 from duetime.model.breaker_status import FREE, BreakerStatus, Forced, State, Verdict
 from duetime.model.call_window import CallWindow
+from duetime.model.cool_down import CoolDown
 from duetime.model.ramp import Ramp
 
 #: Closed and ramping are one to what is learned here: a ramp knows nothing of how calls end.
@@ -29,15 +31,13 @@ _Phase = Literal["closed", "slowed", "open", "half_open", "closing"]
 
 class Breaker:
     __slots__ = (
-        "_chance",
         "_config",
+        "_cool_down",
         "_detail",
         "_failing_since_ms",
-        "_forgiven_ms",
         "_in_flight",
         "_now_ms",
         "_opened_ms",
-        "_openings",
         "_passed",
         "_probed_ms",
         "_probing",
@@ -54,7 +54,7 @@ class Breaker:
 
     def __init__(self, now_ms: int, config: BreakerConfig = DEFAULT, chance: random.Random | None = None) -> None:
         self._config = config
-        self._chance = chance or random.Random()
+        self._cool_down = CoolDown(config, now_ms, chance or random.Random())
         self._window = CallWindow(config.window_seconds, config.window_calls)
         self.forced: Forced | None = None
         self._state: _Phase = "closed"
@@ -67,8 +67,6 @@ class Breaker:
         # Open: when it is probed.  Slowed: when its pause ends.
         self._until_ms = now_ms
         self._opened_ms: int | None = None
-        self._openings = 0
-        self._forgiven_ms = now_ms
         self._probing = self._passed = 0
         self._probed_ms = now_ms
         self._rate: AdaptiveRate | None = None
@@ -186,7 +184,7 @@ class Breaker:
     def _learn(self, outcome: Verdict, now: int, retry_after: float | None, started_ms: int | None) -> None:
         if self._state == "half_open":
             if outcome != "ok":
-                why = f"cool-down {self._openings} ended with a probe that failed: {self._detail}"
+                why = f"cool-down {self._cool_down.openings} ended with a probe that failed: {self._detail}"
                 self._open(now, why, retry_after)
                 return
             self._passed += 1
@@ -220,16 +218,12 @@ class Breaker:
     # From state to state
 
     def _open(self, now: int, why: str, retry_after: float | None) -> None:
-        config = self._config
-        if self._state in ("closed", "slowed") and now >= self._forgiven_ms:
-            self._openings = 0
-        cool_down = min(config.first_cool_down_ms * 2 ** min(self._openings, 20), config.max_cool_down_ms)
-        spread = 1.0 + config.jitter * (2.0 * self._chance.random() - 1.0)
-        self._openings += 1
+        if self._state in ("closed", "slowed"):
+            self._cool_down.forgive_if_due(now)
         self._state, self._why = "open", why
         self._rate = None
         self._opened_ms = now
-        self._until_ms = max(self._until_ms, now + max(1, int(cool_down * spread), self._pause_ms(retry_after)))
+        self._until_ms = max(self._until_ms, now + max(self._cool_down.next_ms(), self._pause_ms(retry_after)))
         self._failing_since_ms = None
         self._probing = self._passed = 0
 
@@ -281,7 +275,7 @@ class Breaker:
     def _close(self, now: int) -> None:
         self._state, self._why = "closed", ""
         self._until_ms = now
-        self._forgiven_ms = now + self._config.forgive_ms
+        self._cool_down.closed(now)
         self._failing_since_ms = self._rate = None
         self._ramp.finish()
 
@@ -301,8 +295,46 @@ class Breaker:
             self._begin_probing(now)
         elif state is None:
             self._window.clear()
-            self._openings = 0
+            self._cool_down.openings = 0
             self._close(now)
+
+    # What outlives the process
+
+    @property
+    def touched_ms(self) -> int:
+        """When something of it was last told."""
+        return self._touched_ms - self._skew_ms
+
+    def remember(self, now_ms: int) -> BreakerMemory | None:
+        """What a successor has to know; None: nothing that a new one would do otherwise."""
+        now, skew, cool_down = self._advance(now_ms), self._skew_ms, self._cool_down
+        if self.forced is not None or (self._state == "closed" and not cool_down.is_remembered(now)):
+            return None
+        phase = "open" if self._state == "half_open" else self._state
+        rate = None if self._rate is None else self._rate.value
+        forgiven_ms = cool_down.forgiven_ms - skew if self._state == "closed" else 0
+        return BreakerMemory(phase, self._until_ms - skew, cool_down.openings, forgiven_ms, rate, self._why)
+
+    @classmethod
+    def recall(
+        cls, memory: BreakerMemory, now_ms: int, config: BreakerConfig = DEFAULT, chance: random.Random | None = None
+    ) -> "Breaker":
+        """The successor of one that was remembered."""
+        breaker = cls(now_ms, config, chance)
+        breaker._state, breaker._why = memory.phase, memory.why
+        # No pause is longer, whatever clock it was measured by.
+        longest_ms = max(config.max_pause_ms, int(config.max_cool_down_ms * (1.0 + config.jitter)))
+        breaker._until_ms = min(memory.until_ms, now_ms + longest_ms)
+        breaker._cool_down.openings = memory.openings
+        breaker._cool_down.forgiven_ms = min(memory.forgiven_ms, now_ms + config.forgive_ms)
+        if memory.phase in ("slowed", "closing"):
+            rate = config.lowest_rate if memory.rate is None else memory.rate
+            breaker._rate = AdaptiveRate(config, max(config.lowest_rate, rate), now_ms)
+            breaker._rate.rest(breaker._until_ms)
+        elif memory.phase == "open":
+            # What its predecessor had under way says nothing about the probes.
+            breaker._opened_ms = now_ms
+        return breaker
 
     # What is seen
 
@@ -362,7 +394,7 @@ class Breaker:
         if now - self._touched_ms >= self._config.forget_ms:
             return True
         self._window.trim(now)
-        is_fresh = self._state == "closed" and not (self._openings and now < self._forgiven_ms)
+        is_fresh = self._state == "closed" and not self._cool_down.is_remembered(now)
         is_fresh = is_fresh and (self._ramp.is_off or now - self._touched_ms >= self._config.rest_ms)
         return is_fresh and not self._in_flight and not self._window.calls
 

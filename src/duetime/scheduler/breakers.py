@@ -1,8 +1,9 @@
 """The breakers of this node: one for each tenant and host that its executor calls.
 
-They live in the process that feeds the tenant, whose executor makes its calls,
-and are lost with it: another one finds out by itself.  What was forced by hand
-is stored, and obeyed by every node.  No I/O.
+They live in the process that feeds the tenant, whose executor makes its calls.
+What they have found out is news for whoever writes it down, for the process
+that feeds the tenant next (`breaker_states`).  What was forced by hand is
+stored, and obeyed by every node.  No I/O.
 """
 
 import math
@@ -13,6 +14,7 @@ import structlog
 
 from duetime.model.breaker import Breaker
 from duetime.model.breaker_config import DEFAULT, BreakerConfig
+from duetime.model.breaker_memory import BreakerMemory
 from duetime.model.breaker_status import FREE, BreakerStatus, Ending, Forced
 from duetime.model.origin import host_of
 from duetime.model.task import LaneKey, LeasedTask
@@ -46,6 +48,9 @@ class Breakers:
         self._slowed: dict[int, set[str]] = {}
         self._ramping: set[tuple[int, str]] = set()
         self.on_change: Callable[[int, str], None] | None = None
+        #: Of which there is perhaps something else to write down than before; who does it takes them out.
+        self.news: set[tuple[int, str]] = set()
+        self.on_news: Callable[[], None] | None = None
 
     def __len__(self) -> int:
         return len(self._breakers)
@@ -144,6 +149,23 @@ class Breakers:
             self._swept_ms = now
             self._forget_idle(now)
 
+    def remember(self, tenant: int, host: str) -> BreakerMemory | None:
+        """What whoever calls the host next has to know; None: nothing is known against it."""
+        breaker = self.find(tenant, host)
+        return None if breaker is None else breaker.remember(self._now_ms())
+
+    def recall(self, tenant: int, host: str, memory: BreakerMemory, stored_ms: int) -> None:
+        """Another process found this out, at that time; what is known here since then counts more."""
+        known = self.find(tenant, host)
+        if known is not None and known.forced is not None:
+            return
+        if known is not None and known.state not in ("closed", "ramping") and known.touched_ms > stored_ms:
+            return
+        if known is None and len(self._breakers) >= self._most:
+            self._make_room()
+        self._breakers[tenant, host] = Breaker.recall(memory, self._now_ms(), self._config, self._chance)
+        self._changed(tenant, host)
+
     def states(self, tenant: int) -> list[BreakerStatus]:
         """Those of a tenant that are forced or not plainly closed, by host."""
         now = self._now_ms()
@@ -158,6 +180,9 @@ class Breakers:
 
     def _changed(self, tenant: int, host: str) -> None:
         breaker = self._breakers.get((tenant, host))
+        self.news.add((tenant, host))
+        if self.on_news is not None:
+            self.on_news()
         slowed = self._slowed.get(tenant, set())
         is_free = breaker is None or breaker.available(self._now_ms()) == FREE
         self._ramping.discard((tenant, host))

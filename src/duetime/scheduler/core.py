@@ -215,7 +215,7 @@ class Core:
             work = self._table.known.get(lane)
             if key.tenant in self._suspended or (work is not None and (work.is_flying or self._table.is_due(work))):
                 continue
-            if self.governor.is_limited(key.tenant) or self.governor.is_closed(key):
+            if self.governor.is_limited(key.tenant) or self.governor.is_closed(key) or self._is_uncounted(lane, key):
                 # What has to be counted, or may not start, goes the way of all others.
                 continue
             dealt = deal(count, [number for number in left if self._asks[number].ask.fits(key)], left)
@@ -362,7 +362,7 @@ class Core:
 
     def _is_open(self, work: Work, now_ms: int) -> bool:
         """Whether its limits let anything of the lane start; if not, it is left alone until they may."""
-        if self.governor.is_closed(work.key) or self._is_uncounted(work):
+        if self.governor.is_closed(work.key) or self._is_uncounted(work.lane, work.key):
             work.closed_until_ms = _NEVER
         elif self.governor.room(work.key, now_ms) > 0:
             return True
@@ -372,8 +372,11 @@ class Core:
         self._opens_ms = min(self._opens_ms, work.closed_until_ms)
         return False
 
-    def _is_uncounted(self, work: Work) -> bool:
-        return work.lane % SHARDS in self.governor.uncounted and self.governor.is_limited(work.key.tenant)
+    def _is_uncounted(self, lane: int, key: LaneKey) -> bool:
+        """Whether it is not known yet what may start: what runs of a limited tenant, which targets are called less."""
+        if lane % SHARDS not in self.governor.uncounted:
+            return False
+        return key.kind is Kind.PUSH or self.governor.is_limited(key.tenant)
 
     def _share_out(self, markets: dict[tuple[Kind, int | None], list[Competitor]], now_ms: int) -> list[Order]:
         orders: list[Order] = []

@@ -8,7 +8,7 @@ told it finds by looking (`looking`); what a limit keeps is parked (`gating`).
 import asyncio
 import heapq
 import uuid
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Protocol
@@ -78,6 +78,8 @@ class Feeder:
         self._shards: frozenset[int] | None = None
         self.has_looked = False
         self.schedules: ScheduleLanes | None = None
+        #: Learns what has to be known of shards before they are fed here.
+        self.prepare: Callable[[frozenset[int] | None], Awaitable[None]] | None = None
 
     @property
     def is_stopping(self) -> bool:
@@ -212,7 +214,7 @@ class Feeder:
     async def start(self) -> None:
         """Find out what waits in every lane, then feed."""
         self._core.governor.since_ms = self._database.clock.now_ms()
-        await self._count(self._shards)
+        await self._meet(self._shards)
         await self._looker.start()
         self.has_looked = True
         self._feeding = asyncio.create_task(self._feed(), name="feed")
@@ -248,8 +250,14 @@ class Feeder:
     async def look_at(self, shards: frozenset[int]) -> None:
         """Look at shards that are new here, at once; without it the next look in turn finds the same."""
         if self._feeding is not None:
-            await self._count(shards)
+            await self._meet(shards)
             await self._looker.look_at([lane for lane in self._own_lanes() if lane % SHARDS in shards])
+
+    async def _meet(self, shards: frozenset[int] | None) -> None:
+        """Learn what has to be known of shards that are new here; until then no call of theirs starts."""
+        if self.prepare is not None:
+            await self.prepare(shards)
+        await self._count(shards)
 
     async def _count(self, shards: frozenset[int] | None) -> None:
         """Learn what runs in shards that are new here; until then nothing that is limited starts there."""
@@ -402,7 +410,7 @@ class Feeder:
         if governor.uncounted:
             # The database was away when they came here.
             await self._lanes.load()
-            await self._count(governor.uncounted)
+            await self._meet(governor.uncounted)
             self._changed.set()
         opened = await self._gates.notice_ended()
         opened |= governor.take_opened(self._database.clock.now_ms())

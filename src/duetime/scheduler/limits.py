@@ -81,7 +81,7 @@ class Governor:
         self._at_hosts: dict[tuple[int, str], set[int]] = {}
         #: Tenants that other nodes feed as well, with the number of nodes.
         self._nodes: Mapping[int, int] = {}
-        #: Shards that are new here: what runs there has not been counted yet.
+        #: Shards that are new here: what runs there has not been counted yet, nor is known which targets fail.
         self.uncounted: frozenset[int] = frozenset()
 
     def rule(self, book: Rulebook) -> None:
