@@ -124,6 +124,7 @@ class Node:
         self.feeder.heed(self.breakers)
         self.breaker_states = BreakerStates(database, self.lanes, self.breakers)
         self.feeder.prepare = self.breaker_states.recall
+        self.holders.on_left = self.feeder.polls.forget
         self.submitter = Submitter(database, self.lanes, self.partitions, self._wake, desk=self.feeder, turns=turns)
         is_sharing = sharing is not None or config.redis_url is not None
         budgets = open_budgets(database, config.redis_url) if is_sharing else None
@@ -166,7 +167,7 @@ class Node:
             has_duty=self._has_duty,
         )
         self.feeder.schedules = self.firing
-        self.liveness = Liveness(database, self.holders, self.onward)
+        self.liveness = Liveness(database, self.holders, self.onward, self.feeder.polls)
         self.clockwork = Clockwork(database, self.feeder)
         self.survey = Survey(database, self.feeder, self.limits.paused_queues)
         self._rules_loop = Loop("tenants", self._read_rules, jitter=0.0)

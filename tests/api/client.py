@@ -215,6 +215,7 @@ async def serve(database: Database) -> AsyncIterator[Serving]:
     feeder = Feeder(database, lanes, onward)
     await feeder.start()
     holders = Holders(database, onward)
+    holders.on_left = feeder.polls.forget
     reasons: list[str] = []
     steering = Steering(database, partitions, wake)
     recurrences = Recurrences(database)

@@ -324,6 +324,40 @@ async def test_a_beat_keeps_what_it_names(api: Api) -> None:
     assert await _claims(api) == 1
 
 
+async def test_a_worker_that_signs_off_is_gone_at_once(api: Api) -> None:
+    begun, waiting = await api.submit(), await api.submit()
+    await api.lease()
+    poll = asyncio.create_task(api.lease(wait=60, queues=["default", "elsewhere"]))
+    await until(lambda: _true(_polls(api) == 1))
+    held = [{"id": begun["id"], "attempt": 1}, {"id": waiting["id"], "attempt": 1, "started": False}]
+
+    answer = await api.post("/v1/workers/beat", {"worker": "w", "attempts": held, "leaving": True})
+    explained = await api.get(f"/v1/tasks/{begun['id']}/explain")
+
+    assert answer.json == {"lost": [], "cancelled": []}
+    assert await poll == []
+    assert [reason["reason"] for reason in explained.json["waiting_for"]] == ["no_worker", "position"]
+    again = await api.lease("other")
+    assert {(task["id"], task["attempt"], task["recovered"]) for task in again} == {
+        (begun["id"], 2, False),
+        (waiting["id"], 2, False),
+    }
+
+
+async def test_a_beat_after_the_last_one_begins_anew(api: Api) -> None:
+    await api.post("/v1/workers/beat", {"worker": "w"})
+    for _ in range(2):
+        answer = await api.post("/v1/workers/beat", {"worker": "w", "leaving": True})
+        assert (answer.status, answer.json) == (200, {"lost": [], "cancelled": []})
+
+    task = await api.submit()
+    (leased,) = await api.lease()
+    answer = await api.post("/v1/workers/beat", {"worker": "w", "attempts": [{"id": task["id"], "attempt": 1}]})
+
+    assert answer.json == {"lost": [], "cancelled": []}
+    assert (await api.settle(leased))["settled"] == 1
+
+
 BAD: list[tuple[str, str, dict[str, Any]]] = [
     ("lease", "worker", {"worker": ""}),
     ("lease", "worker", {"worker": "a\n"}),
@@ -338,6 +372,7 @@ BAD: list[tuple[str, str, dict[str, Any]]] = [
     ("lease", "rooms", {"worker": "w", "rooms": 1}),
     ("settle", "settlements", {"worker": "w"}),
     ("settle", "settlements[0].id", {"worker": "w", "settlements": [{"id": "x"}]}),
+    ("beat", "leaving", {"worker": "w", "leaving": "yes"}),
     ("beat", "attempts[0].attempt", {"worker": "w", "attempts": [{"id": "0" * 32, "attempt": 0}]}),
     ("beat", "attempts[0].attempt", {"worker": "w", "attempts": [{"id": "0" * 32, "attempt": 2**31}]}),
 ]

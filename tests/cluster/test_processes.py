@@ -170,6 +170,21 @@ async def test_explain_knows_the_workers_of_either(both: list[Line], queue: str)
     assert [await reasons(line, task["id"]) for line in both] == [["time"]] * 2
 
 
+async def test_both_know_at_once_that_a_worker_has_signed_off(both: list[Line], queue: str) -> None:
+    tasks = [await both[0].post("/v1/tasks", {"type": "work", "queue": queue, "delay": "1h"}) for _ in range(2)]
+    worker = f"leaves-{queue}"
+    for line in both:
+        assert (await lease(line, queue, worker, wait=0))["tasks"] == []
+    async with lines_to_same(both[0]) as waiting_line:
+        poll = lease(waiting_line, queue, worker, wait=60)
+        await explained_holders(both[1], queue)
+
+        await both[1].post("/v1/workers/beat", {"worker": worker, "leaving": True})
+
+        assert [await reasons(line, tasks[0]["id"]) for line in both] == [["time", "no_worker"]] * 2
+        assert (await poll)["tasks"] == []
+
+
 async def test_what_a_worker_does_not_name_is_released_whichever_process_hears_it(both: list[Line], queue: str) -> None:
     task = await both[0].post("/v1/tasks", {"type": "work", "queue": queue})
     [first] = (await lease(both[0], queue, "forgetful"))["tasks"]

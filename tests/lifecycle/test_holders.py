@@ -4,9 +4,13 @@ import itertools
 import uuid
 from datetime import UTC, datetime, timedelta
 
+from duetime.clock import to_us
 from duetime.database.pool import Database
+from duetime.ids import EARLIEST, just_after
+from duetime.lifecycle.claim import LaneOrder, claim_due
 from duetime.lifecycle.holders import ALL_AGAIN_SECONDS, LATE_COMMIT, Holders, Look, Named
-from duetime.model.task import Outcome, TaskState
+from duetime.lifecycle.settle import Report
+from duetime.model.task import Options, Outcome, TaskState
 from engine import Engine
 from proxy import proxied
 
@@ -104,6 +108,67 @@ async def test_a_claim_for_a_holder_that_has_just_ended_is_swept(engine: Engine)
     await engine.end_silent([(holder, rows[0]["beats"])])
 
     assert await engine.state(task) is TaskState.READY
+
+
+async def test_what_a_holder_holds_that_signs_off_is_given_back_at_once_and_at_no_cost(engine: Engine) -> None:
+    begun, waiting, unnamed = await engine.submit(3)
+    await engine.claim()
+    await engine.holders.beat(engine.tenant, "w", [Named(task, 1, False) for task in (begun, waiting, unnamed)])
+
+    assert await engine.holders.sign_off(engine.tenant, "w", [Named(begun, 1), Named(waiting, 1, False)])
+
+    for task in (begun, waiting, unnamed):
+        assert await engine.state(task) is TaskState.READY
+    again = await engine.claim("other")
+    assert {(task.number, task.failures, task.crashes, task.releases) for task in again} == {(2, 0, 0, 0)}
+    assert not any(task.is_recovered for task in again)
+    assert await engine.holders.sign_off(engine.tenant, "w") is None
+
+
+async def test_what_may_start_once_is_not_started_again_after_its_holder_has_signed_off(engine: Engine) -> None:
+    once_only = Options(delivery="at_most_once")
+    said, said_before, waiting = await engine.submit(3, options=once_only)
+    await engine.claim()
+    await engine.holders.beat(
+        engine.tenant, "w", [Named(said_before, 1), Named(said, 1, False), Named(waiting, 1, False)]
+    )
+
+    await engine.holders.sign_off(engine.tenant, "w", [Named(said, 1), Named(waiting, 1, False)])
+
+    assert await engine.state(said) is TaskState.DEAD
+    assert await engine.state(said_before) is TaskState.DEAD
+    assert await engine.outcomes(said) == ["unknown"]
+    assert await engine.state(waiting) is TaskState.READY
+
+
+async def test_a_begun_attempt_is_released_by_a_report_and_the_same_report_again(engine: Engine) -> None:
+    [many] = await engine.submit()
+    [once] = await engine.submit(options=Options(delivery="at_most_once"))
+    leased = await engine.claim()
+    reports = [Report(task.id, 1, Outcome.RELEASED, started_us=to_us(task.picked_at)) for task in leased]
+
+    for _ in range(2):
+        answer = await engine.settler.settle(engine.tenant, "w", reports)
+        assert set(answer.settled) == {many, once}
+
+    assert await engine.state(many) is TaskState.READY
+    assert await engine.outcomes(many) == ["released"]
+    assert await engine.outcomes(once) == ["unknown"]
+
+
+async def test_a_claim_for_a_holder_that_has_just_signed_off_costs_nothing(engine: Engine) -> None:
+    holder = await engine.holders.register(engine.tenant, "w")
+    await engine.holders.sign_off(engine.tenant, "w")
+    [task] = await engine.submit(options=Options(delivery="at_most_once"))
+    until = just_after(engine.database.clock.now_ms())
+    lane = await engine.lanes.ensure(engine.lane_key())
+    await claim_due(engine.database, [LaneOrder(lane, EARLIEST, [(holder, 1)])], until)
+
+    await engine.end_silent([])
+
+    assert await engine.state(task) is TaskState.READY
+    [again] = await engine.claim("other")
+    assert (again.number, again.releases) == (2, 0)
 
 
 async def test_a_settlement_whose_answer_was_lost_is_settled_once(database_url: str) -> None:

@@ -206,3 +206,19 @@ def test_no_end_can_repeat_itself_for_ever(outcome: Outcome) -> None:
         assert tries < 100
 
     assert isinstance(following, Bury)
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_what_a_stopping_holder_gives_back_itself_costs_nothing_however_often(has_begun: bool) -> None:
+    last = Waiting(90, DEFAULT_MAX_ATTEMPTS - 1, 2, RELEASE_LIMIT)
+
+    outcome, following = follow(Ended(Outcome.RELEASED, is_certain=True, has_begun=has_begun), last)
+
+    assert outcome is Outcome.RELEASED
+    assert following == Again(0.0, Waiting(91, last.failures, last.crashes, last.releases))
+
+
+def test_at_most_once_is_not_begun_again_by_a_holder_that_stops() -> None:
+    begun = Ended(Outcome.RELEASED, is_certain=True, has_begun=True)
+
+    assert follow(begun, options=ONCE_ONLY) == (Outcome.UNKNOWN, Bury("unknown"))

@@ -54,7 +54,7 @@ class Holder:
         self.incarnation += 1
 
     def leave(self) -> Process[None]:
-        """A graceful stop: what has not begun is given back, and the process says goodbye."""
+        """A graceful stop: what has not begun is given back, and the process signs off while the rest still runs."""
         unstarted = [attempt for attempt, is_started in self.held.items() if not is_started]
         ended = Ended(Outcome.RELEASED, is_certain=True)
         reports = [Report(attempt, ended, self.process) for attempt in unstarted]
@@ -64,6 +64,12 @@ class Holder:
         if node is not None and reports:
             try:
                 yield self.world.request(node, node.settle(self.name, reports))
+            except Unavailable:
+                pass
+        node = self.world.pick_node()
+        if node is not None:
+            try:
+                yield self.world.request(node, node.leave(self.name, dict(self.held)))
             except Unavailable:
                 pass
         self.crash()

@@ -98,6 +98,8 @@ class Said:
     outcome: Outcome
     is_permanent: bool = False
     retry_after: float | None = None
+    #: Of what is given back: it was begun.
+    has_begun: bool = False
 
 
 @dataclass(frozen=True)
@@ -176,11 +178,13 @@ class Model:
             task = self.tasks[said.task]
             has_it = task.place is Place.CLAIM and task.holder == self.holders.get(name)
             if has_it and task.number == said.number:
-                self._end(task, said.outcome, said.is_permanent, said.retry_after, is_certain=True)
+                self._end(
+                    task, said.outcome, said.is_permanent, said.retry_after, is_certain=True, has_begun=said.has_begun
+                )
                 answers[said.task] = "settled"
                 continue
             outcome = self._own_end(name, said.task, said.number)
-            if outcome is said.outcome:
+            if outcome is said.outcome or (outcome is Outcome.UNKNOWN and said.outcome is Outcome.RELEASED):
                 answers[said.task] = "settled"
             else:
                 answers[said.task] = "cancelled" if outcome is Outcome.CANCELLED else "lost"
@@ -210,6 +214,15 @@ class Model:
     def end_holder(self, name: str) -> None:
         """It is known to be dead; what it holds is still with it."""
         self.unnamed.pop(self.holders.pop(name, 0), None)
+
+    def leave(self, name: str, namings: Iterable[Naming]) -> None:
+        """It signs off: what it holds is given back at no cost."""
+        holder = self.holders.get(name, 0)
+        started = self.running.get(holder, set())
+        started |= {(naming.task, naming.number) for naming in namings if naming.is_started}
+        self.end_holder(name)
+        for task, number in self.held_by(holder):
+            self._end(self.tasks[task], Outcome.RELEASED, is_certain=True, has_begun=(task, number) in started)
 
     def sweep(self) -> None:
         for task in self.tasks.values():
@@ -329,6 +342,7 @@ class Model:
         retry_after: float | None = None,
         *,
         is_certain: bool = False,
+        has_begun: bool = False,
     ) -> None:
         is_once_only = task.options.delivery == "at_most_once"
         match outcome:
@@ -338,7 +352,7 @@ class Model:
                 self._fail(task, is_permanent, is_once_only, retry_after)
             case Outcome.SNOOZED:
                 self._again(task, outcome, retry_after or 0.0)
-            case Outcome.RELEASED if is_certain:
+            case Outcome.RELEASED if is_certain and not (has_begun and is_once_only):
                 self._again(task, outcome, retry_after or 0.0)
             case Outcome.LAPSED | Outcome.RELEASED if is_once_only:
                 self._bury(task, Outcome.UNKNOWN, "unknown")

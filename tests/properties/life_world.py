@@ -260,6 +260,7 @@ class Life:
                     said.outcome,
                     is_permanent=said.is_permanent,
                     retry_after=said.retry_after,
+                    started_us=self.clock.now_us() if said.has_begun else None,
                 )
                 for said in reports
             ],
@@ -292,9 +293,13 @@ class Life:
         if not is_stale:
             self.model.end_holder(worker)
 
-    async def leave(self, worker: str) -> None:
-        await self.engine.holders.leave(self.engine.tenant, worker)
-        self.model.end_holder(worker)
+    async def leave(self, worker: str, namings: Sequence[Naming]) -> None:
+        """It names what it has, perhaps not all of it, or nothing that is its own."""
+        before = self._states(self.model.tasks)
+        named = [Named(naming.task, naming.number, naming.is_started) for naming in namings]
+        await self.engine.holders.sign_off(self.engine.tenant, worker, named)
+        self.model.leave(worker, namings)
+        self._note(Move.RELEASE, before, self._changed(before), only_changed=True)
 
     async def sweep(self) -> None:
         before = self._states(self.model.tasks)

@@ -405,9 +405,7 @@ class Node:
             raise
         is_full = self.world.now >= self._full_sweep_at
         left = yield Call("read_left_behind", (None if is_full else _LOOKBACK_MS,))
-        yield from self._move(
-            [(claim, Ended(Outcome.LAPSED if was_started else Outcome.RELEASED), None) for claim, was_started in left]
-        )
+        yield from self._move([(claim, _end_of(*said), None) for claim, *said in left])
         if is_full:
             every = float("inf") if self.world.faults.sweeps_lately_ended else _FULL_SWEEP_EVERY
             self._full_sweep_at = self.world.now + every
@@ -425,11 +423,13 @@ class Node:
         for holder in holders:
             self.unnamed.pop(holder, None)
 
-    def leave(self, name: str) -> Process[None]:
-        holder = self.ids.pop(name, None)
+    def leave(self, name: str, named: dict[Attempt, bool]) -> Process[None]:
+        running = frozenset(attempt for attempt, is_started in named.items() if is_started)
+        holder = yield Call("sign_off", (name, running))
         if holder is not None:
-            self.unnamed.pop(holder, None)
-            yield Call("end_now", (holder,))
+            self._forget({holder})
+            left = yield Call("read_signed_off", (holder,))
+            yield from self._move([(claim, _end_of(was_started, True), None) for claim, was_started in left])
 
     def beat(self, name: str, named: dict[Attempt, bool]) -> Process[Settled]:
         for repeat in range(3):
@@ -595,3 +595,10 @@ class Node:
                 self.wake([moved])
             return moved
         raise Unknown("look at the task's state and ask again")
+
+
+def _end_of(was_started: bool, signed_off: bool) -> Ended:
+    """How an attempt of an ended holder ends."""
+    if signed_off:
+        return Ended(Outcome.RELEASED, is_certain=True, has_begun=was_started)
+    return Ended(Outcome.LAPSED if was_started else Outcome.RELEASED)

@@ -32,9 +32,9 @@ from properties.node_double import Answer, Call, NewTask, Node, Process, Sleep
 from properties.store_double import Attempt, Broken, Claim, End, Faults, Store, Transaction
 
 _READS = frozenset({"read_hints", "read_clock", "read_tasks", "read_keys", "find", "read_held", "read_claims"})
-_READS |= {"read_ends", "read_beats", "read_left_behind"}
+_READS |= {"read_ends", "read_beats", "read_left_behind", "read_signed_off"}
 #: Statements about holders lock a row that every beat needs: they do not last.
-_SHORT = frozenset({"peek", "keep_hints", "register", "beat", "end_silent", "end_now"})
+_SHORT = frozenset({"peek", "keep_hints", "register", "beat", "end_silent", "sign_off"})
 _CALL_LIMIT = 10.0
 _TRACE = 40_000
 _SHOWN = 60

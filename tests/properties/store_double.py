@@ -117,6 +117,7 @@ class Holder:
     running: frozenset[Attempt] = frozenset()
     ended_ms: int | None = None
     ended_at: float = 0.0
+    signed_off: bool = False
     beaten_at: float = 0.0
 
 
@@ -469,9 +470,26 @@ class Store:
                 ended.add(holder)
         return self._end_holders(transaction, ended)
 
-    def end_now(self, transaction: Transaction, holder: int) -> set[int]:
+    def sign_off(self, transaction: Transaction, name: str, running: frozenset[Attempt]) -> int | None:
+        holder = self.living.get(name)
+        if holder is None:
+            return None
         self._lock(transaction, "holder", holder)
-        return self._end_holders(transaction, {holder} if self.holder[holder].ended_ms is None else set())
+        row = self.holder[holder]
+        if row.ended_ms is not None:
+            return None
+
+        def effect() -> None:
+            row.signed_off = True
+            row.running |= running
+
+        transaction.effects.append(effect)
+        self._end_holders(transaction, {holder})
+        return holder
+
+    def read_signed_off(self, transaction: Transaction, holder: int) -> list[tuple[Claim, bool]]:
+        running = self.holder[holder].running
+        return [(each, (each.task, each.number) in running) for each in self.claim.values() if each.holder == holder]
 
     def _end_holders(self, transaction: Transaction, holders: set[int]) -> set[int]:
         now_ms = transaction.at_ms
@@ -485,8 +503,8 @@ class Store:
         transaction.effects.append(effect)
         return holders
 
-    def read_left_behind(self, transaction: Transaction, lookback_ms: int | None) -> list[tuple[Claim, bool]]:
-        """Claims of ended holders, and whether they had been started as far as their holder said."""
+    def read_left_behind(self, transaction: Transaction, lookback_ms: int | None) -> list[tuple[Claim, bool, bool]]:
+        """Claims of ended holders, whether they had been started as far as their holder said, and had signed off."""
         since_ms = None if lookback_ms is None else transaction.at_ms - lookback_ms
         left = []
         for claim in self.claim.values():
@@ -496,7 +514,7 @@ class Store:
                     was_started = any(task == claim.task for task, _ in holder.running)
                 else:
                     was_started = (claim.task, claim.number) in holder.running
-                left.append((claim, was_started))
+                left.append((claim, was_started, holder.signed_off))
         return left
 
     def move_onward(self, transaction: Transaction, moves: Sequence[Move]) -> dict[Attempt, uuid.UUID | None]:

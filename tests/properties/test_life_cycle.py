@@ -246,7 +246,10 @@ class LifeCycle(RuleBasedStateMachine):
         assert holder is not None
         mine = sorted(self.life.model.held_by(holder))
         attempts = dict(self.pick(mine, pick) for pick in chosen)
-        reports = [Said(task, number, outcome, is_permanent, retry_after) for task, number in attempts.items()]
+        reports = [
+            Said(task, number, outcome, is_permanent, retry_after, has_begun=is_permanent)
+            for task, number in attempts.items()
+        ]
         self.do(self.life.settle(self.life.model.names[holder], reports))
 
     @precondition(lambda self: self.life.leased)
@@ -278,14 +281,15 @@ class LifeCycle(RuleBasedStateMachine):
             namings.setdefault(task, Naming(task, number, True))
         self.do(self.life.beat(worker, list(namings.values())))
 
-    @rule(worker=workers, how=st.sampled_from(["crash", "lapse", "end", "leave", "speaks"]))
-    def lose_holder(self, worker: str, how: str) -> None:
-        """It dies while it runs all it has, or before it said so; it says goodbye; or it speaks at the last moment."""
+    @rule(worker=workers, how=st.sampled_from(["crash", "lapse", "end", "leave", "speaks"]), is_started=st.booleans())
+    def lose_holder(self, worker: str, how: str, is_started: bool) -> None:
+        """It dies while it runs all it has, or before it said so; it signs off; or it speaks at the last moment."""
         if how == "crash":
             mine = self.life.model.held_by(self.life.model.holders.get(worker, 0))
             self.do(self.life.beat(worker, [Naming(task, number, True) for task, number in sorted(mine)]))
         if how == "leave":
-            self.do(self.life.leave(worker))
+            mine = self.life.model.held_by(self.life.model.holders.get(worker, 0))
+            self.do(self.life.leave(worker, [Naming(task, number, is_started) for task, number in sorted(mine)[:1]]))
         else:
             self.do(self.life.end_holder(worker, is_stale=how == "speaks"))
         if how in ("crash", "lapse"):

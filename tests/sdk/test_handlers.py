@@ -178,8 +178,25 @@ def test_a_stopped_handler_is_reported_by_the_reason(error: BaseException) -> No
 
     ended = handlers.failed(shut_down, error)
     assert failure(handlers.failed(timed_out, error))[0] == "timed out after 2 s"
-    assert (failure(ended)[0], ended.retry_after) == ("worker is shutting down", 0.0)
+    assert (ended.outcome, ended.retry_after, ended.started_at) == ("released", None, shut_down.started_us)
+    assert ended.error is not None
+    assert ended.error.message == "worker is shutting down"
     assert failure(handlers.failed(by_itself, error))[0] == "the handler was cancelled"
+
+
+def test_what_a_handler_raises_when_it_is_cut_off_is_no_failure_of_the_task() -> None:
+    held = hold()
+    held.stop = Stop.SHUTDOWN
+    try:
+        raise ConnectionError("closed under me")
+    except ConnectionError as error:
+        ended = handlers.failed(held, error)
+
+    assert ended.outcome == "released"
+    assert ended.error is not None
+    assert "closed under me" in (ended.error.detail or "")
+    # Its own word counts all the same.
+    assert handlers.failed(held, Permanent("no such user")).outcome == "failed"
 
 
 def test_the_context_tells_when_to_stop() -> None:

@@ -325,10 +325,48 @@ async def test_a_stopping_worker_finishes_what_runs_and_gives_back_the_rest(
     ]
 
 
-async def test_what_does_not_finish_is_cancelled_and_tried_again_at_once(
+async def test_what_does_not_finish_is_given_back_and_no_attempt_is_used(
     node: NodeProcess, client: AsyncClient, queue: str
 ) -> None:
     worker = Worker(node.url, node.key, queues=[queue], shutdown_timeout=0.2)
+    begun = [asyncio.Event() for _ in range(3)]
+    loop, may_end = asyncio.get_running_loop(), threading.Event()
+
+    @worker.task("endless")
+    async def endless(payload: int) -> None:
+        begun[payload].set()
+        await asyncio.sleep(60)
+
+    @worker.task("deaf")
+    def deaf(payload: int) -> None:
+        loop.call_soon_threadsafe(begun[payload].set)
+        may_end.wait()
+
+    policy = {"max_attempts": 1}
+    endless_task = await client.submit("endless", 0, queue=queue, retry=policy)
+    deaf_task = await client.submit("deaf", 1, queue=queue, retry=policy)
+    once_task = await client.submit("endless", 2, queue=queue, delivery="at_most_once")
+    work = asyncio.create_task(worker.run_async())
+    for each in begun:
+        await each.wait()
+    worker.stop()
+    await work
+    told = await client.explain(endless_task.id)
+    may_end.set()
+
+    for id in (endless_task.id, deaf_task.id):
+        task = await client.get(id)
+        assert (task.state, outcomes(task), message(task)) == ("ready", ["released"], "worker is shutting down")
+    task = await client.get(once_task.id)
+    assert (task.state, outcomes(task)) == ("dead", ["unknown"])
+    assert [reason.reason for reason in told.waiting_for] == ["no_worker", "position"]
+
+
+async def test_a_worker_that_is_cancelled_gives_back_what_it_holds(
+    node: NodeProcess, client: AsyncClient, queue: str
+) -> None:
+    """As Ctrl-C does it in a program that runs the loop itself."""
+    worker = Worker(node.url, node.key, queues=[queue])
     begun = asyncio.Event()
 
     @worker.task("endless")
@@ -336,14 +374,38 @@ async def test_what_does_not_finish_is_cancelled_and_tried_again_at_once(
         begun.set()
         await asyncio.sleep(60)
 
-    task = await client.submit("endless", queue=queue, retry={"min_backoff": "1h", "max_backoff": "1h"})
+    task = await client.submit("endless", queue=queue, retry={"max_attempts": 1})
     work = asyncio.create_task(worker.run_async())
     await begun.wait()
-    worker.stop()
-    await work
+    work.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await work
 
+    told = await client.explain(task.id)
     task = await client.get(task.id)
-    assert (task.state, outcomes(task), message(task)) == ("ready", ["failed"], "worker is shutting down")
+    assert (task.state, outcomes(task)) == ("ready", ["released"])
+    assert [reason.reason for reason in told.waiting_for] == ["no_worker", "position"]
+
+
+async def test_an_idle_worker_that_has_stopped_is_no_worker_any_more(
+    node: NodeProcess, client: AsyncClient, queue: str
+) -> None:
+    worker = Worker(node.url, node.key, queues=[queue])
+    done = asyncio.Event()
+
+    @worker.task("step")
+    async def step(payload: object) -> None:
+        done.set()
+
+    async with running(worker):
+        await client.submit("step", queue=queue)
+        await done.wait()
+    task = await client.submit("step", queue=queue)
+
+    told = await client.explain(task.id)
+
+    assert [reason.reason for reason in told.waiting_for] == ["no_worker", "position"]
+    assert "Start a worker" in told.what_would_free_it
 
 
 async def test_a_lost_answer_to_a_report_changes_nothing(node: NodeProcess, client: AsyncClient, queue: str) -> None:

@@ -290,7 +290,10 @@ class Settlement(Struct, forbid_unknown_fields=True, gc=False):
     attempt: Annotated[int, Meta(ge=1, le=2_147_483_647)]
     outcome: Annotated[
         Literal["succeeded", "failed", "snoozed", "released"],
-        Meta(description="`released`: given back, it was never started; `snoozed` does not use up an attempt."),
+        Meta(
+            description="`released`: given back by a worker that stops or has no room, with `started_at` if it was "
+            "begun; `snoozed` does not use up an attempt either."
+        ),
     ]
     result: Annotated[Raw | UnsetType, Meta(description="Any JSON, up to 64 KiB.")] = UNSET
     error: FailureBody | None = None
@@ -319,6 +322,9 @@ class BeatRequest(Struct, forbid_unknown_fields=True):
 
     worker: WorkerName
     attempts: Annotated[list[HeldAttempt], Meta(max_length=MAX_HELD)] = []
+    leaving: Annotated[
+        bool, Meta(description="The last beat: the worker signs off, and gives back all that it still holds.")
+    ] = False
 
 
 Pattern = Annotated[

@@ -52,7 +52,8 @@ BEAT = Operation(
     tag="Workers",
     summary="Say that the worker is alive, and what it holds",
     description="Every `beat_every` seconds. A worker that is silent for three beats has lost what it held; an attempt "
-    "that two beats do not name is given to somebody else.",
+    "that two beats do not name is given to somebody else. With `leaving` the worker signs off: it is gone at once, "
+    "what it still holds is given back, and a lease that waits ends.",
     body=BeatRequest,
     example={
         "worker": "mailer-7f3a",

@@ -79,6 +79,7 @@ class Beating(Protocol):
 
     async def register(self, tenant: int, name: str) -> int: ...
     async def beat(self, tenant: int, name: str, attempts: Sequence[Named]) -> HolderAnswer: ...
+    async def sign_off(self, tenant: int, name: str, attempts: Sequence[Named]) -> int | None: ...
 
 
 class _Poll:
@@ -219,6 +220,9 @@ class Workers:
         asked = await request.json(_decode_beat)
         check_worker_name(asked.worker)
         named = [Named(each.id, each.attempt, each.started) for each in asked.attempts]
+        if asked.leaving:
+            await self.holders.sign_off(request.caller.tenant, asked.worker, named)
+            return json_answer(200, BeatAnswer([], []))
         answer = await self.holders.beat(request.caller.tenant, asked.worker, named)
         return json_answer(200, BeatAnswer(answer.lost, answer.cancelled))
 

@@ -245,7 +245,8 @@ CREATE TABLE duetime.holder (
     running_numbers integer[] DEFAULT '{}'::integer[] NOT NULL,
     started_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
     beaten_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
-    ended_at timestamp with time zone
+    ended_at timestamp with time zone,
+    signed_off boolean DEFAULT false NOT NULL
 )
 WITH (fillfactor='50');
 

@@ -288,6 +288,20 @@ def report_failure(
     )
 
 
+def report_release(
+    task_id: uuid.UUID, number: int, message: str, *, reason: str, started_at: datetime | None, completed_at: datetime
+) -> Report:
+    """An attempt that was begun and is given back, at no cost: it is not the task's fault."""
+    return Report(
+        id=task_id,
+        number=number,
+        outcome=Outcome.RELEASED,
+        error=_encode(Error(message, "transient", ErrorDetail(reason))),
+        started_us=None if started_at is None else to_us(started_at),
+        completed_us=to_us(completed_at),
+    )
+
+
 def is_worth_a_retry(status: int, target: Target | None) -> bool:
     if status in _TRANSIENT_STATUSES or 500 <= status < 600:
         return True

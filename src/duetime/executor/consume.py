@@ -16,7 +16,7 @@ import structlog
 
 from duetime.clock import DatabaseClock
 from duetime.errors import Unavailable
-from duetime.executor.call import host_of_task, report_failure
+from duetime.executor.call import host_of_task, report_release
 from duetime.executor.calling import Caller, KeyOf, SecretOf
 from duetime.executor.held import GiveBack, Held, Phase, backoff_of
 from duetime.executor.hosts import GRACE_SECONDS, HostSlots
@@ -151,7 +151,7 @@ class Executor:
             async with asyncio.timeout(_FLUSH_SECONDS):
                 await self._settling.emptied()
                 await self._returning.emptied()
-                await self._holders.leave(_TENANT, self.name)
+                await self._holders.sign_off(_TENANT, self.name)
         except (TimeoutError, Unavailable) as error:
             log.warning("stopped without the database's word", held=len(self._held), error=str(error))
         self._is_stopped.set()
@@ -273,14 +273,13 @@ class Executor:
         self._has_room.set()
 
     def _abort(self, held: Held) -> None:
-        """Stop a call because the executor stops."""
+        """Stop a call because the executor stops: the task goes to another one, and no attempt is used."""
         self._break_off(held)
-        report = report_failure(
+        report = report_release(
             held.task.id,
             held.task.number,
             "the executor is shutting down",
             reason="shutdown",
-            retry_after=0.0,
             started_at=held.started_at,
             completed_at=self._clock.now(),
         )

@@ -3,26 +3,30 @@
 A holder is one process from its start to its end.  Its beats raise a counter
 and name what it holds: an attempt that two beats in a row do not name never
 reached it, and is released.  Whoever ends a holder (`lapse`) does so only while
-its counter is the one that was seen.
+its counter is the one that was seen.  A holder that stops signs off: it is
+ended at once, and what it still holds is given back at no cost.
 """
 
 import asyncio
 import math
 import time
 import uuid
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+import asyncpg
 import msgspec
 
+from duetime import metrics
 from duetime.clock import Monotonic
 from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.errors import Unknown
 from duetime.ids import lane_of
 from duetime.lifecycle.gather import Gather
-from duetime.lifecycle.onward import End, Onward, may_exist
+from duetime.lifecycle.onward import Claimed, End, Onward, claimed_of, may_exist
 from duetime.model.attempt import Attempt, Ended
 from duetime.model.task import Outcome
 
@@ -35,6 +39,7 @@ UNNAMED_SECONDS = 0.8 * BEAT_EVERY_SECONDS
 LATE_COMMIT = timedelta(seconds=15)
 #: And so often all that a holder has is read anew, in case one was seen later still.
 ALL_AGAIN_SECONDS = 300.0
+_SIGN_OFF_BATCH = 1_000
 _BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 #: A handler's own reports; an attempt that ended so was not lost by its holder.
 _OWN_ENDS = {Outcome.SUCCEEDED, Outcome.FAILED, Outcome.SNOOZED}
@@ -84,6 +89,8 @@ class Holders:
         self._unnamed: dict[int, dict[Attempt, float]] = {}
         self._counts: dict[int, int] = {}
         self._looks: dict[int, Look] = {}
+        #: Told of holders that have signed off here.
+        self.on_left: Callable[[set[int]], None] | None = None
         self._gather: Gather[_Beat, BeatAnswer] = Gather(
             self._fly, weigh=lambda beat: len(beat.attempts) + 1, limit=5_000
         )
@@ -111,16 +118,43 @@ class Holders:
         """Raise the holder's counter; the answer names what it must stop."""
         return await self._gather.add(_Beat(tenant, name, attempts))
 
-    async def leave(self, tenant: int, name: str) -> None:
-        """The holder is gone and holds nothing."""
-        holder = self._ids.pop((tenant, name), None)
-        if holder is not None:
-            self._forget(holder)
-            await self._database.run(SQL["end_now"], ids=[holder])
+    async def sign_off(self, tenant: int, name: str, attempts: Sequence[Named] = ()) -> int | None:
+        """The holder of that name signs off and names what it still holds, all of which is given back.
+
+        Returns the holder that has ended; None if none of that name is alive.
+        """
+        started = [named for named in attempts if named.started and may_exist(named.id, named.number)]
+        rows = await self._database.run(
+            SQL["sign_off"],
+            tenant=tenant,
+            name=name,
+            started_tasks=[named.id for named in started],
+            started_numbers=[named.number for named in started],
+        )
+        if not rows:
+            return None
+        holder: int = rows[0]["id"]
+        self.left({holder})
+        while True:
+            held = await self._database.run(SQL["read_signed_off"], holder=holder, batch=_SIGN_OFF_BATCH)
+            ends = [end_left_behind(row) for row in held]
+            moved = await self._onward.move(ends)
+            metrics.count_settled(Counter(end.ended.outcome.word for _, end in ends if (end.task, end.number) in moved))
+            if len(held) < _SIGN_OFF_BATCH:
+                return holder
+
+    def left(self, holders: set[int]) -> None:
+        """These have signed off, here or at another node."""
+        self.forget(holders)
+        if self.on_left is not None:
+            self.on_left(holders)
 
     def known(self) -> set[int]:
         """The holders that this node knows by name."""
         return set(self._ids.values())
+
+    def knows(self, holder: int) -> bool:
+        return holder in self._ids.values()
 
     def forget(self, holders: set[int]) -> None:
         """These have ended: the next word under their names makes a new holder."""
@@ -244,3 +278,12 @@ class Holders:
                     answer.lost.append(named.id)
             answers.append(answer)
         return answers
+
+
+def end_left_behind(row: asyncpg.Record) -> tuple[Claimed, End]:
+    """How an attempt ends whose holder has ended: given back if that signed off, else lost if it was started."""
+    if row["signed_off"]:
+        ended = Ended(Outcome.RELEASED, is_certain=True, has_begun=row["was_started"])
+        return claimed_of(row), End(row["task"], row["number"], ended, never_began=not row["was_started"])
+    ended = Ended(Outcome.LAPSED if row["was_started"] else Outcome.RELEASED)
+    return claimed_of(row), End(row["task"], row["number"], ended)

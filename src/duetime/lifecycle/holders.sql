@@ -66,13 +66,39 @@ UPDATE holder
    AND COALESCE(holder.ended_at, 'infinity') = 'infinity'
 RETURNING holder.id;
 
--- name: end_now
--- End holders that said goodbye.
+-- name: sign_off
+-- End the living holder of a name because it says so itself; what it had started stays noted, with what it adds now.
+-- Index: holder_name, unique among the living.
 UPDATE holder
-   SET ended_at = clock_timestamp()
- WHERE id = ANY (@ids::bigint[])
+   SET ended_at = clock_timestamp(),
+       signed_off = true,
+       running = running || @started_tasks::uuid[],
+       running_numbers = running_numbers || @started_numbers::int[]
+ WHERE tenant = @tenant::int
+   AND name = @name::text
    AND ended_at IS NULL
 RETURNING id;
+
+-- name: read_signed_off
+-- What a holder that has signed off still holds, with what is needed to decide what follows.
+-- Index: holder_pkey, claim_holder, task_pkey; the LIMITs keep the look-ups by key.
+SELECT claim.lane, claim.task, claim.number, claim.holder, claim.failures, claim.crashes, claim.releases,
+       (claim.task, claim.number) IN (
+           SELECT * FROM unnest(holder.running, holder.running_numbers)) AS was_started,
+       holder.signed_off, task.options, claim.picked_at AS first_picked_at
+  FROM holder
+ CROSS JOIN LATERAL (
+       SELECT *
+         FROM claim
+        WHERE claim.holder = holder.id
+        LIMIT @batch::int) AS claim
+ CROSS JOIN LATERAL (
+       SELECT task.options
+         FROM task
+        WHERE task.lane = claim.lane
+          AND task.id = claim.task
+        LIMIT 1) AS task
+ WHERE holder.id = @holder::bigint;
 
 -- name: read_left_behind
 -- Claims of holders that have ended, with what is needed to decide what follows.
@@ -82,7 +108,7 @@ RETURNING id;
 SELECT claim.lane, claim.task, claim.number, claim.holder, claim.failures, claim.crashes, claim.releases,
        (claim.task, claim.number) IN (
            SELECT * FROM unnest(holder.running, holder.running_numbers)) AS was_started,
-       task.options, claim.picked_at AS first_picked_at
+       holder.signed_off, task.options, claim.picked_at AS first_picked_at
   FROM holder
  CROSS JOIN LATERAL (
        SELECT *

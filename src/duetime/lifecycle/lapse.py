@@ -3,7 +3,8 @@
 Ending a holder repeats its counter as a condition, so a beat that arrives in
 between saves it.  What an ended holder left behind is then moved onward: an
 attempt that it had said it started costs the crash budget; one that it never
-said so is released.  The second step can be repeated by anyone, so a node that
+said so is released; what is found of a holder that signed off costs nothing.
+The second step can be repeated by anyone, so a node that
 dies between the two loses nothing.
 """
 
@@ -13,10 +14,8 @@ from datetime import timedelta
 
 from duetime import metrics
 from duetime.database.pool import Database
-from duetime.lifecycle.holders import SQL, Holders
-from duetime.lifecycle.onward import End, Onward, claimed_of
-from duetime.model.attempt import Ended
-from duetime.model.task import Outcome
+from duetime.lifecycle.holders import SQL, Holders, end_left_behind
+from duetime.lifecycle.onward import Onward
 
 _BATCH = 1_000
 #: A claim for a holder can be committed after its end, but not later than its statement may take.
@@ -40,13 +39,7 @@ async def sweep_left_behind(database: Database, onward: Onward, lookback: timede
     swept = 0
     while True:
         rows = await database.run(SQL["read_left_behind"], lookback=lookback, batch=_BATCH)
-        ends = [
-            (
-                claimed_of(row),
-                End(row["task"], row["number"], Ended(Outcome.LAPSED if row["was_started"] else Outcome.RELEASED)),
-            )
-            for row in rows
-        ]
+        ends = [end_left_behind(row) for row in rows]
         moved = await onward.move(ends)
         metrics.count_settled(Counter(end.ended.outcome.word for _, end in ends if (end.task, end.number) in moved))
         swept += len(moved)

@@ -244,7 +244,7 @@ def _answer(
         end = ends.get((report.id, report.number))
         outcome = end.outcome if end is not None and end.by == (part.tenant, part.holder_name) else None
         attempt = (holder, report.id, report.number)
-        if attempt in taken or outcome is report.outcome:
+        if attempt in taken or (outcome is not None and _was_settled(report, outcome)):
             answer.settled.append(report.id)
             if attempt in dead or (attempt not in taken and end is not None and end.is_dead):
                 answer.dead.append(report.id)
@@ -255,12 +255,20 @@ def _answer(
     return answer
 
 
+def _was_settled(report: Report, outcome: Outcome) -> bool:
+    """Whether this is what such a report leaves behind."""
+    # A task that may start only once and is given back after its start ends as unknown.
+    return outcome is report.outcome or (outcome is Outcome.UNKNOWN and report.outcome is Outcome.RELEASED)
+
+
 def _end_of(report: Report) -> End:
+    is_released = report.outcome is Outcome.RELEASED
     ended = Ended(
         report.outcome,
         is_permanent=report.is_permanent,
         retry_after=report.retry_after,
-        is_certain=report.outcome is Outcome.RELEASED,
+        is_certain=is_released,
+        has_begun=is_released and report.started_us is not None,
     )
     return End(
         report.id,
@@ -270,5 +278,5 @@ def _end_of(report: Report) -> End:
         completed_at=None if report.completed_us is None else from_us(report.completed_us),
         result=report.result,
         detail=report.detail(),
-        never_began=report.outcome is Outcome.RELEASED and report.started_us is None,
+        never_began=is_released and report.started_us is None,
     )

@@ -2,7 +2,8 @@
 
 Failures count against the task's retries, crashes (a holder died while it ran
 the attempt) against a budget apart, and releases (it never ran, as far as its
-holder ever said) against neither, up to a limit that stops a loop.
+holder ever said) against neither, up to a limit that stops a loop.  An attempt
+that its holder gives back itself counts against nothing, begun or not.
 """
 
 import random
@@ -59,8 +60,10 @@ class Ended:
     outcome: Outcome
     is_permanent: bool = False
     retry_after: float | None = None
-    #: Whoever gives it back knows that it never left: no loop to be feared.
+    #: Whoever gives it back says so itself, instead of having died or forgotten it: no loop to be feared.
     is_certain: bool = False
+    #: A holder that stops gives it back although it had begun with it.
+    has_begun: bool = False
 
 
 def what_follows(
@@ -104,10 +107,10 @@ def what_follows(
                 return Outcome.LAPSED, Bury("crashes")
             return Outcome.LAPSED, Again(0.0, Waiting(following.number, waiting.failures, crashes, waiting.releases))
         case Outcome.RELEASED:
+            if once_only and (ended.has_begun or not ended.is_certain):
+                return Outcome.UNKNOWN, Bury("unknown")
             if ended.is_certain:
                 return Outcome.RELEASED, Again(ended.retry_after or 0.0, following)
-            if once_only:
-                return Outcome.UNKNOWN, Bury("unknown")
             releases = waiting.releases + 1
             if releases > RELEASE_LIMIT:
                 return Outcome.RELEASED, Bury("releases")
@@ -138,5 +141,5 @@ REASONS = {
     "at_most_once": "it failed, and its delivery is at most once",
     "crashes": "its holders died while they ran it",
     "releases": "it was handed out again and again without being run",
-    "unknown": "its holder died, and its delivery is at most once: nobody knows whether it ran",
+    "unknown": "its holder died or stopped, and its delivery is at most once: nobody knows whether it ran",
 }

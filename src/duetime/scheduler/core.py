@@ -121,6 +121,10 @@ class Core:
         """The holder does not wait any more; what a claim under way brings is the shell's to give back."""
         self._asks.pop(number, None)
 
+    def asks_of(self, holders: Container[int]) -> list[int]:
+        """The asks of these that wait."""
+        return [number for number, asked in self._asks.items() if asked.ask.holder in holders]
+
     def is_flying(self, number: int) -> bool:
         asked = self._asks.get(number)
         return asked is not None and asked.is_flying

@@ -17,6 +17,7 @@ from duetime.errors import Unavailable
 from duetime.lifecycle.holders import SQL, Holders
 from duetime.lifecycle.lapse import LOOKBACK, end_silent_holders, sweep_left_behind
 from duetime.lifecycle.onward import Onward
+from duetime.scheduler.polls import Polls
 from duetime.service import Loop
 
 log = structlog.get_logger()
@@ -55,11 +56,17 @@ class Watch:
 
 class Liveness:
     def __init__(
-        self, database: Database, holders: Holders, onward: Onward, monotonic: Monotonic = time.monotonic
+        self,
+        database: Database,
+        holders: Holders,
+        onward: Onward,
+        polls: Polls | None = None,
+        monotonic: Monotonic = time.monotonic,
     ) -> None:
         self._database = database
         self._holders = holders
         self._onward = onward
+        self._polls = polls
         self._monotonic = monotonic
         self._watch = Watch()
         self._full_sweep_at = monotonic()
@@ -68,6 +75,7 @@ class Liveness:
     async def step(self) -> timedelta:
         """Look at the counters once, end who is silent, and move on what they left."""
         known = self._holders.known()
+        asked = set() if self._polls is None else self._polls.holders()
         try:
             rows = await self._database.run(SQL["read_beats"], timeout=2.0)
             silent = self._watch.look({row["id"]: row["beats"] for row in rows}, self._monotonic())
@@ -78,10 +86,15 @@ class Liveness:
             self._full_sweep_at = self._monotonic()
             raise
         # Another node may have ended a holder that this one still knows by name.
-        self._holders.forget(known - {row["id"] for row in rows})
+        alive = {row["id"] for row in rows} - ended
+        self._holders.forget(known - alive)
+        if self._polls is not None and (gone := asked - alive):
+            self._polls.forget(gone)
         for row in rows:
             if row["id"] in ended:
-                log.warning("holder lapsed", holder=row["name"], tenant=row["tenant"])
+                # Who never beat may be the last question of a worker that has signed off by now.
+                tell = log.warning if row["beats"] else log.info
+                tell("holder lapsed", holder=row["name"], tenant=row["tenant"])
         is_full = self._monotonic() >= self._full_sweep_at
         swept = await sweep_left_behind(self._database, self._onward, _EVER if is_full else LOOKBACK)
         if is_full:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from duetime.model.task import LeasedTask
 from duetime.scheduler.core import Core
@@ -86,6 +86,16 @@ class Polls:
         elif self.is_open(number):
             self._core.withdraw(number)
             self.answer(number, [])
+
+    def holders(self) -> set[int]:
+        """Those that asked for work lately."""
+        return set(self._asked)
+
+    def forget(self, holders: Collection[int]) -> None:
+        """These have ended: nobody counts on them any more, and what they wait for ends."""
+        self._asked = {holder: asked for holder, asked in self._asked.items() if holder not in holders}
+        for number in self._core.asks_of(holders):
+            self._end(number)
 
     def recent_asks(self) -> list[Ask]:
         """Of holders that wait now, or asked for work lately."""

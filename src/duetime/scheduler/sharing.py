@@ -245,7 +245,7 @@ class SharedFeeder:
                 case _:
                     tasks = await self._lease_from_many(rooms, ask, left)
             left = ends_at - loop.time()
-            if tasks or self.is_stopping or left <= 0:
+            if tasks or self.is_stopping or left <= 0 or not self._holders.knows(ask.holder):
                 return tasks
             if self.name not in rooms:
                 # Nobody to ask, or one that stops or went away: the view of it changes soon.
@@ -267,6 +267,13 @@ class SharedFeeder:
             if answer is not None:
                 return messages.decode_beaten(answer)
         return await self._holders.beat(tenant, name, attempts)
+
+    async def sign_off(self, tenant: int, name: str, attempts: Sequence[Named]) -> int | None:
+        """Who is not told of it finds out within a second, by itself."""
+        holder = await self._holders.sign_off(tenant, name, attempts)
+        if holder is not None:
+            await self._tell_all("left", messages.encode(holder))
+        return holder
 
     async def describe(self, lane: int) -> LaneStatus | None:
         owner = self._owner_of(lane)
@@ -361,6 +368,9 @@ class SharedFeeder:
             case "beat":
                 beat = messages.decode_beat(body)
                 return messages.encode(await self._holders.beat(beat.tenant, beat.name, beat.attempts))
+            case "left":
+                self._holders.left({msgspec.msgpack.decode(body, type=int)})
+                return b""
             case "describe":
                 return messages.encode(await self._feeder.describe(msgspec.msgpack.decode(body, type=int)))
             case "breakers":

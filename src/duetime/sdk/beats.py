@@ -3,7 +3,8 @@
 They come from a thread of their own with a connection of its own, so that a
 handler that blocks the event loop does not make its worker look dead.  An
 acknowledged beat also tells how long this worker may be sure that what it
-holds is still its own: `is_fresh`.
+holds is still its own: `is_fresh`.  The last one signs off, so that nobody
+waits for a worker that has stopped.
 """
 
 import asyncio
@@ -33,6 +34,8 @@ logger = logging.getLogger("duetime.worker")
 #: A worker counts as dead after three beats' time; nothing is begun when it may be two thirds over.
 _FRESH_BEATS = 2.0
 _TIMEOUT_SECONDS = 4.0
+#: A stop does not wait longer for the server to hear of it.
+SIGN_OFF_SECONDS = 2.0
 _FIRST_WAIT_AFTER_ERROR = 0.2
 
 #: The attempts that a beat named, each with whether it was named as started.
@@ -54,9 +57,7 @@ class Beats(threading.Thread):
         super().__init__(name="duetime-beats", daemon=True)
         self.every = BEAT_EVERY_SECONDS
         headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
-        self._pool = urllib3.connection_from_url(
-            url, maxsize=1, timeout=urllib3.Timeout(total=_TIMEOUT_SECONDS), retries=False, headers=headers
-        )
+        self._pool = urllib3.connection_from_url(url, maxsize=1, retries=False, headers=headers)
         self._path = urllib3.util.parse_url(url).path or ""
         self._worker = worker
         self._held = held
@@ -65,6 +66,7 @@ class Beats(threading.Thread):
         self._loop = asyncio.get_running_loop()
         self._wanted = threading.Event()
         self._is_closing = False
+        self._is_heard = False
         self._acknowledged_at = float("-inf")
 
     def is_fresh(self, now: float) -> bool:
@@ -75,6 +77,7 @@ class Beats(threading.Thread):
         self._wanted.set()
 
     def close(self) -> None:
+        """Beat no more; the last word says that the worker is gone."""
         self._is_closing = True
         self._wanted.set()
 
@@ -89,23 +92,38 @@ class Beats(threading.Thread):
                 try:
                     verdicts = self._send(named)
                 except ApiError as error:
+                    self._is_heard = False
                     self._tell(self._on_error, error)
                     wait = wait_after_error
                     wait_after_error = min(2 * wait_after_error, self.every / 2)
                 else:
+                    self._is_heard = True
                     self._tell(self._acknowledge, sent_at, named, verdicts)
                     wait = sent_at + self.every - time.monotonic()
                     wait_after_error = _FIRST_WAIT_AFTER_ERROR
-                if wait > 0:
+                if wait > 0 and not self._is_closing:
                     self._wanted.wait(wait)
+            if self._is_heard:
+                self._sign_off()
         finally:
             self._pool.close()
 
-    def _send(self, named: Named) -> Verdicts:
+    def _sign_off(self) -> None:
+        """What is still held, because its report was not acknowledged, is given back with this."""
+        try:
+            self._send([(held, held.started_us is not None) for held in list(self._held)], is_last=True)
+        except ApiError as error:
+            logger.warning("the server was not told that the worker has stopped: %s", error)
+
+    def _send(self, named: Named, is_last: bool = False) -> Verdicts:
         attempts = [NamedAttempt(held.task.id, held.task.attempt, started) for held, started in named]
         try:
             answer = self._pool.request(
-                "POST", self._path + BEAT_PATH, body=encode(BeatRequest(self._worker, attempts)), redirect=False
+                "POST",
+                self._path + BEAT_PATH,
+                body=encode(BeatRequest(self._worker, attempts, is_last)),
+                redirect=False,
+                timeout=urllib3.Timeout(total=SIGN_OFF_SECONDS if is_last else _TIMEOUT_SECONDS),
             )
         except urllib3.exceptions.HTTPError as error:
             raise ServerUnreachable(f"no answer to a beat: {error}") from error

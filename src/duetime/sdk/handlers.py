@@ -114,14 +114,21 @@ def stopped(held: Held) -> Settlement:
         case Stop.TIMED_OUT:
             return _failed(held, f"timed out after {held.timeout:g} s")
         case Stop.SHUTDOWN:
-            return _failed(held, "worker is shutting down", retry_after=0.0)
+            return released(held)
         case Stop.CANCELLED | Stop.LOST | None:
             return _failed(held, "the handler was cancelled" if held.stop is None else held.stop.value)
 
 
-def released(held: Held) -> Settlement:
-    """Given back: it was never started."""
-    return Settlement(held.task.id, held.task.attempt, "released")
+def released(held: Held, error: BaseException | None = None) -> Settlement:
+    """Given back because the worker stops; one that was begun says so, and what its handler ended with."""
+    task = held.task
+    if held.started_us is None:
+        return Settlement(task.id, task.attempt, "released")
+    detail = None if error is None else bounded(_trace(error), MAX_DETAIL_BYTES)
+    failure = Failure("worker is shutting down", detail=detail)
+    return Settlement(
+        task.id, task.attempt, "released", error=failure, started_at=held.started_us, completed_at=now_us()
+    )
 
 
 def failed(held: Held, error: BaseException) -> Settlement:
@@ -141,6 +148,9 @@ def failed(held: Held, error: BaseException) -> Settlement:
         return _failed(held, str(wrong), detail=_trace(error))
     if isinstance(error, asyncio.CancelledError | TaskCancelled):
         return stopped(held)
+    if held.stop is Stop.SHUTDOWN:
+        # What a handler raises when it is cut off is not the task's failure.
+        return released(held, error)
     name = type(error).__qualname__
     text = _text_of(error)
     return _failed(held, f"{name}: {text}" if text else name, detail=_trace(error))

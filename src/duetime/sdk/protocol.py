@@ -78,9 +78,11 @@ class NamedAttempt(msgspec.Struct):
     started: bool
 
 
-class BeatRequest(msgspec.Struct):
+class BeatRequest(msgspec.Struct, omit_defaults=True):
     worker: str
     attempts: list[NamedAttempt]
+    #: The last beat: the worker signs off.
+    leaving: bool = False
 
 
 class Verdicts(msgspec.Struct):

@@ -16,7 +16,7 @@ from collections import deque
 import msgspec
 
 from duetime.sdk import attempt_log, handlers
-from duetime.sdk.beats import Beats, Named
+from duetime.sdk.beats import SIGN_OFF_SECONDS, Beats, Named
 from duetime.sdk.context import Held, Stop
 from duetime.sdk.crew import Crew
 from duetime.sdk.errors import ApiError, ServerUnavailable
@@ -86,10 +86,14 @@ class Shift:
         stopping = asyncio.create_task(self._stop_wanted.wait(), name="duetime-stop")
         try:
             await asyncio.wait({reporting, working, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            await self._wind_up(working, reporting)
+            await self._wind_up(working, reporting, self._settings.shutdown_timeout)
             for loop_task in (working, reporting):
                 if loop_task.done() and not loop_task.cancelled() and (error := loop_task.exception()):
                     raise error
+        except asyncio.CancelledError:
+            # Ctrl-C in a program that runs the loop itself: what runs is given back, not left to be found missing.
+            await self._wind_up(working, reporting, 0.0)
+            raise
         finally:
             working.cancel()
             reporting.cancel()
@@ -99,7 +103,7 @@ class Shift:
                 self._tick_timer.cancel()
             self._crew.close()
             self._beats.close()
-            await asyncio.to_thread(self._beats.join, 1.0)
+            await asyncio.to_thread(self._beats.join, SIGN_OFF_SECONDS)
             if not self._first_beat.done():
                 self._first_beat.cancel()
             await self._http.close()
@@ -277,10 +281,10 @@ class Shift:
 
     # Stopping
 
-    async def _wind_up(self, working: asyncio.Task[None], reporting: asyncio.Task[None]) -> None:
-        """Give back what has not begun, let the rest finish, stop what does not, report everything."""
+    async def _wind_up(self, working: asyncio.Task[None], reporting: asyncio.Task[None], patience: float) -> None:
+        """Give back what has not begun, let the rest finish, stop and give back what does not, report everything."""
         self._is_stopping = True
-        ends_at = self._loop.time() + self._settings.shutdown_timeout
+        ends_at = self._loop.time() + patience
         working.cancel()
         await asyncio.wait({working})
         idle = [*self._crew.take_waiting(), *self._recovered]
@@ -294,9 +298,9 @@ class Shift:
             return
         if self._crew.running:
             logger.info("worker %s is stopping; %d tasks are running", self._name, len(self._crew.running))
-        await self._crew.wait_idle(self._settings.shutdown_timeout)
+        await self._crew.wait_idle(patience)
         if self._crew.running:
-            logger.warning("stopping %d tasks that did not finish in time", len(self._crew.running))
+            logger.warning("giving back %d tasks that did not finish in time", len(self._crew.running))
             self._crew.stop_all(Stop.SHUTDOWN)
             await self._crew.wait_idle(_CLEANUP_SECONDS)
             for held in list(self._crew.running):
