@@ -166,6 +166,8 @@ async def test_the_name_of_a_call_is_no_name_of_a_schedule(api: Api, name: str) 
         ({"spec": {"cron": ["0 2 * * *", "0 0 30 2 *"]}}, "spec.cron[1]"),
         ({"spec": {"cron": "0 0 30 2 *"}}, "spec.cron[0]"),
         ({"spec": {"cron": "0 2 * *"}}, "spec.cron[0]"),
+        ({"spec": {"cron": "0 0 9 * * ? 1969"}}, "spec.cron[0]"),
+        ({"spec": {"cron": "0 0 9 * * ? 2020"}}, "spec"),
         ({"spec": {"cron": 5}}, "spec.cron"),
         ({"spec": {}}, "spec"),
         ({"spec": {"cron": []}}, "spec"),

@@ -85,11 +85,20 @@ def _is_weekday(text: str, moment: datetime) -> bool:
     return False
 
 
+def _six(cron: str) -> list[str]:
+    """Minute to year, of a cron with five fields, or with seven and the second 0."""
+    parts = cron.split()
+    if len(parts) == 5:
+        return [*parts, "*"]
+    assert (len(parts), parts[0]) == (7, "0")
+    return parts[1:]
+
+
 class CronMatch:
     """Whether a wall clock time is one of a cron's; each number and each date is judged once."""
 
     def __init__(self, cron: str) -> None:
-        minute, hour, self._day, month, self._weekday = cron.split()
+        minute, hour, self._day, month, self._weekday, self._year = _six(cron)
         self._minutes = {value for value in range(60) if _in_plain(minute, value, 0, 59)}
         self._hours = {value for value in range(24) if _in_plain(hour, value, 0, 23)}
         self._months = {value for value in range(1, 13) if _in_plain(month, value, 1, 12)}
@@ -102,7 +111,8 @@ class CronMatch:
         if day not in self._dates:
             by_day, by_weekday = _is_day(self._day, moment), _is_weekday(self._weekday, moment)
             is_open = self._day.startswith("*") or self._weekday.startswith("*")
-            self._dates[day] = (by_day and by_weekday) if is_open else (by_day or by_weekday)
+            is_day = (by_day and by_weekday) if is_open else (by_day or by_weekday)
+            self._dates[day] = is_day and (self._year == "*" or _in_plain(self._year, moment.year, 1970, 2199))
         return self._dates[day]
 
 
@@ -122,7 +132,7 @@ def _walk(zone_key: str, start: datetime, end: datetime) -> tuple[list[tuple[dat
 
 
 def is_fine(cron: str) -> bool:
-    minute, hour = cron.split()[:2]
+    minute, hour = _six(cron)[:2]
     return minute.startswith("*") or hour.startswith("*") or all(_in_plain(hour, value, 0, 23) for value in range(24))
 
 

@@ -76,6 +76,22 @@ def times(spec: Spec, start: str, count: int, timezone: str = "UTC", key: str = 
         ("0 9 1W * *", "2027-05-01", ["2027-05-03T09:00", "2027-06-01T09:00"]),
         ("0 9 15W * *", "2027-05-01", ["2027-05-14T09:00", "2027-06-15T09:00"]),
         ("0 9 31W * *", "2027-01-01", ["2027-01-29T09:00", "2027-03-31T09:00"]),
+        # A step that is longer than the field leaves its first number, in every field.
+        ("*/100 * * * *", "2027-01-01", ["2027-01-01T00:00", "2027-01-01T01:00"]),
+        ("0 */24 * * *", "2027-01-01", ["2027-01-01T00:00", "2027-01-02T00:00"]),
+        ("30 9-17/100 * * *", "2027-01-01", ["2027-01-01T09:30", "2027-01-02T09:30"]),
+        ("0 5/100 */32 */13 *", "2027-01-02", ["2028-01-01T05:00", "2029-01-01T05:00"]),
+        ("0 0 * * */100", "2027-01-01", ["2027-01-03T00:00", "2027-01-10T00:00"]),
+        # The first Monday: the star makes both day fields have to fit, and adds no day.
+        ("1 1 */100,1-7 * MON", "2027-01-01", ["2027-01-04T01:01", "2027-02-01T01:01", "2027-03-01T01:01"]),
+        # The star's own day is the 1st.
+        ("0 9 */100,25-31 1-12/2 FRI", "2027-01-01", ["2027-01-01T09:00", "2027-01-29T09:00", "2027-03-26T09:00"]),
+        # Quartz's seventh field is the year.
+        ("0 15 10 * * ? *", "2027-01-01", ["2027-01-01T10:15", "2027-01-02T10:15"]),
+        ("0 15 10 * * ? 2028", "2027-01-01", ["2028-01-01T10:15", "2028-01-02T10:15"]),
+        ("0 15 10 ? * FRIL 2027-2029", "2029-12-01", ["2029-12-28T10:15"]),
+        ("0 0 0 29 2 ? 2027/3", "2027-01-01", ["2036-02-29T00:00", "2048-02-29T00:00"]),
+        ("0 0 9 1 1 ? 2030,2199", "2027-01-01", ["2030-01-01T09:00", "2199-01-01T09:00"]),
         ("0 9 * * MON#5", "2027-01-01", ["2027-03-29T09:00", "2027-05-31T09:00"]),
     ],
 )
@@ -100,6 +116,29 @@ def test_a_cron_fires_at(cron: str, start: str, expected: list[str]) -> None:
 )
 def test_a_calendar_entry_fires_at(entry: CalendarEntry, start: str, expected: list[str]) -> None:
     assert times(Spec(calendar=(entry,)), start, len(expected)) == expected
+
+
+def test_the_first_monday_of_every_month_of_2027() -> None:
+    recurrence = compile_definition(Definition(Spec(cron=("1 1 */100,1-7 * MON",))), {})
+
+    found = [
+        datetime.fromtimestamp(fire.at_ms / 1000, UTC)
+        for fire in recurrence.between(ms("2027-01-01"), ms("2028-01-01"))
+    ]
+
+    mondays = [4, 1, 1, 5, 3, 7, 5, 2, 6, 4, 1, 6]
+    assert found == [datetime(2027, month, day, 1, 1, tzinfo=UTC) for month, day in enumerate(mondays, 1)]
+    assert recurrence.words == "at 01:01 on days 1 to 7 of every month, if it is also Monday, UTC"
+
+
+def test_a_cron_of_past_years_fires_no_more() -> None:
+    recurrence = compile_definition(Definition(Spec(cron=("0 0 9 * * ? 2020",))), {})
+
+    assert recurrence.next(ms("2027-01-01")) is None
+    last = recurrence.previous(ms("2027-01-01"))
+    assert last is not None
+    assert last.nominal_ms == ms("2020-12-31T09:00")
+    assert recurrence.previous(ms("2020-01-01T09:00")) is None
 
 
 def test_an_entry_of_past_years_compiles_and_fires_no_more() -> None:

@@ -61,7 +61,8 @@ def numbers(low: int, high: int) -> st.SearchStrategy[str]:
 def field(low: int, high: int, *, wraps: bool) -> st.SearchStrategy[str]:
     ordered = st.tuples(st.integers(low, high), st.integers(low, high))
     ranges = (ordered if wraps else ordered.map(lambda pair: tuple(sorted(pair)))).map(lambda p: f"{p[0]}-{p[1]}")
-    step = st.integers(1, 7)
+    # Also such as step over all there is.
+    step = st.one_of(st.integers(1, 7), st.sampled_from([high, high + 1, 100]))
     item = st.one_of(
         numbers(low, high),
         ranges,
@@ -78,6 +79,7 @@ days = st.one_of(
     st.just("*"),
     field(1, 31, wraps=False),
     st.sampled_from(["L", "LW", "L-1", "L-3", "15W", "1W", "31W", "30W", "L,15", "28-31", "1W,LW"]),
+    st.sampled_from(["*/100,1-7", "*/32,L", "*/31", "8-14/100"]),
 )
 months = st.one_of(st.just("*"), st.just("*"), field(1, 12, wraps=True))
 weekdays = st.one_of(
@@ -85,7 +87,12 @@ weekdays = st.one_of(
     field(0, 6, wraps=True),
     st.sampled_from(["SAT,SUN", "FRI-MON", "SUN#1", "SUN#5", "SAT#4", "SUNL", "5L", "FRI#5", "6#1,0L"]),
 )
-crons = st.tuples(minutes, hours, days, months, weekdays).map(" ".join)
+years = st.one_of(
+    st.sampled_from(["*", "*/2", "*/3,2026-2028", "*/1000", "2027", "1993-2015/2", "2004/4", "2011,2012"]),
+    field(1970, 2030, wraps=False),
+)
+five_fields = st.tuples(minutes, hours, days, months, weekdays).map(" ".join)
+crons = st.one_of(five_fields, st.tuples(st.just("0"), five_fields, years).map(" ".join))
 policies = st.tuples(st.sampled_from(["skip", "shift"]), st.sampled_from(["first", "last", "both"]))
 
 

@@ -218,6 +218,10 @@ def test_times_beyond_the_calendar_are_answered_with_none() -> None:
     [
         (Spec(cron=("0 2 * * *",)), "Europe/Berlin", "at 02:00 every day, Europe/Berlin"),
         (Spec(cron=("*/15 * * * *",)), "UTC", "every 15 minutes, UTC"),
+        (Spec(cron=("*/90 * * * *",)), "UTC", "every hour, UTC"),
+        (Spec(cron=("0 */15 * * * ? 2027-2029",)), "UTC", "every 15 minutes in 2027 to 2029, UTC"),
+        (Spec(cron=("0 0 9 * * ? 2028",)), "UTC", "at 09:00 every day in 2028, UTC"),
+        (Spec(cron=("30 0 9 ? * MON 2027,2029",)), "UTC", "at 09:00:30 on Monday in 2027 and 2029, UTC"),
         (Spec(every=900), "UTC", "every 15 minutes, UTC"),
         (Spec(every=60), "UTC", "every minute, UTC"),
         (Spec(every=3600, phase=300), "UTC", "every hour, 5 minutes later than round times, UTC"),

@@ -66,7 +66,7 @@ Cron = Annotated[
     str,
     Meta(
         max_length=1_000,
-        description="Five fields, or six with seconds first; `@daily` …; L, W, #, H.",
+        description="Five fields, six with the second first, or seven with the year last; `@daily` …; L, W, #, H.",
         extra_json_schema={"format": "cron"},
     ),
 ]

@@ -32,7 +32,9 @@ _NEED_TARGET = ("method", "header")
 
 def add_spec_options(parser: argparse.ArgumentParser) -> None:
     when = parser.add_argument_group("when it fires")
-    when.add_argument("--cron", action="append", metavar="'M H D M W'", help="a cron line; may be repeated")
+    when.add_argument(
+        "--cron", action="append", metavar="'M H D M W'", help="a cron line of 5 to 7 fields; may be repeated"
+    )
     when.add_argument("--every", type=words.duration, metavar="TIME", help='at equal distances: "15m"')
     when.add_argument("--phase", type=words.duration, metavar="TIME", help="moves --every from the full hour or day")
     when.add_argument("--after", type=words.duration, metavar="TIME", help="so long after the last one is over")

@@ -27,6 +27,7 @@ _USES_HASH = re.compile(r"(?<![A-Za-z])[Hh](?![A-Za-z])")
 
 ALL_HOURS = (1 << 24) - 1
 ALL_MINUTES = (1 << 60) - 1
+_ALL_YEARS = sum(1 << year for year in range(YEAR.low, YEAR.high + 1))
 MONTH_WORDS = (
     "",
     "January",
@@ -138,7 +139,7 @@ def expand_macro(text: str) -> str:
 
 
 def parse_cron(text: str, key: str) -> ClockRule:
-    """Read 5 fields, or 6 with the seconds first, or a macro; a Problem says what is wrong."""
+    """Read 5 fields, 6 with the second first, 7 with the year behind them, or a macro; a Problem says what is wrong."""
     return _parse_cron(text, key if _USES_HASH.search(text) else "")
 
 
@@ -146,22 +147,23 @@ def parse_cron(text: str, key: str) -> ClockRule:
 @lru_cache(maxsize=2048)
 def _parse_cron(text: str, key: str) -> ClockRule:
     parts = expand_macro(text).split()
-    if len(parts) not in (5, 6):
+    if len(parts) not in (5, 6, 7):
         raise Problem(
             f'cron "{text}" has {len(parts)} fields; it needs 5 (minute, hour, day of month, month, day of week), '
-            "or 6 with the second first"
+            "6 with the second first, or 7 with the second first and the year last"
         )
-    has_seconds = len(parts) == 6
+    has_seconds = len(parts) > 5
+    # Both ends are filled up: a cron of five fields is at second 0 of any year.
+    filled = [*(() if has_seconds else ("0",)), *parts, *(() if len(parts) == 7 else ("*",))]
     try:
-        second = parse_field(SECOND, parts[0] if has_seconds else "0", key)
-        minute, hour, day, month, weekday = (
+        second, minute, hour, day, month, weekday, year = (
             parse_field(field, part, key)
-            for field, part in zip((MINUTE, HOUR, DAY, MONTH, WEEKDAY), parts[-5:], strict=True)
+            for field, part in zip((SECOND, MINUTE, HOUR, DAY, MONTH, WEEKDAY, YEAR), filled, strict=True)
         )
     except Problem as problem:
         raise Problem(f'cron "{text}": {problem}') from None
     either = not day.is_star and not weekday.is_star
-    days = _day_rule(day, month, weekday, years=None, either=either)
+    days = _day_rule(day, month, weekday, years=_years_of(year), either=either)
     rule = _clock_rule(second, minute, hour, days, has_seconds=has_seconds)
     _refuse_if_it_never_comes(f'cron "{text}"', days)
     return rule
@@ -185,16 +187,20 @@ def parse_calendar_entry(entry: CalendarEntry, key: str, path: str) -> ClockRule
         except Problem as problem:
             raise SpecError(f"{path}.{name}", str(problem)) from None
     second, minute, hour, day, month, weekday, year = sets
-    years = None
-    if entry.year is not None and not (year.is_star and str(entry.year).strip() == "*"):
-        years = frozenset(number for number in range(YEAR.low, YEAR.high + 1) if year.mask >> number & 1)
-    days = _day_rule(day, month, weekday, years=years, either=False)
+    days = _day_rule(day, month, weekday, years=_years_of(year), either=False)
     rule = _clock_rule(second, minute, hour, days, has_seconds=True)
     try:
         _refuse_if_it_never_comes("the calendar entry", days)
     except Problem as problem:
         raise SpecError(path, str(problem)) from None
     return rule
+
+
+def _years_of(year: FieldSet) -> frozenset[int] | None:
+    """The years that it names, or None for all: also for those that cannot be written."""
+    if year.mask == _ALL_YEARS:
+        return None
+    return frozenset(number for number in range(YEAR.low, YEAR.high + 1) if year.mask >> number & 1)
 
 
 def _clock_rule(second: FieldSet, minute: FieldSet, hour: FieldSet, days: DayRule, *, has_seconds: bool) -> ClockRule:
@@ -236,4 +242,5 @@ def _refuse_if_it_never_comes(what: str, days: DayRule) -> None:
     if plain_days and not relative and all(lengths[month] < plain_days[0] for month in months):
         names = " and ".join(MONTH_WORDS[month] for month in months)
         raise Problem(f"{what} never fires: {names} {'has' if len(months) == 1 else 'have'} no day {plain_days[0]}")
-    raise Problem(f"{what} never fires: no date has its month, day and weekday together")
+    parts = "month, day and weekday" if days.years is None else "month, day, weekday and year"
+    raise Problem(f"{what} never fires: no date has its {parts} together")

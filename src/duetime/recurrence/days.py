@@ -15,6 +15,7 @@ EPOCH_ORDINAL = 719_163
 # The Gregorian calendar repeats, weekdays included, after 400 years: what does not come in that time never comes.
 GREGORIAN_MONTHS = 400 * 12 + 1
 
+_EARLIEST_YEAR = 2
 ALL_WEEKDAYS = 0b111_1111
 ALL_MONTHS = 0b1_1111_1111_1110
 _LENGTHS = (0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
@@ -120,7 +121,8 @@ class DayRule:
         year, month = start.year, start.month
         # The days of the first month that are already over.
         over = (1 << start.day) - 1
-        for _ in range(GREGORIAN_MONTHS):
+        last_year = LATEST_YEAR if self.years is None or not matching else min(max(self.years), LATEST_YEAR)
+        for _ in range(GREGORIAN_MONTHS if year <= last_year else 0):
             mask = self.days_of(year, month)
             if not matching:
                 mask = ((2 << month_length(year, month)) - 2) & ~mask
@@ -131,7 +133,7 @@ class DayRule:
             month += 1
             if month > 12:
                 year, month = year + 1, 1
-                if year > LATEST_YEAR:
+                if year > last_year:
                     return None
         return None
 
@@ -140,7 +142,8 @@ class DayRule:
         start = date.fromordinal(day + EPOCH_ORDINAL)
         year, month = start.year, start.month
         allowed = (2 << start.day) - 1
-        for _ in range(GREGORIAN_MONTHS):
+        first_year = _EARLIEST_YEAR if self.years is None or not matching else min(self.years)
+        for _ in range(GREGORIAN_MONTHS if year >= first_year else 0):
             mask = self.days_of(year, month)
             if not matching:
                 mask = ((2 << month_length(year, month)) - 2) & ~mask
@@ -151,6 +154,6 @@ class DayRule:
             month -= 1
             if month < 1:
                 year, month = year - 1, 12
-                if year < 2:
+                if year < first_year:
                     return None
         return None

@@ -128,9 +128,9 @@ def _parse_item(field: Field, item: str, key: str) -> int:
     if slash:
         if not step_text.isdecimal() or len(step_text) > 4 or int(step_text) < 1:
             raise Problem(f'{field.name} "{item}" needs a whole number above 0 after the slash')
+        # One that is longer than its range leaves the first number alone, as in every cron: the idiom
+        # `*/100,1-7` with a weekday is made of it.
         step = int(step_text)
-        if step > field.size:
-            raise Problem(f'{field.name} "{item}" steps over the whole field; use `every` for longer intervals')
     if found := _HASHED.fullmatch(base):
         return _hashed_bits(field, found, step, stepped=bool(slash), key=key)
     if base == "*" or (base == "?" and field.is_day):

@@ -49,9 +49,9 @@ def _exclusion_words(exclusion: Exclusion) -> str:
 
 def _rule_words(rule: ClockRule) -> str:
     times, days = _time_words(rule), _day_words(rule.days)
-    if days:
-        return f"{times} {days}"
-    return f"{times} every day" if times.startswith("at ") else times
+    if times.startswith("at ") and rule.days.any_day and rule.days.any_weekday and rule.days.months == ALL_MONTHS:
+        times += " every day"
+    return f"{times} {days}" if days else times
 
 
 def _time_words(rule: ClockRule) -> str:
