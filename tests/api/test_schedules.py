@@ -41,6 +41,7 @@ async def test_the_answer_has_the_defaults_filled_in(api: Api) -> None:
     assert made["spec"]["cron"] == ["0 2 * * *"]
     assert (made["timezone"], made["dst"]) == ("UTC", {"gap": "shift", "overlap": "first"})
     assert (made["overlap"], made["misfire"], made["catchup_window"]) == ("skip", "fire_latest", 86_400)
+    assert made["misfire_threshold"] == 10
     assert (made["state"], made["origin"], made["source"], made["version"]) == ("active", "api", "", 1)
     assert made["counters"] == {"fired": 0, "skipped": 0, "missed": 0, "buffered": 0}
     assert (made["task"]["queue"], made["task"]["payload"]) == ("default", None)
@@ -56,6 +57,7 @@ async def test_what_was_given_is_shown_again(api: Api) -> None:
         "max_fires": 7,
         "overlap": "buffer_all",
         "misfire": "fire_all",
+        "misfire_threshold": "1m",
         "catchup_window": "2d",
         "catchup_rate": 2.5,
         "pause_on_failure": True,
@@ -68,7 +70,7 @@ async def test_what_was_given_is_shown_again(api: Api) -> None:
     made = await make_schedule(api, "fine", **fields)
 
     spec = {"every": 900, "phase": 300, "exclude": fields["spec"]["exclude"]}
-    seconds = {"spec": spec, "jitter": 30, "catchup_window": 172_800}
+    seconds = {"spec": spec, "jitter": 30, "misfire_threshold": 60, "catchup_window": 172_800}
     task = {**fields["task"], "expires_after": 3600}
     assert {name: made[name] for name in fields if name != "task"} == {
         name: value for name, value in (fields | seconds).items() if name != "task"
@@ -201,6 +203,9 @@ async def test_the_name_of_a_call_is_no_name_of_a_schedule(api: Api, name: str) 
         ({"overlap": "pile_up"}, "overlap"),
         ({"spec": {"after": "1m"}, "overlap": "allow"}, "overlap"),
         ({"spec": {"after": "1m"}, "misfire": "fire_all"}, "misfire"),
+        ({"spec": {"after": "1m"}, "misfire_threshold": "1m"}, "misfire_threshold"),
+        ({"misfire_threshold": "0.5s"}, "misfire_threshold"),
+        ({"misfire_threshold": "2d"}, "misfire_threshold"),
         ({"misfire": "skip", "catchup_window": "1d"}, "catchup_window"),
         ({"catchup_window": "1s"}, "catchup_window"),
         ({"catchup_rate": 5}, "catchup_rate"),

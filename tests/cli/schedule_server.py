@@ -19,6 +19,7 @@ DEFAULTS: dict[str, Any] = {
     "max_fires": None,
     "overlap": "skip",
     "misfire": "fire_latest",
+    "misfire_threshold": 10.0,
     "catchup_window": 86400.0,
     "catchup_rate": 10,
     "pause_on_failure": False,

@@ -40,6 +40,7 @@ def complaint_of(text: str, name: str = "crons.yaml") -> str:
         ("jitter", "1h30m", "90m"),
         ("spec.every", "900s", 900.0),
         ("catchup_window", None, "1d"),
+        ("misfire_threshold", None, 10),
         ("catchup_window", 86400, "24h"),
         ("spec.cron", "0 2 * * *", ["0 2 * * *"]),
         ("spec.cron", "0  2 * * *", "0 2 * * * "),

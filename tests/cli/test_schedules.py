@@ -12,7 +12,18 @@ from cli.schedule_server import TASK, ScheduleServer
 def test_a_schedule_is_put_from_options(schedules: Run, server: ScheduleServer) -> None:
     said = schedules(
         *("put", "reports/nightly", "--cron", "0 2 * * *", "--cron", "0 4 * * *", "--timezone", "Europe/Berlin"),
-        *("--jitter", "30s", "--overlap", "buffer_one", "--misfire", "skip", "--start-at", "2030-01-01T00:00:00Z"),
+        *(
+            "--jitter",
+            "30s",
+            "--overlap",
+            "buffer_one",
+            "--misfire",
+            "skip",
+            "--misfire-threshold",
+            "1m",
+            "--start-at",
+            "2030-01-01T00:00:00Z",
+        ),
         *("--type", "report", "--payload", '{"day": 1}', "--queue", "slow", "--label", "a=b", "--max-attempts", "3"),
         *("--target", "https://example.com/hook", "--header", "X-Team: blue", "--pause-on-failure", "--version", "0"),
     )
@@ -25,6 +36,7 @@ def test_a_schedule_is_put_from_options(schedules: Run, server: ScheduleServer) 
         "start_at": "2030-01-01T00:00:00+00:00",
         "overlap": "buffer_one",
         "misfire": "skip",
+        "misfire_threshold": 60.0,
         "pause_on_failure": True,
         "task": {
             "type": "report",

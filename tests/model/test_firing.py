@@ -7,7 +7,16 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from duetime.model.firing import AHEAD_MS, CANCEL_GRACE_MS, LATE_MS, MAX_MISSED_AT_ONCE, Run, Situation, Turn, take_turn
+from duetime.model.firing import (
+    AHEAD_MS,
+    CANCEL_GRACE_MS,
+    MAX_FIRES_AT_ONCE,
+    MAX_MISSED_AT_ONCE,
+    Run,
+    Situation,
+    Turn,
+    take_turn,
+)
 from duetime.model.schedule import FireOutcome, Misfire, Overlap, ScheduleBody
 from duetime.model.task import TaskState
 from duetime.recurrence import Spec, compile_definition
@@ -156,11 +165,34 @@ def test_a_run_is_cancelled_for_the_next_one(overlap: Overlap, state: TaskState,
     assert [(each.nominal_ms, each.due_ms) for each in found.planned] == [(NOON, NOON + grace_ms)]
 
 
-def test_a_little_late_is_no_misfire() -> None:
-    found = turn(body(misfire=Misfire.SKIP), NOON + LATE_MS)
+@pytest.mark.parametrize(("fields", "late_ms"), [({}, 10_000), ({"misfire_threshold": 1.5}, 1_500)])
+def test_a_little_late_is_no_misfire(fields: Any, late_ms: int) -> None:
+    schedule = body(misfire=Misfire.SKIP, **fields)
 
-    assert [(each.nominal_ms, each.due_ms) for each in found.planned] == [(NOON, NOON + LATE_MS)]
+    in_time, too_late = turn(schedule, NOON + late_ms), turn(schedule, NOON + late_ms + 1)
+
+    assert [(each.nominal_ms, each.due_ms) for each in in_time.planned] == [(NOON, NOON + late_ms)]
+    assert in_time.missed == 0
+    assert (too_late.planned, too_late.missed) == ([], 1)
+
+
+@pytest.mark.parametrize("misfire", list(Misfire))
+def test_with_a_long_threshold_every_time_of_an_outage_is_fired(misfire: Misfire) -> None:
+    found = turn(body(misfire=misfire, misfire_threshold=3_600.0, overlap=Overlap.ALLOW), OUTAGE_END)
+
+    assert nominal(found) == [NOON + minute * MINUTE for minute in range(11)]
+    assert {each.reason for each in found.planned} == {None}
     assert found.missed == 0
+
+
+def test_a_turn_notes_so_many_times_and_leaves_the_rest_to_the_next_one() -> None:
+    schedule = body(spec=Spec(every=1.0), misfire_threshold=86_400.0)
+    now_ms = NOON + 1_000_000
+
+    found = turn(schedule, now_ms, runs=(run(TaskState.RUNNING),))
+
+    assert len(found.noted) == MAX_FIRES_AT_ONCE
+    assert (found.next_ms, found.wake_ms) == (NOON + MAX_FIRES_AT_ONCE * 1_000, now_ms)
 
 
 #: Ten minutes without anybody who fires: 10 times went by, the last of them a moment ago.

@@ -31,6 +31,7 @@ async def test_a_schedule_can_be_read_back(each_client: Any, name: str, queue: s
         end_at=datetime(2030, 1, 1, tzinfo=UTC),
         overlap="buffer_one",
         misfire="fire_all",
+        misfire_threshold=timedelta(minutes=1),
         catchup_window="2h",
         catchup_rate=5,
         queue=queue,
@@ -47,6 +48,7 @@ async def test_a_schedule_can_be_read_back(each_client: Any, name: str, queue: s
     assert read.spec["cron"] == ["0 2 * * *", "30 12 * * MON"]
     assert read.spec["exclude"] == ["2027-12-24", {"from": "2027-12-30", "to": "2028-01-02"}]
     assert (read.dst["gap"], read.jitter, read.catchup_window) == ("skip", 30.0, 7200.0)
+    assert read.misfire_threshold == 60.0
     assert (read.task["queue"], read.task["target"]["url"]) == (queue, "https://example.com/hook")
     assert read.next_fires is not None
     assert len(read.next_fires) == 5

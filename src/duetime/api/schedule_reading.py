@@ -14,6 +14,7 @@ from duetime.lifecycle.stored_schedule import NewSchedule
 from duetime.model.schedule import (
     DEFAULT_CATCHUP_RATE,
     DEFAULT_CATCHUP_WINDOW_SECONDS,
+    DEFAULT_MISFIRE_THRESHOLD_SECONDS,
     Misfire,
     Overlap,
     ScheduleBody,
@@ -72,6 +73,7 @@ def read_schedule(reader: TaskReader, tenant: int, name: str, asked: ScheduleReq
         catchup_window=DEFAULT_CATCHUP_WINDOW_SECONDS if window is msgspec.UNSET else float(window),
         catchup_rate=DEFAULT_CATCHUP_RATE if rate is msgspec.UNSET else rate,
         pause_on_failure=asked.pause_on_failure,
+        misfire_threshold=float(asked.misfire_threshold),
     )
     return NewSchedule(
         name=name,
@@ -165,6 +167,9 @@ def _check_policies(asked: ScheduleRequest, errors: list[FieldError]) -> None:
         errors.append(FieldError("overlap", "a schedule with `after` waits for its run to end; leave overlap out"))
     if asked.spec.after is not None and asked.misfire is not Misfire.FIRE_LATEST:
         errors.append(FieldError("misfire", "a schedule with `after` has no times to miss; leave misfire out"))
+    if asked.spec.after is not None and asked.misfire_threshold != DEFAULT_MISFIRE_THRESHOLD_SECONDS:
+        wrong = "a schedule with `after` has no times to miss; leave misfire_threshold out"
+        errors.append(FieldError("misfire_threshold", wrong))
     if asked.misfire is Misfire.FIRE_ALL and asked.overlap is Overlap.SKIP and asked.spec.after is None:
         errors.append(
             FieldError("overlap", "skip would leave out what misfire fire_all makes up for; use buffer_all or allow")

@@ -18,7 +18,7 @@ from duetime.api.schemas import (
     TypeName,
 )
 from duetime.api.seconds import Seconds, Sla, Timeout
-from duetime.model.schedule import MIN_CATCHUP_WINDOW_SECONDS, Misfire, Overlap
+from duetime.model.schedule import DEFAULT_MISFIRE_THRESHOLD_SECONDS, MIN_CATCHUP_WINDOW_SECONDS, Misfire, Overlap
 from duetime.model.task import Delivery
 from duetime.recurrence import CalendarEntry, Dst, Exclusion
 
@@ -55,6 +55,11 @@ class Jitter(Seconds):
 class CatchupWindow(Seconds):
     minimum, maximum = MIN_CATCHUP_WINDOW_SECONDS, 366 * _DAY
     purpose = "How late a fire may be made up for"
+
+
+class MisfireThreshold(Seconds):
+    minimum, maximum = 1.0, _DAY
+    purpose = "How late a fire may be and still count as on time"
 
 
 class ExpiresAfter(Seconds):
@@ -158,6 +163,7 @@ class ScheduleRequest(ScheduleTimes, forbid_unknown_fields=True, kw_only=True):
     max_fires: Annotated[int, Meta(ge=1, le=1_000_000_000)] | None = None
     overlap: Annotated[Overlap, Meta(description="What to do while a run before it is not over.")] = Overlap.SKIP
     misfire: Annotated[Misfire, Meta(description="What to do with times that went by unserved.")] = Misfire.FIRE_LATEST
+    misfire_threshold: MisfireThreshold = cast(MisfireThreshold, DEFAULT_MISFIRE_THRESHOLD_SECONDS)
     catchup_window: CatchupWindow | UnsetType = UNSET
     catchup_rate: Annotated[float, Meta(ge=0.01, le=1_000, description="Late fires a second.")] | UnsetType = UNSET
     pause_on_failure: bool = False

@@ -53,6 +53,7 @@ class ScheduleView(Struct):
     max_fires: int | None
     overlap: Overlap
     misfire: Misfire
+    misfire_threshold: float
     catchup_window: float
     catchup_rate: float
     pause_on_failure: bool

@@ -298,6 +298,7 @@ def _view_of(schedule: StoredSchedule) -> views.ScheduleView:
         max_fires=body.max_fires,
         overlap=body.overlap,
         misfire=body.misfire,
+        misfire_threshold=body.misfire_threshold,
         catchup_window=body.catchup_window,
         catchup_rate=body.catchup_rate,
         pause_on_failure=body.pause_on_failure,

@@ -12,7 +12,7 @@ from duetime.errors import UsageError
 _SPEC_OPTIONS = ("cron", "every", "phase", "after", "rrule")
 _HOW_OPTIONS = (
     *("timezone", "jitter", "start_at", "end_at", "max_fires", "overlap", "misfire"),
-    *("catchup_window", "catchup_rate", "pause_on_failure", "paused", "note"),
+    *("misfire_threshold", "catchup_window", "catchup_rate", "pause_on_failure", "paused", "note"),
 )
 _TASK_OPTIONS = (
     "type",
@@ -51,6 +51,9 @@ def add_definition_options(parser: argparse.ArgumentParser) -> None:
     how = parser.add_argument_group("how")
     how.add_argument("--overlap", choices=OVERLAPS, metavar="RULE", help=f"{', '.join(OVERLAPS)} (skip)")
     how.add_argument("--misfire", choices=MISFIRES, metavar="RULE", help=f"{', '.join(MISFIRES)} (fire_latest)")
+    how.add_argument(
+        "--misfire-threshold", type=words.duration, metavar="TIME", help="how late it may be and is no misfire (10s)"
+    )
     how.add_argument("--catchup-window", type=words.duration, metavar="TIME", help="how old a missed fire may be (1d)")
     how.add_argument("--catchup-rate", type=words.rate, metavar="N", help="missed fires a second (10)")
     how.add_argument(

@@ -82,6 +82,7 @@ _UNUSUAL: dict[str, tuple[str, object]] = {
     "max_fires": ("fires at most", None),
     "overlap": ("overlap", "skip"),
     "misfire": ("misfire", "fire_latest"),
+    "misfire_threshold": ("misfire from", "10s"),
     "catchup_window": ("catch-up window", "1d"),
     "catchup_rate": ("catch-up rate", 10),
     "pause_on_failure": ("pause on failure", False),

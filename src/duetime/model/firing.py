@@ -3,7 +3,8 @@
 A fire is planned a little ahead, so that its task waits for its own time to the
 millisecond.  Where a run before it is not over by then, nothing is planned: it
 is decided when the time has come, by what the run before it is doing then.  A
-fire that is later than `LATE_MS` is a misfire, and the misfire policy decides.
+fire that is later than the schedule's threshold is a misfire, and the misfire
+policy decides.
 """
 
 import uuid
@@ -15,8 +16,6 @@ from duetime.recurrence import Fire, Recurrence
 
 #: How long before its time a fire becomes a task.
 AHEAD_MS = 2_000
-#: A fire that is later than this was missed; the shortest window for making up for it is as long.
-LATE_MS = 10_000
 #: How often to look whether the run is over for which others wait.
 WATCH_MS = 500
 _LONGEST_WATCH_MS = 10_000
@@ -113,6 +112,7 @@ class _Taking:
         self.body = body
         self.recurrence = recurrence
         self.now_ms = now_ms
+        self.threshold_ms = int(body.misfire_threshold * 1000)
         self.open = [run for run in situation.runs if run.is_open]
         self.runs = situation.runs
         # What is put aside counts as fired: it will be.
@@ -152,9 +152,10 @@ class _Taking:
         fire = None if self.next_ms is None else self.recurrence.next(self.next_ms - 1)
         pause_until: int | None = None
         while fire is not None and pause_until is None and not self._is_used_up():
-            if fire.at_ms > self.now_ms + AHEAD_MS or len(turn.planned) >= MAX_FIRES_AT_ONCE:
+            # A long threshold may hold any number of times, all of which are skipped.
+            if fire.at_ms > self.now_ms + AHEAD_MS or len(turn.planned) + len(turn.noted) >= MAX_FIRES_AT_ONCE:
                 break
-            if self.now_ms - fire.at_ms > LATE_MS:
+            if self.now_ms - fire.at_ms > self.threshold_ms:
                 fire, pause_until = self._misfire(fire)
                 continue
             if fire.at_ms > self.now_ms and self._must_wait():
@@ -244,7 +245,7 @@ class _Taking:
         """Whether it goes by without a run of its own: too late, or too long ago to make up for."""
         if self.body.misfire is Misfire.FIRE_ALL:
             return fire.at_ms < oldest_ms
-        return self.now_ms - fire.at_ms > LATE_MS
+        return self.now_ms - fire.at_ms > self.threshold_ms
 
     def _catch_up(self, fire: Fire) -> tuple[Fire | None, int | None]:
         step_ms = 1000.0 / self.body.catchup_rate
@@ -255,7 +256,7 @@ class _Taking:
         count = 0
         next_fire: Fire | None = fire
         most = min(MAX_FIRES_AT_ONCE, max(1, int(self.body.catchup_rate)))
-        while next_fire is not None and self.now_ms - next_fire.at_ms > LATE_MS and count < most:
+        while next_fire is not None and self.now_ms - next_fire.at_ms > self.threshold_ms and count < most:
             if self._is_used_up():
                 return None, None
             self._plan(next_fire, "late", int(count * step_ms))

@@ -19,6 +19,7 @@ MAX_BUFFERED = 1_000
 DEFAULT_CATCHUP_WINDOW_SECONDS = 86_400.0
 MIN_CATCHUP_WINDOW_SECONDS = 10.0
 DEFAULT_CATCHUP_RATE = 10.0
+DEFAULT_MISFIRE_THRESHOLD_SECONDS = 10.0
 
 Origin = Literal["api", "file", "code"]
 
@@ -79,6 +80,8 @@ class ScheduleBody(msgspec.Struct, frozen=True, omit_defaults=True):
     catchup_window: float = DEFAULT_CATCHUP_WINDOW_SECONDS
     catchup_rate: float = DEFAULT_CATCHUP_RATE
     pause_on_failure: bool = False
+    #: A fire that is later than this is a misfire; up to it, it is fired as if it were on time.
+    misfire_threshold: float = DEFAULT_MISFIRE_THRESHOLD_SECONDS
 
     def definition(self, key: str) -> Definition:
         """The recurrence alone; `key` is what its hashed slots are made from."""

@@ -25,7 +25,17 @@ _TASK = (
     *("queue", "priority", "target", "retry", "timeout", "sla", "labels", "requires", "delivery", "expires_after"),
     *("concurrency_key", "rate_key"),
 )
-_DURATIONS = ("every", "phase", "after", "jitter", "catchup_window", "timeout", "sla", "expires_after")
+_DURATIONS = (
+    "every",
+    "phase",
+    "after",
+    "jitter",
+    "misfire_threshold",
+    "catchup_window",
+    "timeout",
+    "sla",
+    "expires_after",
+)
 
 
 class DstPolicy(TypedDict, total=False):
@@ -59,6 +69,7 @@ class DeclareOptions(TimesOptions, total=False):
     max_fires: int | None
     overlap: Overlap | None
     misfire: Misfire | None
+    misfire_threshold: Duration | None
     catchup_window: Duration | None
     catchup_rate: float | None
     pause_on_failure: bool | None
@@ -148,6 +159,7 @@ class Schedule(msgspec.Struct, frozen=True):
     max_fires: int | None = None
     overlap: str = "skip"
     misfire: str = "fire_latest"
+    misfire_threshold: float | None = None
     catchup_window: float | None = None
     catchup_rate: float | None = None
     pause_on_failure: bool = False
