@@ -2,6 +2,7 @@
 
 DuetimeError
 ├── InvalidInput           422  the request is understood and wrong; names the fields
+├── MalformedRequest       400  not HTTP
 ├── MalformedBody          400  not JSON, or cut off
 ├── TooLarge               413
 ├── HeadTooLarge           431
@@ -54,6 +55,10 @@ class InvalidInput(DuetimeError):
     @classmethod
     def at(cls, path: str, message: str) -> "InvalidInput":
         return cls(f"{path}: {message}", (FieldError(path, message),))
+
+
+class MalformedRequest(DuetimeError):
+    code, status, title = "malformed_request", 400, "The request cannot be read"
 
 
 class MalformedBody(DuetimeError):

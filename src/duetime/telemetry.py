@@ -2,10 +2,35 @@
 
 import logging
 import sys
+import time
+from collections.abc import Callable
 
 import structlog
 
 from duetime.passwords import hide_passwords
+
+
+class Sparing:
+    """Lets so many lines a second through, and counts the others."""
+
+    def __init__(self, lines: int = 5, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._lines = lines
+        self._monotonic = monotonic
+        self._since = float("-inf")
+        self._written = 0
+        self._left_out = 0
+
+    def take(self) -> int | None:
+        """How many lines were left out before this one; None: leave this one out, too."""
+        now = self._monotonic()
+        if now - self._since >= 1.0:
+            self._since, self._written = now, 0
+        if self._written >= self._lines:
+            self._left_out += 1
+            return None
+        self._written += 1
+        left_out, self._left_out = self._left_out, 0
+        return left_out
 
 
 def set_up_logs(format: str, level: str, node: str) -> None:

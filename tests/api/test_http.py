@@ -204,7 +204,7 @@ async def test_a_verb_without_a_body_takes_an_empty_one_only(api: Api) -> None:
 # Errors
 
 
-async def test_a_fault_of_ours_is_a_500_with_a_reference_and_no_more(
+async def test_a_fault_of_ours_is_a_500_with_its_id_in_the_log_and_no_more(
     api: Api, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await api.submit()
@@ -217,8 +217,8 @@ async def test_a_fault_of_ours_is_a_500_with_a_reference_and_no_more(
 
     assert answer.status == 500
     assert answer.json["code"] == "internal"
-    reference = answer.json["detail"].rpartition(" ")[2]
-    assert reference in "".join(capsys.readouterr())
+    assert answer.json["detail"].endswith(answer.json["request_id"])
+    assert answer.json["request_id"] in "".join(capsys.readouterr())
     assert b"labels" not in answer.body
     assert b"Traceback" not in answer.body
 
@@ -233,6 +233,7 @@ async def test_a_problem_has_all_its_fields(api: Api) -> None:
         "code": "invalid",
         "detail": "type: is required",
         "errors": [{"path": "type", "message": "is required"}],
+        "request_id": answer.headers["X-Request-Id"],
     }
 
 

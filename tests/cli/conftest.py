@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -21,6 +22,11 @@ class Said:
     code: int
     out: str
     err: str
+
+    @property
+    def complaint(self) -> str:
+        """What it complains of, without the id of the request."""
+        return re.sub(r" \(request [0-9a-f-]+\)\n", "\n", self.err)
 
     @property
     def json(self) -> Any:

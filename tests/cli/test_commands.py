@@ -267,11 +267,11 @@ def test_each_verb_steers_by_id(duetime: Run, name: str) -> None:
     both = duetime("tasks", "cancel", stranger, task)
     assert both.code == 1
     assert both.out == f"{task}  cancelled\n"
-    assert both.err == f"duetime: there is no task {stranger}\n"
+    assert both.complaint == f"duetime: there is no task {stranger}\n"
 
     again = duetime("tasks", "pause", task)
     assert (again.code, again.out) == (1, "")
-    assert again.err == f"duetime: {task}: a task that is cancelled cannot be paused\n"
+    assert again.complaint == f"duetime: {task}: a task that is cancelled cannot be paused\n"
 
 
 def test_dead_letters_are_listed_redriven_and_dropped(duetime: Run, name: str) -> None:
@@ -328,7 +328,7 @@ def test_keys_are_made_listed_and_revoked(duetime: Run) -> None:
     assert duetime("keys", "revoke", number).out == f"Revoked key {number}.\n"
     assert duetime("tasks", "list", "--key", key).code == 1
     unknown = duetime("keys", "revoke", "123456")
-    assert (unknown.code, unknown.err) == (1, "duetime: there is no key 123456\n")
+    assert (unknown.code, unknown.complaint) == (1, "duetime: there is no key 123456\n")
 
 
 def test_the_signing_secret_is_printed(duetime: Run) -> None:
@@ -507,7 +507,7 @@ def test_a_tenant_that_is_not_there_is_not_made_by_suspending_it(duetime: Run) -
     for verb in ("suspend", "resume"):
         said = duetime("tenants", verb, "misspelt")
 
-        assert (said.code, said.err) == (1, "duetime: there is no tenant misspelt\n")
+        assert (said.code, said.complaint) == (1, "duetime: there is no tenant misspelt\n")
 
 
 def test_an_admin_key_acts_for_another_tenant(duetime: Run, name: str) -> None:

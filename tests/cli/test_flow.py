@@ -1,6 +1,7 @@
 """The flow control options of `duetime submit`, against a real node."""
 
 import json
+import re
 import uuid
 
 import pytest
@@ -58,9 +59,15 @@ def test_what_the_server_finds_wrong_is_wrong_usage(duetime: Run, name: str) -> 
     two_keys = duetime("submit", name, "--unique", "--idempotency-key", "k")
 
     assert [said.code for said in (too_short, no_key, two_keys)] == [2, 2, 2]
-    assert too_short.err == "duetime: debounce.period: must be between 0.1s and 7d\n"
-    assert no_key.err == "duetime: unique.key: use 1 to 255 printable characters\n"
+    assert too_short.complaint == "duetime: debounce.period: must be between 0.1s and 7d\n"
+    assert no_key.complaint == "duetime: unique.key: use 1 to 255 printable characters\n"
     assert two_keys.err.startswith("duetime: idempotency_key: the task is unique")
+
+
+def test_a_refusal_names_the_request_for_whoever_reads_the_server_s_log(duetime: Run, name: str) -> None:
+    refused = duetime("submit", name, "--debounce-key", "k", "--debounce-period", "0")
+
+    assert re.fullmatch(r"duetime: debounce.period: must be .* \(request [0-9a-f]{10}-[0-9a-f]+\)\n", refused.err)
 
 
 def test_options_stand_in_for_what_a_line_of_a_file_leaves_out(duetime: Run, name: str) -> None:

@@ -162,8 +162,10 @@ async def test_the_verbs_by_filter(each_client: Any, queue: str) -> None:
 
 
 async def test_what_is_not_there_and_what_is_not_allowed(each_client: Any, node: NodeProcess) -> None:
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFound) as caught:
         await each_client.get(uuid.uuid4())
+    assert caught.value.request_id
+    assert str(caught.value).endswith(f" (request {caught.value.request_id})")
     with pytest.raises(InvalidRequest):
         await each_client.submit("a", delay="tomorrow")
     async with AsyncClient(node.url, "dt_wrong") as stranger:

@@ -48,6 +48,7 @@ class BatchProblem(Struct):
     detail: str
     errors: list[FieldError]
     results: list[Rejected | None]
+    request_id: Annotated[str, Meta(description="The header `X-Request-Id`.")]
 
 
 class LeasedAnswer(Struct, gc=False):

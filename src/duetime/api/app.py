@@ -1,12 +1,11 @@
 """The API as one ASGI application: from a request to its handler, and every error to a problem.
 
 The order is fixed: path, method, key, body.  An error of ours is answered as
-it says; anything else is a 500 whose reference stands in the log together with
+it says; anything else is a 500 whose request id stands in the log together with
 the cause, of which the client sees nothing.
 """
 
 import math
-import uuid
 from collections.abc import Awaitable, Callable
 from email.utils import formatdate
 from http import HTTPStatus
@@ -18,6 +17,7 @@ from duetime.admin.breakers import ForcedBreakers
 from duetime.admin.keys import Caller, Keys
 from duetime.admin.limits import LimitRules
 from duetime.admin.types import Types
+from duetime.api import request_id as request_ids
 from duetime.api.admin import Administration
 from duetime.api.auth import authenticate, need_role
 from duetime.api.bounds import Bodies, ClientGoneError
@@ -34,6 +34,7 @@ from duetime.api.outbox import OutboxCalls
 from duetime.api.problems import problem_of
 from duetime.api.queues import QueueCalls
 from duetime.api.reference import Reference
+from duetime.api.request_id import read_or_mint
 from duetime.api.schedules import ScheduleCalls
 from duetime.api.steer import Steer
 from duetime.api.tasks import Tasks
@@ -55,6 +56,7 @@ from duetime.lifecycle.schedules import Schedules
 from duetime.lifecycle.settle import Settler
 from duetime.lifecycle.steer import Steering
 from duetime.lifecycle.submit import Submitter
+from duetime.telemetry import Sparing
 from duetime.turns import Turns
 from duetime.views.explain import LaneFeeder
 
@@ -102,6 +104,8 @@ class App:
         self._heads: dict[tuple[int, str, bool], bytes] = {}
         self._heads_of = b""
         self._bodies = Bodies()
+        #: Without the database, every request would be a line.
+        self._not_served = Sparing()
         self._workers = Workers(lanes, feeder, holders, settler, turns)
         reader = TaskReader(types)
         flow = FlowControl(database, submitter, steering)
@@ -145,26 +149,39 @@ class App:
                 await send({"type": "websocket.close", "code": 1003})
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = dict(scope["headers"])
+        request_id = read_or_mint(headers.get(request_ids.HEADER))
+        answering = self._answer(scope, receive, headers, request_id)
         try:
-            answer = await self.judge(self._answer(scope, receive), scope["method"], scope["path"])
+            answer = await self.judge(answering, scope["method"], scope["path"], request_id)
         except ClientGoneError:
             return
-        await _send(answer, self._read_date(), scope["method"] == "HEAD", send)
+        await _send(answer, self._read_date(), request_id, scope["method"] == "HEAD", send)
 
-    async def judge(self, answering: Awaitable[Answer], method: str, path: str) -> Answer:
+    async def judge(self, answering: Awaitable[Answer], method: str, path: str, request_id: bytes) -> Answer:
         """The answer; an error as the problem that it is."""
         try:
             return await answering
         except ClientGoneError:
             raise
         except DuetimeError as error:
-            return _problem(error)
+            if error.status >= 500 and (left_out := self._not_served.take()) is not None:
+                log.warning(
+                    "request not served",
+                    request_id=request_id.decode(),
+                    status=error.status,
+                    code=error.code,
+                    method=method,
+                    path=path,
+                    error=error.detail,
+                    left_out=left_out,
+                )
+            return problem_answer(error, request_id)
         except Exception as error:
-            reference = uuid.uuid4().hex[:12]
-            log.exception("request failed", reference=reference, method=method, path=path)
-            return _problem(_fault(reference, error))
+            log.exception("request failed", request_id=request_id.decode(), method=method, path=path)
+            return problem_answer(_fault(request_id, error), request_id)
 
-    def render(self, answer: Answer, *, keep_alive: bool) -> bytes:
+    def render(self, answer: Answer, *, keep_alive: bool, request_id: bytes) -> bytes:
         """The answer as it goes out, for a server that takes bytes."""
         date = self._read_date()
         if self._heads_of is not date:
@@ -180,7 +197,7 @@ class App:
                 answer.content_type.encode(),
             )
         more = b"".join([b"%s: %s\r\n" % header for header in answer.headers])
-        return b"%s%d\r\n%s\r\n%s" % (head, len(answer.body), more, answer.body)
+        return b"%s%d\r\nx-request-id: %s\r\n%s\r\n%s" % (head, len(answer.body), request_id, more, answer.body)
 
     def _read_date(self) -> bytes:
         """By the database's clock, which judges the times that clients send; a node's own may be off."""
@@ -189,7 +206,7 @@ class App:
             self._date = (now, formatdate(now, usegmt=True).encode())
         return self._date[1]
 
-    async def _answer(self, scope: Scope, receive: Receive) -> Answer:
+    async def _answer(self, scope: Scope, receive: Receive, headers: dict[bytes, bytes], request_id: bytes) -> Answer:
         methods, path = self._router.find(scope)
         if not methods:
             raise NotFound("there is no such path; /docs lists them all")
@@ -197,26 +214,27 @@ class App:
         if route is None:
             allowed = ", ".join(sorted(methods))
             error = MethodNotAllowed(f"this path takes {allowed}")
-            answer = _problem(error)
+            answer = problem_answer(error, request_id)
             answer.headers += ((b"allow", allowed.encode()),)
             return answer
-        headers = dict(scope["headers"])
         caller = NOBODY
         if route.operation.needs_key:
             caller = await authenticate(self._keys, headers)
             need_role(caller, route.operation.allowed_roles)
-        return await route.handler(Request(route.operation, scope, receive, headers, path, caller, self._bodies))
+        request = Request(route.operation, scope, receive, headers, path, caller, self._bodies, request_id)
+        return await route.handler(request)
 
 
-async def _send(answer: Answer, date: bytes, is_head: bool, send: Send) -> None:
+async def _send(answer: Answer, date: bytes, request_id: bytes, is_head: bool, send: Send) -> None:
+    always = [(b"date", date), (request_ids.HEADER, request_id)]
     headers = [
-        (b"date", date),
+        *always,
         (b"content-type", answer.content_type.encode()),
         (b"content-length", b"%d" % len(answer.body)),
         *answer.headers,
     ]
     if answer.status == 204:
-        headers = [(b"date", date), *answer.headers]
+        headers = [*always, *answer.headers]
     try:
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         await send({"type": "http.response.body", "body": b"" if is_head else answer.body})
@@ -226,17 +244,17 @@ async def _send(answer: Answer, date: bytes, is_head: bool, send: Send) -> None:
         raise
 
 
-def _problem(error: DuetimeError) -> Answer:
+def problem_answer(error: DuetimeError, request_id: bytes) -> Answer:
     headers: tuple[tuple[bytes, bytes], ...] = ()
     if isinstance(error, Unauthorized):
         headers += ((b"www-authenticate", b'Bearer realm="duetime"'),)
     if error.retry_after is not None:
         headers += ((b"retry-after", b"%d" % max(1, math.ceil(error.retry_after))),)
-    return Answer(error.status, encode(problem_of(error)), PROBLEM_JSON, headers)
+    return Answer(error.status, encode(problem_of(error, request_id)), PROBLEM_JSON, headers)
 
 
-def _fault(reference: str, cause: Exception) -> DuetimeError:
-    fault = DuetimeError(f"a fault of the server; its log has more under the reference {reference}")
+def _fault(request_id: bytes, cause: Exception) -> DuetimeError:
+    fault = DuetimeError(f"a fault of the server; its log has more under the request id {request_id.decode()}")
     fault.__cause__ = cause
     return fault
 

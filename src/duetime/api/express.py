@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 
 from duetime.admin.keys import Caller, Keys, hash_key
 from duetime.api.http import JSON, Answer
+from duetime.api.request_id import HEADER, given_id
 from duetime.api.task_operations import SUBMIT
 from duetime.api.tasks import Tasks
 from duetime.errors import DuetimeError, InvalidInput
@@ -35,10 +36,12 @@ Finish = Callable[[Answer | Coroutine[None, None, Answer]], None]
 class Head:
     """What the headers of a request say; a client that keeps its connection mostly says the same again."""
 
-    __slots__ = ("headers", "is_bare", "key_hash")
+    __slots__ = ("headers", "is_bare", "key_hash", "request_id")
 
     def __init__(self, given: list[tuple[bytes, bytes]]) -> None:
         self.headers = dict(given)
+        #: What the client calls its request.
+        self.request_id = given_id(self.headers.get(HEADER))
         #: It says nothing about the task.
         self.is_bare = _ABOUT_TASKS.isdisjoint(self.headers)
         #: None: nothing for the short way.

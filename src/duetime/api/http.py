@@ -59,6 +59,8 @@ class Request:
     #: Who asks; the tenant is already the one that is acted for.
     caller: Caller
     bodies: Bodies
+    #: What the client and the log call it.
+    id: bytes
 
     async def body(self) -> bytes:
         return await self.bodies.read(self.headers, self.receive, self.operation.max_body)

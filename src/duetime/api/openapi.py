@@ -72,7 +72,11 @@ process dies.
 Every call under `/v1` needs `Authorization: Bearer <key>`. Errors are problem details (RFC 9457) with a stable `code`;
 wrong input is a 422 that names each field and what would be right. Times are RFC 3339 with their zone; durations are
 seconds, or text like `"30s"`, `"5m"`, `"2h"`, `"1d"`, `"1h30m"`. Lists give `next`, the cursor of the following page.
-An admin key acts for another tenant with the header `Duetime-Tenant`."""
+An admin key acts for another tenant with the header `Duetime-Tenant`.
+
+Every answer has an `X-Request-Id`: the one of the request, if it is up to 128 letters, digits and `. _ : / + = @ ~ -`,
+else one that the server makes. Problems repeat it as `request_id`; the server's log names it where it tells of a
+fault."""
 
 _IN_PATH = re.compile(r"\{(\w+)\}")
 _REFERENCE = "#/components/schemas/{name}"
@@ -107,6 +111,12 @@ _NAMES = {
     "RefusedView": "Refused",
     "RefusalView": "Refusal",
 }
+_REQUEST_ID = {
+    "description": "The id of the request: the client's own, or the server's.",
+    "required": True,
+    "schema": {"type": "string", "minLength": 1, "maxLength": 128},
+}
+_WITH_REQUEST_ID = {"X-Request-Id": {"$ref": "#/components/headers/RequestId"}}
 _RESPONSE_NAMES = {status.value: status.phrase.title().replace(" ", "") for status in HTTPStatus}
 _BOTH_TIMES = {
     "required": ["run_at", "delay"],
@@ -185,6 +195,7 @@ def build_document(operations: Sequence[Operation] = tuple(OPERATIONS)) -> dict[
         "components": {
             "schemas": dict(sorted(schemas.components.items())),
             "responses": {_RESPONSE_NAMES[status]: _problem_response(status) for status in _used_problems(operations)},
+            "headers": {"RequestId": _REQUEST_ID},
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer", "description": "An API key: `dt_…`."}},
         },
     }
@@ -263,10 +274,12 @@ def _operation(operation: Operation, schemas: _Schemas) -> dict[str, Any]:
         answer["responses"]["409"] = {
             "description": "The request's key was used for another request, or `atomic` and a task's key stands for "
             "another task: nothing was stored.",
+            "headers": _WITH_REQUEST_ID,
             "content": content,
         }
         answer["responses"]["422"] = {
             "description": "The request is wrong as a whole, or `atomic` and a task of it is: nothing was stored.",
+            "headers": _WITH_REQUEST_ID,
             "content": content,
         }
     return answer
@@ -318,12 +331,11 @@ def _parameter(parameter: Parameter) -> dict[str, Any]:
 
 
 def _response(reply: Reply, schemas: _Schemas) -> dict[str, Any]:
-    answer: dict[str, Any] = {"description": reply.description}
-    if reply.headers:
-        answer["headers"] = {
-            name: {"description": description, "required": True, "schema": {"type": "string"}}
-            for name, description in reply.headers.items()
-        }
+    headers = {
+        name: {"description": description, "required": True, "schema": {"type": "string"}}
+        for name, description in reply.headers.items()
+    }
+    answer: dict[str, Any] = {"description": reply.description, "headers": headers | _WITH_REQUEST_ID}
     if reply.body is not None:
         answer["content"] = {reply.content_type: {"schema": schemas.of(reply.body)}}
     elif reply.content_type != "application/json":
@@ -353,7 +365,7 @@ _MEANING = {
     429: "Not now: a quota of the tenant is used up (`quota_exceeded`, `too_many_waiting`), its type takes no more "
     "of this key (`rate_limited`), or the service is behind (`overloaded`). Nothing was done; `Retry-After` says when "
     "to ask again.",
-    500: "A fault of the server; `detail` has the reference under which it stands in its log.",
+    500: "A fault of the server; `request_id` is in its log, with the cause.",
     503: "Not available right now; try again. With the code `unknown` it is not known whether it was done.",
 }
 
@@ -364,8 +376,7 @@ def _problem_response(status: int) -> dict[str, Any]:
         "content": {"application/problem+json": {"schema": {"$ref": _REFERENCE.format(name="Problem")}}},
     }
     header = {401: "WWW-Authenticate", 429: "Retry-After", 503: "Retry-After"}.get(status)
-    if header:
-        answer["headers"] = {header: {"schema": {"type": "string"}}}
+    answer["headers"] = ({header: {"schema": {"type": "string"}}} if header else {}) | _WITH_REQUEST_ID
     return answer
 
 

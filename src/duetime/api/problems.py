@@ -1,8 +1,8 @@
 """Errors as problem details (RFC 9457), and wrong input as paths and messages.
 
 Every error of ours has a stable `code`; a program reads that, a person reads
-`detail` and `errors`.  What we did not expect is a 500 with a reference that
-stands in the log, and nothing of its inside.
+`detail` and `errors`.  What we did not expect is a 500 whose request id stands
+in the log, and nothing of its inside.
 """
 
 import re
@@ -28,6 +28,9 @@ class Problem(msgspec.Struct, frozen=True):
     retry_after: Annotated[
         float | UnsetType, Meta(description="Seconds after which to try again, where that may help.")
     ] = UNSET
+    request_id: Annotated[
+        str | UnsetType, Meta(description="The header `X-Request-Id`; an item of a batch has none of its own.")
+    ] = UNSET
 
 
 _AT = re.compile(r"^(?P<message>.*?)(?: - at `(?:key in )?\$\.?(?P<path>.*)`)?$", re.DOTALL)
@@ -38,7 +41,7 @@ _SHOWN_NAME = 80
 _decode_raw = msgspec.json.Decoder(msgspec.Raw).decode
 
 
-def problem_of(error: DuetimeError) -> Problem:
+def problem_of(error: DuetimeError, request_id: bytes | None = None) -> Problem:
     return Problem(
         type=f"urn:duetime:problem:{error.code}",
         title=error.title,
@@ -47,6 +50,7 @@ def problem_of(error: DuetimeError) -> Problem:
         detail=error.detail,
         errors=list(error.errors),
         retry_after=UNSET if error.retry_after is None else error.retry_after,
+        request_id=UNSET if request_id is None else request_id.decode(),
     )
 
 

@@ -21,7 +21,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from duetime.api import express
 from duetime.api.http import PROBLEM_JSON, TRANSPORT, Answer, encode
 from duetime.api.problems import problem_of
-from duetime.errors import DuetimeError, HeadTooLarge, TooSlow
+from duetime.api.request_id import HEADER, mint, read_or_mint
+from duetime.errors import DuetimeError, HeadTooLarge, MalformedRequest, TooSlow
 
 _INTERIM = b"HTTP/1.1 100 "
 MAX_HEAD_BYTES = 64 * 1024
@@ -36,9 +37,11 @@ class Serving(Protocol):
     @property
     def express(self) -> express.Express: ...
 
-    async def judge(self, answering: Coroutine[None, None, Answer], method: str, path: str) -> Answer: ...
+    async def judge(
+        self, answering: Coroutine[None, None, Answer], method: str, path: str, request_id: bytes
+    ) -> Answer: ...
 
-    def render(self, answer: Answer, *, keep_alive: bool) -> bytes: ...
+    def render(self, answer: Answer, *, keep_alive: bool, request_id: bytes) -> bytes: ...
 
 
 class Repeat(NamedTuple):
@@ -116,7 +119,7 @@ class DuetimeProtocol(HttpToolsProtocol):
         """Take a request with the head of the one before; False: it is something else, or not for the short way."""
         if len(data) != repeat.size or not data.startswith(repeat.head_bytes) or not self._is_free():
             return False
-        cycle = _ShortCycle(self, keep_alive=True)
+        cycle = _ShortCycle(self, True, repeat.head.request_id)
         if not self.app.express.take(repeat.head, data[len(repeat.head_bytes) :], cycle.finish):
             return False
         if self._arriving is not None:
@@ -184,9 +187,24 @@ class DuetimeProtocol(HttpToolsProtocol):
         if self._plain_transport.is_closing():
             return
         if is_heard and hasattr(self.app, "render"):
-            answer = Answer(error.status, encode(problem_of(error)), PROBLEM_JSON)
-            self._plain_transport.write(self.app.render(answer, keep_alive=False))
+            self._plain_transport.write(self._render_problem(error))
         self._plain_transport.close()
+
+    def send_400_response(self, msg: str) -> None:
+        """What came is no HTTP.  Behind a request that is being answered, the client would take it for that answer."""
+        if not hasattr(self.app, "render"):
+            super().send_400_response(msg)
+            return
+        if not self._is_behind():
+            self.transport.write(self._render_problem(MalformedRequest("what came is not an HTTP/1.1 request")))
+        self.transport.close()
+
+    def _render_problem(self, error: DuetimeError) -> bytes:
+        # As many headers as have come.
+        request_id = read_or_mint(dict(self.headers).get(HEADER) if self._is_begun else None)
+        answer = Answer(error.status, encode(problem_of(error, request_id)), PROBLEM_JSON)
+        app: Serving = self.app
+        return app.render(answer, keep_alive=False, request_id=request_id)
 
     def on_message_begin(self) -> None:
         self._is_begun = True
@@ -217,8 +235,9 @@ class DuetimeProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._is_begun, self._is_in_body, self._has_advanced = False, False, True
         if self._kept is not None:
-            cycle = _ShortCycle(self, self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive())
             head = express.Head(self.headers)
+            keep_alive = self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
+            cycle = _ShortCycle(self, keep_alive, head.request_id)
             if self.app.express.take(head, b"".join(self._kept), cycle.finish):
                 self._taken = (head, self._kept_size) if cycle.keep_alive else None
                 self._kept = None
@@ -238,10 +257,20 @@ class DuetimeProtocol(HttpToolsProtocol):
 class _ShortCycle:
     """A request on the short way, as uvicorn's protocol looks at it: what comes behind it waits for its end."""
 
-    __slots__ = ("_answering", "_protocol", "disconnected", "keep_alive", "message_event", "response_complete")
+    __slots__ = (
+        "_answering",
+        "_protocol",
+        "_request_id",
+        "disconnected",
+        "keep_alive",
+        "message_event",
+        "response_complete",
+    )
 
-    def __init__(self, protocol: DuetimeProtocol, keep_alive: bool) -> None:
+    def __init__(self, protocol: DuetimeProtocol, keep_alive: bool, request_id: bytes | None) -> None:
         self._protocol = protocol
+        #: Of the client; None: none is made before it is needed.
+        self._request_id = request_id
         self.keep_alive = keep_alive
         self.disconnected = False
         self.response_complete = False
@@ -256,7 +285,8 @@ class _ShortCycle:
 
     async def _finish_at_leisure(self, answering: Coroutine[None, None, Answer]) -> None:
         app: Serving = self._protocol.app
-        self._write(await app.judge(answering, express.METHOD.decode(), express.PATH.decode()))
+        self._request_id = request_id = self._request_id or mint()
+        self._write(await app.judge(answering, express.METHOD.decode(), express.PATH.decode(), request_id))
 
     def _write(self, answer: Answer) -> None:
         self.response_complete = True
@@ -264,7 +294,8 @@ class _ShortCycle:
         if self.disconnected or protocol._plain_transport.is_closing():
             return
         app: Serving = protocol.app
-        protocol._plain_transport.write(app.render(answer, keep_alive=self.keep_alive))
+        request_id = self._request_id or mint()
+        protocol._plain_transport.write(app.render(answer, keep_alive=self.keep_alive, request_id=request_id))
         if self.keep_alive and not protocol.pipeline and not protocol.flow.read_paused:
             protocol._rest()
         else:

@@ -164,7 +164,7 @@ class Tasks:
         await self._ensure_lanes(results)
         tasks = [each for each in results if isinstance(each, NewTask)]
         if is_atomic and len(tasks) < len(results):
-            return _refuse_all(results)
+            return _refuse_all(results, request.id)
         admitted, refusal = await self._admit(tenant, tasks, key, is_atomic=is_atomic)
         fingerprint = _digest(body) if key else b""
         submissions = await self.flow.submit(tasks[:admitted], key, fingerprint, is_atomic=is_atomic)
@@ -176,7 +176,7 @@ class Tasks:
         if key is not None and isinstance(first, DuetimeError) and all(each is first for each in submissions):
             raise first
         if is_atomic and any(isinstance(each, DuetimeError) for each in submissions):
-            return _refuse_all(submissions)
+            return _refuse_all(submissions, request.id)
         return Answer(200, await self._batch_answer(results, submissions))
 
     async def _read_batch(self, request: Request, body: bytes, now: datetime) -> list[NewTask | DuetimeError]:
@@ -312,7 +312,7 @@ def _read_flag(query: dict[str, list[str]], name: str) -> bool:
             raise InvalidInput.at(name, "must be true or false")
 
 
-def _refuse_all(results: Sequence[NewTask | Submitted | DuetimeError]) -> Answer:
+def _refuse_all(results: Sequence[NewTask | Submitted | DuetimeError], request_id: bytes) -> Answer:
     errors: list[FieldError] = []
     places: list[Rejected | None] = []
     for place, each in enumerate(results):
@@ -334,5 +334,6 @@ def _refuse_all(results: Sequence[NewTask | Submitted | DuetimeError]) -> Answer
         detail=f"{count} of {len(places)} items are wrong, so none was stored",
         errors=errors,
         results=places,
+        request_id=request_id.decode(),
     )
     return Answer(kind.status, msgspec.json.encode(problem), PROBLEM_JSON)

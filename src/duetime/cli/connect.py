@@ -141,7 +141,9 @@ def sentence_of(error: SdkError, url: str = "") -> str:
             return f"{url} answered with status {error.status} and no word of duetime: is it a duetime server?"
         case ApiError():
             named = [f"{each.path}: {each.message}" if each.path else each.message for each in error.errors]
-            return "; ".join([error.detail, *(each for each in named if each not in error.detail)])
+            text = "; ".join([error.detail, *(each for each in named if each not in error.detail)])
+            # What to look for in the server's log.
+            return f"{text} (request {error.request_id})" if error.request_id else text
         case _:
             return str(error)
 

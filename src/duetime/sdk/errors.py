@@ -60,6 +60,7 @@ class ApiError(SdkError):
         errors: tuple[FieldError, ...] = (),
         retry_after: float | None = None,
         answered_at: datetime | None = None,
+        request_id: str = "",
     ) -> None:
         super().__init__(detail)
         self.detail = detail
@@ -69,10 +70,13 @@ class ApiError(SdkError):
         self.retry_after = retry_after
         #: By the server's clock.
         self.answered_at = answered_at
+        #: What the server's log calls the request.
+        self.request_id = request_id
 
     def __str__(self) -> str:
         named = "; ".join(f"{error.path}: {error.message}" for error in self.errors)
-        return f"{self.detail} ({self.code})" + (f" [{named}]" if named and named not in self.detail else "")
+        text = f"{self.detail} ({self.code})" + (f" [{named}]" if named and named not in self.detail else "")
+        return f"{text} (request {self.request_id})" if self.request_id else text
 
 
 class InvalidRequest(ApiError):

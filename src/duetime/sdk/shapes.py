@@ -171,6 +171,7 @@ class Problem(msgspec.Struct, frozen=True):
     errors: tuple[FieldError, ...] = ()
     #: Seconds after which to try again, of an item of a batch.
     retry_after: float | None = None
+    request_id: str = ""
 
 
 class AttemptError(msgspec.Struct, frozen=True):

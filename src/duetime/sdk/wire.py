@@ -141,6 +141,7 @@ def _raise_problem(answer: Answer) -> NoReturn:
         errors=problem.errors,
         retry_after=read_retry_after(answer.headers.get("Retry-After")),
         answered_at=read_date(answer.headers.get("Date")),
+        request_id=problem.request_id or answer.headers.get("X-Request-Id") or "",
     )
 
 
