@@ -19,6 +19,7 @@ from duetime.sdk.errors import (
     WaitTimeout,
 )
 from duetime.sdk.http import HttpClient
+from duetime.sdk.loops import HttpClients
 from duetime.sdk.schedule_shapes import (
     Backfill,
     Calendar,
@@ -51,7 +52,10 @@ T = TypeVar("T")
 
 
 class AsyncClient(AsyncAdministration):
-    """For asyncio code: `async with AsyncClient() as client`."""
+    """For asyncio code: `async with AsyncClient() as client`.
+
+    It may be used in several event loops, one after the other or at the same time, and on both sides of a fork.
+    """
 
     def __init__(
         self,
@@ -67,7 +71,7 @@ class AsyncClient(AsyncAdministration):
         self._tenant = wire.check_tenant(tenant)
         self._retry_for = retry_for
         self._timeout = timeout
-        self._http: HttpClient | None = None
+        self._https = HttpClients(lambda: HttpClient(self._url, self._key, tenant=self._tenant))
 
     async def __aenter__(self) -> Self:
         return self
@@ -78,9 +82,8 @@ class AsyncClient(AsyncAdministration):
         await self.close()
 
     async def close(self) -> None:
-        http, self._http = self._http, None
-        if http is not None:
-            await http.close()
+        """Close its connections, of this event loop and of others."""
+        await self._https.close()
 
     async def send(self, call: Call[T]) -> T:
         """Send a call until it is answered, or its time is over."""
@@ -94,9 +97,7 @@ class AsyncClient(AsyncAdministration):
                 await asyncio.sleep(tries.wait_after(error))
 
     async def _exchange(self, call: Call[T]) -> Answer:
-        if self._http is None:
-            self._http = HttpClient(self._url, self._key, tenant=self._tenant)
-        return await self._http.request(
+        return await self._https.here().request(
             call.method, call.path, call.body, timeout=self._timeout, idempotency_key=call.key
         )
 

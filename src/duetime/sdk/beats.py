@@ -18,6 +18,7 @@ import urllib3
 
 from duetime.sdk.context import Held
 from duetime.sdk.errors import ApiError, ServerUnreachable
+from duetime.sdk.pool import Pool
 from duetime.sdk.protocol import (
     BEAT_EVERY_SECONDS,
     BEAT_PATH,
@@ -57,8 +58,7 @@ class Beats(threading.Thread):
         super().__init__(name="duetime-beats", daemon=True)
         self.every = BEAT_EVERY_SECONDS
         headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
-        self._pool = urllib3.connection_from_url(url, maxsize=1, retries=False, headers=headers)
-        self._path = urllib3.util.parse_url(url).path or ""
+        self._pool = Pool(url, maxsize=1, timeout=urllib3.Timeout(total=_TIMEOUT_SECONDS), headers=headers)
         self._worker = worker
         self._held = held
         self._on_answer = on_answer
@@ -120,9 +120,8 @@ class Beats(threading.Thread):
         try:
             answer = self._pool.request(
                 "POST",
-                self._path + BEAT_PATH,
-                body=encode(BeatRequest(self._worker, attempts, is_last)),
-                redirect=False,
+                BEAT_PATH,
+                encode(BeatRequest(self._worker, attempts, is_last)),
                 timeout=urllib3.Timeout(total=SIGN_OFF_SECONDS if is_last else _TIMEOUT_SECONDS),
             )
         except urllib3.exceptions.HTTPError as error:

@@ -26,6 +26,7 @@ from duetime.sdk.errors import (
     ServerUnreachable,
     WaitTimeout,
 )
+from duetime.sdk.pool import Pool
 from duetime.sdk.schedule_shapes import (
     Backfill,
     Calendar,
@@ -58,7 +59,7 @@ T = TypeVar("T")
 
 
 class Client(Administration):
-    """For plain code; safe to share between threads."""
+    """For plain code; safe to share between threads, and between a process and those that it forks."""
 
     def __init__(
         self,
@@ -73,9 +74,7 @@ class Client(Administration):
         self._url, self._key = wire.resolve(url, key)
         self._tenant = wire.check_tenant(tenant)
         self._retry_for = retry_for
-        self._pool = urllib3.PoolManager(
-            maxsize=16, timeout=urllib3.Timeout(connect=5.0, read=timeout), retries=False, block=False
-        )
+        self._pool = Pool(self._url, maxsize=16, timeout=urllib3.Timeout(connect=5.0, read=timeout))
 
     def __enter__(self) -> Self:
         return self
@@ -86,7 +85,7 @@ class Client(Administration):
         self.close()
 
     def close(self) -> None:
-        self._pool.clear()
+        self._pool.close()
 
     def send(self, call: Call[T]) -> T:
         """Send a call until it is answered, or its time is over."""
@@ -101,13 +100,7 @@ class Client(Administration):
 
     def _exchange(self, call: Call[T]) -> Answer:
         try:
-            answer = self._pool.request(
-                call.method,
-                self._url + call.path,
-                body=call.body,
-                headers=call.headers(self._key, self._tenant),
-                redirect=False,
-            )
+            answer = self._pool.request(call.method, call.path, call.body, call.headers(self._key, self._tenant))
         except urllib3.exceptions.HTTPError as error:
             raise ServerUnreachable(f"{self._url} does not answer: {error}") from error
         return Answer(answer.status, answer.headers, answer.data)

@@ -10,7 +10,7 @@ import functools
 import itertools
 import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 from urllib.parse import quote, urlsplit
@@ -71,7 +71,7 @@ class Dialler:
         self._tls = tls
         self._max_bytes = max_bytes
         self._open: set[Connection] = set()
-        self._all_lost: asyncio.Event | None = None
+        self._one_lost = asyncio.Event()
 
     async def dial(self, connect_by: float) -> Connection:
         """A new connection until a time of the loop; raises ExchangeError."""
@@ -87,13 +87,14 @@ class Dialler:
         except (OSError, ValueError) as error:
             raise ExchangeError(f"no connection to {place.authority}: {error}") from error
 
-    async def close(self) -> None:
-        """Close every connection; exchanges under way fail."""
-        if self._open:
-            self._all_lost = asyncio.Event()
-            for connection in list(self._open):
-                connection.abort()
-            await self._all_lost.wait()
+    async def close(self, some: Iterable[Connection] | None = None) -> None:
+        """Close some connections or all, and wait until they are; exchanges under way on them fail."""
+        closing = self._open.intersection(self._open if some is None else some)
+        for connection in closing:
+            connection.abort()
+        while not self._open.isdisjoint(closing):
+            self._one_lost.clear()
+            await self._one_lost.wait()
 
     async def _start(self, sock: socket.socket) -> Connection:
         connection = Connection(self._lost, self._max_bytes)
@@ -114,8 +115,7 @@ class Dialler:
 
     def _lost(self, connection: Connection) -> None:
         self._open.discard(connection)
-        if self._all_lost is not None and not self._open:
-            self._all_lost.set()
+        self._one_lost.set()
 
 
 @functools.cache

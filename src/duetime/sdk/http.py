@@ -85,6 +85,15 @@ class HttpClient:
         self._kept.clear()
         await self._dialler.close()
 
+    async def close_idle(self) -> None:
+        """Close what is kept; what is in use goes on, and the next request opens anew."""
+        idle = list(self._kept)
+        self._kept.clear()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            self._sweeper = None
+        await self._dialler.close(idle)
+
     def _write(self, method: str, path: str, body: bytes | None, idempotency_key: str | None) -> bytes:
         if not path.isascii() or not path.isprintable() or " " in path:
             path = quote(path, safe=PATH_CHARACTERS)

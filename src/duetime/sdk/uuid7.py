@@ -15,25 +15,29 @@ _LOW_MASK = (1 << 62) - 1
 #: The server takes ids of the last hour only, so they may not stay ahead of a corrected clock.
 _LARGEST_STEP_BACK_MS = 10_000
 
-_lock = threading.Lock()
+#: With the process that it is of: a forked child may not wait for a lock that a thread of its parent had.
+_lock = os.getpid(), threading.Lock()
 _last_ms = 0
 _last_tail = 0
 
 
-def _forget() -> None:
+def _lock_of_child() -> threading.Lock:
     """A forked child must not go on counting where its parent does."""
     global _last_ms, _lock
-    _last_ms, _lock = 0, threading.Lock()
+    _last_ms, _lock = 0, (os.getpid(), threading.Lock())
+    return _lock[1]
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+    # While the child has one thread yet.  It also sees for itself: a server that embeds Python may fork without this.
+    os.register_at_fork(after_in_child=_lock_of_child)
 
 
 def make_uuid7(now_ms: int | None = None) -> uuid.UUID:
     """A new UUIDv7; `now_ms` is milliseconds since 1970 where the clock is not wanted."""
     global _last_ms, _last_tail
-    with _lock:
+    process, lock = _lock
+    with lock if process == os.getpid() else _lock_of_child():
         ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
         if ms > _last_ms or ms < _last_ms - _LARGEST_STEP_BACK_MS:
             # The top bit stays clear: counting cannot run over within a millisecond.

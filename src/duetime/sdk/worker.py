@@ -15,12 +15,9 @@ beats and reports of one run are in `shift`, its schedules in `declared`.
 """
 
 import asyncio
-import logging
 import os
 import secrets
-import signal
 import socket
-import threading
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, Unpack
@@ -32,17 +29,20 @@ from duetime.sdk.handlers import Handler
 from duetime.sdk.schedule_shapes import DeclareOptions
 from duetime.sdk.settings import WorkerSettings
 from duetime.sdk.shapes import seconds_of
+from duetime.sdk.signals import stopping_on_signals
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-logger = logging.getLogger("duetime.worker")
 
 
 @dataclass
 class _Stopper:
-    """Lets any thread, and a signal, ask a running shift to stop."""
+    """Lets any thread, and a signal, ask a running shift to stop.
+
+    In a forked child nothing runs, whatever its parent ran: there it stands for no run.
+    """
 
     loop: asyncio.AbstractEventLoop
+    process: int = field(default_factory=os.getpid)
     wanted: asyncio.Event = field(default_factory=asyncio.Event)
 
     def ask(self) -> None:
@@ -204,7 +204,7 @@ class Worker:
         """Work until `stop` is called; the caller's loop, the caller's signals."""
         from duetime.sdk.shift import Shift
 
-        if self._stopper is not None:
+        if self._stopper is not None and self._stopper.process == os.getpid():
             raise ConfigurationError("the worker is running already")
         settings = self._settings()
         shaped = self._shaped_schedules()
@@ -219,32 +219,12 @@ class Worker:
 
     def stop(self) -> None:
         """Ask for a graceful stop, from any thread; `run` and `run_async` return when it is done."""
-        if self._stopper is not None:
+        if self._stopper is not None and self._stopper.process == os.getpid():
             self._stopper.ask()
 
     async def _run_with_signals(self) -> None:
-        if threading.current_thread() is not threading.main_thread():
+        with stopping_on_signals(self.stop):
             await self.run_async()
-            return
-        loop = asyncio.get_running_loop()
-        count = 0
-
-        def on_signal(number: int) -> None:
-            nonlocal count
-            count += 1
-            if count > 1:
-                os._exit(128 + number)
-            logger.info("stopping; once more to stop at once")
-            self.stop()
-
-        signals = (signal.SIGTERM, signal.SIGINT)
-        for number in signals:
-            loop.add_signal_handler(number, on_signal, number)
-        try:
-            await self.run_async()
-        finally:
-            for number in signals:
-                loop.remove_signal_handler(number)
 
 
 async def _unless(stop_wanted: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
