@@ -2,8 +2,10 @@
 
 import base64
 import email.utils
+import re
 import uuid
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -26,6 +28,7 @@ from duetime.executor.messages import NoResponse, Response, Timings
 from duetime.executor.signing import show_secret
 from duetime.lifecycle.settle import Report
 from duetime.model.origin import Origin, TargetError
+from duetime.model.reserved_headers import RESERVED_HEADERS, RESERVED_PREFIXES
 from duetime.model.task import LeasedTask, Options, Outcome, Target
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
@@ -114,7 +117,7 @@ def test_own_headers_are_sent_but_cannot_break_framing_or_pretend_to_be_ours() -
     assert headers["authorization"] == "Bearer x"
     assert headers["content-type"] == "application/cloudevents+json"
     assert headers["user-agent"] == "mine/1"
-    assert headers["idempotency-key"] == "order-7"
+    assert headers["idempotency-key"] == str(TASK)
     assert headers["x-name"] == "Zoë"
     assert headers["host"] == "hooks.example"
     assert headers["content-length"] == "7"
@@ -388,3 +391,12 @@ def test_retry_after_counts_for_transient_answers_only() -> None:
     assert reported(answered(503)).retry_after is None
     assert reported(answered(404, Retry_After="7")).retry_after is None
     assert reported(answered(404, Retry_After="7"), retry_on=[404]).retry_after == 7.0
+
+
+def test_the_docs_name_every_header_that_a_target_cannot_have() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "http-targets.md").read_text("utf-8")
+    (listed,) = re.findall(r"These headers are ours, (.*?)\. `Host`", page, re.DOTALL)
+
+    named = {name.lower() for name in re.findall(r"`([\w-]+)`", listed)}
+
+    assert named == RESERVED_HEADERS | set(RESERVED_PREFIXES)

@@ -6,27 +6,11 @@ from urllib.parse import urlsplit
 
 from duetime.api.schemas import TargetRequest
 from duetime.errors import FieldError
+from duetime.model.reserved_headers import is_reserved
 from duetime.model.task import Target
 
 MAX_URL = 2083
 MAX_HEADER_BYTES = 16 * 1024
-RESERVED_HEADERS = frozenset(
-    {
-        "connection",
-        "content-length",
-        "expect",
-        "host",
-        "idempotency-key",
-        "keep-alive",
-        "proxy-authorization",
-        "proxy-connection",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-    }
-)
-RESERVED_PREFIXES = ("webhook-", "duetime-")
 
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _HEADER_VALUE = re.compile(r"(?:[!-~](?:[ -~\t]*[!-~])?)?")
@@ -45,7 +29,7 @@ def check_target(target: TargetRequest, errors: list[FieldError]) -> Target:
         path = f"target.headers.{name[:80]}"
         if not _HEADER_NAME.fullmatch(name):
             errors.append(FieldError(path, "is not a header name: letters, digits and hyphens"))
-        elif name.lower() in RESERVED_HEADERS or name.lower().startswith(RESERVED_PREFIXES):
+        elif is_reserved(name):
             errors.append(FieldError(path, "is set by duetime itself; leave it out"))
         elif not _HEADER_VALUE.fullmatch(value):
             errors.append(FieldError(path, "a header's value is ASCII without line breaks or spaces at its ends"))

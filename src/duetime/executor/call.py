@@ -24,6 +24,7 @@ from duetime.executor.messages import NoResponse, Request, Response, Timings
 from duetime.executor.signing import sign
 from duetime.lifecycle.settle import Report
 from duetime.model.origin import Origin, TargetError, default_port, host_of, split_origin
+from duetime.model.reserved_headers import is_reserved
 from duetime.model.task import DEFAULT_TIMEOUT_SECONDS, LeasedTask, Outcome, Target
 
 MAX_RETRY_AFTER_SECONDS = 24 * 3600.0
@@ -31,24 +32,6 @@ _TRANSIENT_STATUSES = frozenset({408, 425, 429})
 _MAX_HEADER_CHARACTERS = 1024
 _USER_AGENT = f"duetime/{version('duetime')}"
 
-# What frames the message, belongs to one connection, or must be ours to be believed.
-_RESERVED = frozenset(
-    {
-        "accept-encoding",
-        "connection",
-        "content-length",
-        "expect",
-        "host",
-        "keep-alive",
-        "proxy-authorization",
-        "proxy-connection",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-    }
-)
-_RESERVED_PREFIXES = ("duetime-", "webhook-")
 _KEPT_HEADERS = {
     name.encode(): name
     for name in (
@@ -141,8 +124,8 @@ def build_request(task: LeasedTask, secret: bytes, now_seconds: int, queue: str 
     text = (
         f"{head.text}"
         f"{head.framing % len(body)}"
-        f"{head.idempotency_key % task_id}"
-        f"Duetime-Task-Id: {task_id}\r\nDuetime-Attempt: {task.number}\r\nDuetime-Due-At: {_rfc3339(task.run_at)}\r\n"
+        f"Idempotency-Key: {task_id}\r\nDuetime-Task-Id: {task_id}\r\n"
+        f"Duetime-Attempt: {task.number}\r\nDuetime-Due-At: {_rfc3339(task.run_at)}\r\n"
         f"webhook-id: {task_id}\r\nwebhook-timestamp: {now_seconds}\r\n"
         f"webhook-signature: {sign(secret, task_id, now_seconds, body)}\r\n\r\n"
     )
@@ -155,7 +138,6 @@ class _Head(NamedTuple):
     origin: Origin
     text: str
     framing: str
-    idempotency_key: str
     has_body: bool
     is_head: bool
 
@@ -179,7 +161,8 @@ def _head_of(
         headers["traceparent"] = f"traceparent: {trace}\r\n"
     for name, value in own:
         lowered = name.lower()
-        if lowered in _RESERVED or lowered.startswith(_RESERVED_PREFIXES):
+        # The API takes none of these; a task may be older than that.
+        if is_reserved(lowered):
             continue
         if not _TOKEN.fullmatch(name) or not _FIELD_VALUE.fullmatch(value):
             raise TargetError(f"the header {name!r} is not valid")
@@ -190,7 +173,6 @@ def _head_of(
         f"{method} {path} HTTP/1.1\r\nHost: {host}\r\n{''.join(headers.values())}Accept-Encoding: identity\r\n"
         f"Duetime-Type: {type}\r\n{of_queue}",
         "Content-Length: %d\r\n" if has_body else "%.0s" if method == "GET" else "Connection: close\r\n%.0s",
-        "Idempotency-Key: %s\r\n" if "idempotency-key" not in headers else "%.0s",
         has_body,
         method == "HEAD",
     )
