@@ -1,6 +1,7 @@
 """A real PostgreSQL for every test: one server a session, a fresh migrated database a test."""
 
 import asyncio
+import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -11,6 +12,9 @@ from duetime.database.pool import Database
 from services import Server
 
 pytest_plugins = ["nodes"]
+# A shell that starts the tests in the background lets them ignore Ctrl-C, and so would every program that they start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 #: These go first, so that no process is left with one of them when the others are done.
 LONG_FILES = frozenset(
     f"test_{name}.py"

@@ -52,3 +52,10 @@ def test_every_call_under_v1_needs_a_key() -> None:
     for path, methods in document["paths"].items():
         for operation in methods.values():
             assert ("security" in operation) == path.startswith("/v1")
+
+
+def test_what_does_not_exist_yet_is_not_described() -> None:
+    text = encode_document(build_document()).decode()
+
+    assert not re.search(r'"(blocked|dependency)"', text)
+    assert '"scheduled"' in text

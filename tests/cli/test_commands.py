@@ -384,6 +384,9 @@ def test_a_person_is_asked_before_many_tasks_change(
     duetime: Run, node: NodeProcess, name: str, answer: str, code: int, state: str
 ) -> None:
     task = duetime("submit", name, "--delay", "1h", "--json").json["id"]
+    # What the verb cannot take is not counted.
+    over = duetime("submit", name, "--delay", "1h", "--json").json["id"]
+    assert duetime("tasks", "cancel", over).code == 0
     ours, theirs = pty.openpty()
     try:
         os.write(ours, f"{answer}\n".encode())

@@ -106,3 +106,14 @@ def test_what_cannot_be_checked_is_one_sentence(
     assert sentence in said.err
     assert said.err.count("\n") == 1
     assert not (tmp_path / "no-such-folder").exists()
+
+
+def test_the_version_of_the_server_is_its_own_word(run: Run, database_url: str) -> None:
+    with psycopg.connect(database_url) as connection:
+        row = connection.execute("SHOW server_version").fetchone()
+    assert row is not None
+
+    said = run("doctor", "--database-url", database_url, "--json")
+
+    [server] = [check for check in said.json["checks"] if check["check"] == "server"]
+    assert server["detail"] == f"PostgreSQL {row[0]}"

@@ -44,6 +44,7 @@ TASK = "0199a3c4-6f00-8123-9abc-def000000101"
         (["submit", "x", "--debounce-key", "k", "--debounce-period", "5", "--delay", "1m"], "--delay: a debounced"),
         (["submit", "x", "--frobnicate"], "unrecognized arguments: --frobnicate"),
         (["submit", "x", "--del", "5m"], "unrecognized arguments"),
+        (["tasks", "list", "--frobnicate"], "unrecognized arguments: --frobnicate; see duetime tasks list --help"),
         (["submit", "--file", "there-is-none.ndjson"], "cannot be read: No such file"),
         (["submit", "--file", "."], "cannot be read: Is a directory"),
         (["submit", "x", "1", "--file", "-"], "PAYLOAD is for one task"),

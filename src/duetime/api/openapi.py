@@ -175,6 +175,10 @@ _RULES: dict[str, dict[str, Any]] = {
 }
 
 
+#: Words of what does not exist yet: nothing makes a task wait for another.
+_NOT_YET = frozenset({"blocked", "dependency"})
+
+
 def build_document(operations: Sequence[Operation] = tuple(OPERATIONS)) -> dict[str, Any]:
     schemas = _Schemas(operations)
     paths: dict[str, dict[str, Any]] = {}
@@ -231,8 +235,8 @@ def _rename(schema: Any) -> Any:
             return {"$ref": _REFERENCE.format(name=_NAMES.get(name, name)), **_rename(rest)}
         case dict():
             return {key: _rename(value) for key, value in schema.items()}
-        case list():
-            return [_rename(value) for value in schema]
+        case list() | tuple():
+            return [_rename(value) for value in schema if not isinstance(value, str) or value not in _NOT_YET]
         case _:
             return schema
 

@@ -13,7 +13,7 @@ from duetime.api.schemas import (
     RescheduleRequest,
     TaskRequest,
 )
-from duetime.model.task import MAX_BATCH, MAX_REQUEST_BYTES, PriorityClass, TaskState
+from duetime.model.task import MAX_BATCH, MAX_REQUEST_BYTES, SHOWN_STATES, PriorityClass
 from duetime.views.explain import Explanation
 from duetime.views.filters import DEFAULT_LIMIT, MAX_LIMIT
 from duetime.views.tasks import TaskView
@@ -104,7 +104,7 @@ LIST = Operation(
     description="Soonest first for what waits for its time (`scheduled`, `ready`, `retrying`), else latest "
     "due time first.",
     parameters=(
-        Parameter("state", "Only tasks in this state.", {"enum": [state.value for state in TaskState]}),
+        Parameter("state", "Only tasks in this state.", {"enum": [state.value for state in SHOWN_STATES]}),
         *FILTERS,
         *PAGES,
     ),

@@ -12,11 +12,11 @@ import msgspec
 
 from duetime.errors import UsageError
 from duetime.model.duration import format_duration, parse_duration
-from duetime.model.task import PriorityClass, TaskState
+from duetime.model.task import SHOWN_STATES, PriorityClass
 from duetime.sdk.wire import Filter
 
 PRIORITIES = [each.word for each in PriorityClass]
-STATES = [state.value for state in TaskState]
+STATES = [state.value for state in SHOWN_STATES]
 _RIGHT_TIME = "is not a time such as 2030-01-31T12:00:00Z or '2030-01-31 12:00' (local)"
 
 

@@ -71,7 +71,7 @@ async def _examine(arguments: argparse.Namespace) -> list[Finding]:
     async with find_database(arguments) as dsn:
         connection = await dial(dsn, command_timeout=30.0)
         try:
-            findings = [_check_version(connection)]
+            findings = [await _check_version(connection)]
             if not findings[0].ok:
                 return findings
             findings += [
@@ -90,10 +90,10 @@ async def _examine(arguments: argparse.Namespace) -> list[Finding]:
         return findings
 
 
-def _check_version(connection: asyncpg.Connection) -> Finding:
-    version = connection.get_server_version()
-    name = f"PostgreSQL {version.major}.{version.minor}"
-    if version.major < OLDEST_SERVER:
+async def _check_version(connection: asyncpg.Connection) -> Finding:
+    # The driver's own reading takes the second number of "18.4" for a third one.
+    name = f"PostgreSQL {await connection.fetchval('SHOW server_version')}"
+    if connection.get_server_version().major < OLDEST_SERVER:
         return _wrong("server", f"this is {name}, and duetime needs {OLDEST_SERVER} or newer")
     return Finding("server", True, name)
 

@@ -51,9 +51,13 @@ class Parser(argparse.ArgumentParser):
             return super().parse_known_args(args, namespace)
         self._is_mixing = True
         try:
-            return self.parse_known_intermixed_args(args, namespace)
+            parsed, unknown = self.parse_known_intermixed_args(args, namespace)
         finally:
             self._is_mixing = False
+        if unknown:
+            # Said here and not by the parser above, whose help knows nothing of this command's options.
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return parsed, unknown
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message.removeprefix('argument ')}; see {self.prog} --help")

@@ -13,6 +13,8 @@ from duetime.cli.output import Table, counted, paint_state, print_line, print_no
 from duetime.cli.paging import PAGE, Paged, add_page_options, print_list
 from duetime.cli.show import TASK_COLUMNS, print_explanation, print_task, task_row
 from duetime.errors import UsageError
+from duetime.model.task import SHOWN_STATES, TaskState
+from duetime.model.transitions import Move, sources_of
 from duetime.sdk import wire
 from duetime.sdk.client import Client
 from duetime.sdk.errors import Conflict, NotFound
@@ -29,6 +31,17 @@ _VERBS: dict[Verb, tuple[str, str, str]] = {
     "run-now": ("make waiting or paused tasks due at once", "run now", "Made due"),
     "retry": ("give dead letters new attempts; try again now what waits for its next one", "retry", "Retried"),
     "reschedule": ("give waiting or paused tasks another time", "reschedule", "Rescheduled"),
+}
+
+
+#: The states from which each takes a task; what is in another is not counted when it asks.
+_TAKEN_FROM: dict[Verb, frozenset[TaskState]] = {
+    "cancel": sources_of(Move.CANCEL),
+    "pause": sources_of(Move.PAUSE),
+    "resume": sources_of(Move.RESUME),
+    "run-now": sources_of(Move.RUN_NOW),
+    "retry": sources_of(Move.REDRIVE) | {TaskState.RETRYING},
+    "reschedule": sources_of(Move.RESCHEDULE),
 }
 
 
@@ -163,7 +176,7 @@ def _steer(arguments: argparse.Namespace, verb: Verb) -> int:
 
 def _steer_many(client: Client, arguments: argparse.Namespace, verb: Verb, wanted: Filter, run_at: str | None) -> int:
     _, what, done = _VERBS[verb]
-    if not bulk.is_confirmed(arguments, what, wanted, "task", lambda: bulk.count_some(_counter(client, wanted))):
+    if not bulk.is_confirmed(arguments, what, wanted, "task", lambda: _count_takable(client, verb, wanted)):
         print_note("Nothing was done.")
         return 1
 
@@ -178,6 +191,16 @@ def _steer_many(client: Client, arguments: argparse.Namespace, verb: Verb, wante
     else:
         print_line(f"{done} {changed:,} of the {counted(matched, 'task')} that fit.")
     return 0
+
+
+def _count_takable(client: Client, verb: Verb, wanted: Filter) -> tuple[int, bool]:
+    """How many of the tasks are in a state that the verb takes them from, and whether that is all."""
+    total, is_whole = 0, True
+    for state in SHOWN_STATES:
+        if state in _TAKEN_FROM[verb] and wanted.get("state", state) == state:
+            found, is_all = bulk.count_some(_counter(client, {**wanted, "state": state.value}))
+            total, is_whole = total + found, is_whole and is_all
+    return total, is_whole
 
 
 def _counter(client: Client, wanted: Filter) -> Callable[[str | None], tuple[int, str | None]]:

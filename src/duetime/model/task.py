@@ -40,6 +40,10 @@ class TaskState(enum.StrEnum):
     EXPIRED = "expired"
 
 
+#: Those that a task can be in; nothing makes one wait for another yet.
+SHOWN_STATES = tuple(state for state in TaskState if state is not TaskState.BLOCKED)
+
+
 class Outcome(enum.IntEnum):
     """How an attempt ended; the number is what is stored."""
 
