@@ -4,13 +4,16 @@ The server fires for real.  Where nothing must happen, a second schedule of the
 same times says when it would have happened.
 """
 
+import uuid
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from api.client import Api, until
-from api.schedule_calls import DAY, HOURLY, TASK, act, make_schedule, read, read_runs, text_of
+from api.schedule_calls import DAY, HOURLY, TASK, act, in_seconds, make_schedule, read, read_runs, text_of
+from duetime.clock import to_ms_rounded_up
+from duetime.model.schedule import moment_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -200,3 +203,39 @@ async def test_a_wrong_page_of_runs_is_a_422(api: Api, query: str, field: str) -
     answer = await api.get(f"/v1/schedules/nightly/runs?{query}")
 
     assert (answer.status, answer.paths) == (422, [field])
+
+
+async def test_a_run_that_ended_before_its_time_says_why(api: Api) -> None:
+    await make_schedule(api, "nightly")
+    hand = await act(api, "/nightly/trigger", None, 202)
+    [leased] = await api.lease()
+    await api.settle(leased)
+    dropped = await act(api, "/nightly/trigger", {"as_of": "2026-01-01T00:00:00Z"}, 202)
+    await api.post(f"/v1/tasks/{dropped['task']}/cancel")
+    # As if they had been made ahead of times that have not come.
+    for place, run in enumerate((hand, dropped)):
+        ahead = moment_of(to_ms_rounded_up(in_seconds(60 + place)))
+        await api.serving.database.execute(
+            "INSERT INTO fire (schedule, moment, task, outcome, reason, at)"
+            " SELECT schedule, $2, task, outcome, reason, at FROM fire WHERE task = $1",
+            uuid.UUID(run["task"]),
+            ahead,
+        )
+
+    [cancelled, ran, *_] = await read_runs(api, "nightly")
+
+    assert (ran["task"], ran["state"]) == (hand["task"], "succeeded")
+    assert ran["ended_at"] < ran["fire_time"]
+    assert ran["reason"] == "it ran before its time, because somebody had it run at once"
+    assert (cancelled["task"], cancelled["state"]) == (dropped["task"], "cancelled")
+    assert cancelled["ended_at"] < cancelled["fire_time"]
+    assert cancelled["reason"] == "cancelled before its time"
+
+
+async def test_a_run_that_is_not_over_has_no_end(api: Api) -> None:
+    await make_schedule(api, "nightly")
+    await act(api, "/nightly/trigger", None, 202)
+
+    [run] = await read_runs(api, "nightly")
+
+    assert (run["state"], run["ended_at"], run["reason"]) == ("ready", None, None)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from api.client import Api
+from api.client import Api, until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -271,3 +271,31 @@ async def test_another_tenants_dead_letters_stay_dead(api: Api) -> None:
 @pytest.mark.parametrize("verb", ["redrive", "drop"])
 async def test_a_wrong_choice_of_dead_letters_is_a_422(api: Api, verb: str, body: Any) -> None:
     assert (await api.post(f"/v1/dead/{verb}", body)).status == 422
+
+
+async def test_a_task_that_is_cancelled_before_it_ran_has_an_end_and_no_attempt(api: Api) -> None:
+    task = await api.submit(delay="1h")
+
+    cancelled = await _act(api, "cancel", task)
+
+    assert cancelled["attempts"] == []
+    assert cancelled["ended_at"] is not None
+    assert cancelled["end_reason"] is None
+    explained = (await api.get(f"/v1/tasks/{task['id']}/explain")).json
+    assert explained["waiting_for"][0]["detail"].endswith(", before it ran")
+
+
+async def test_a_task_that_is_cancelled_while_it_runs_shows_that_attempt(api: Api) -> None:
+    task = await api.submit()
+    leased: list[Any] = []
+
+    async def is_leased() -> bool:
+        leased.extend(await api.lease())
+        return bool(leased)
+
+    await until(is_leased)
+
+    cancelled = await _act(api, "cancel", task)
+
+    assert [attempt["outcome"] for attempt in cancelled["attempts"]] == ["cancelled"]
+    assert cancelled["ended_at"] == cancelled["attempts"][0]["completed_at"]

@@ -324,3 +324,23 @@ async def test_every_list_is_confined_to_its_tenant(api: Api) -> None:
         assert (await other.get(operation.path)).json["items"] == []
     keys = (await other.get("/v1/keys")).json["items"]
     assert [each["hint"] for each in keys] == [other.key[:8]]
+
+
+async def test_explain_knows_a_suspension_and_a_pause_before_the_node_obeys_them(api: Api) -> None:
+    other = await api.serving.tenant(f"{api.tenant_name}-steered")
+    waiting = await other.submit()
+
+    async def reasons() -> list[str]:
+        explained = (await other.get(f"/v1/tasks/{waiting['id']}/explain")).json
+        return [reason["reason"] for reason in explained["waiting_for"]]
+
+    # Nobody asks the node to read its rules again: only the rows have changed.
+    assert (await other.call("PUT", "/v1/queues/default", {"state": "paused"})).status == 201
+    assert (await reasons())[0] == "queue_paused"
+    assert (await other.call("PUT", "/v1/queues/default", {"state": "active"})).status == 200
+    assert (await reasons())[0] != "queue_paused"
+
+    await put_tenant(api, other.tenant_name, state="suspended")
+    assert (await reasons())[0] == "suspended"
+    await put_tenant(api, other.tenant_name, state="active")
+    assert (await reasons())[0] != "suspended"

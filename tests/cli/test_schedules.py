@@ -217,7 +217,7 @@ def test_runs_are_listed_with_what_became_of_them(schedules: Run, server: Schedu
     said = schedules("runs", "a", "--limit", "5")
 
     assert said.out.startswith("FIRE TIME ")
-    assert said.out.splitlines()[1].split()[4:] == ["schedule", "skipped", "-", "-", *reason.split()]
+    assert said.out.splitlines()[1].split()[2:] == ["schedule", "skipped", "-", "-", "-", *reason.split()]
     assert server.sent("GET", "/v1/schedules/a/runs")[0].query == {"limit": "5"}
 
 

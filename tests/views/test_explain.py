@@ -15,8 +15,6 @@ class Status:
     waiting_polls: int = 1
     room: int = 1
     is_known: bool = True
-    is_suspended: bool = False
-    is_paused: bool = False
     limited_by: tuple[tuple[Limitation, str, datetime | None], ...] = ()
 
 

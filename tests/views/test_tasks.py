@@ -183,6 +183,8 @@ async def test_a_task_tells_all_of_itself(world: World) -> None:
         "rate_key": "shop",
         "dead_reason": None,
         "died_at": None,
+        "ended_at": msgspec.to_builtins(from_ms(world.now_ms + 500)),
+        "end_reason": None,
     }
 
 

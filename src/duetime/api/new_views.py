@@ -119,5 +119,7 @@ def view_of(task: NewTask, submission: Submitted, tenant_name: str, now_ms: int)
         rate_key=options.rate_key,
         dead_reason=None,
         died_at=None,
+        ended_at=None,
+        end_reason=None,
         replaces=msgspec.UNSET if submission.replaces is None else submission.replaces,
     )

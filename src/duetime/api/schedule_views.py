@@ -4,13 +4,16 @@ import uuid
 from datetime import datetime
 from typing import Literal
 
+import asyncpg
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from duetime.api.problems import Problem
+from duetime.clock import from_ms
 from duetime.lifecycle.backfill import Backfill
-from duetime.model.schedule import Misfire, Overlap, ScheduleState
+from duetime.model.schedule import FireOutcome, Misfire, Overlap, ScheduleState, cause_word
 from duetime.model.task import TaskState
 from duetime.recurrence import Dst, Exclusion, Spec
+from duetime.views.runs import RunEnd, why_early
 
 
 class FireView(Struct):
@@ -109,7 +112,10 @@ class TriggeredView(Struct):
 
 
 class RunView(Struct):
-    """One time of a schedule, and what became of it."""
+    """One time of a schedule, and what became of it.
+
+    `at` is when that was decided: up to two seconds before the time, since tasks are made ahead.
+    """
 
     fire_time: datetime
     at: datetime
@@ -119,6 +125,8 @@ class RunView(Struct):
     task: uuid.UUID | None
     #: The state of the task; null if there is none, or it is past its retention.
     state: TaskState | None
+    #: When the task was over; one that ended before its fire time has a `reason`.
+    ended_at: datetime | None
 
 
 class RunPage(Struct):
@@ -148,3 +156,17 @@ class CalendarPut(Struct):
     version: int
     #: Schedules whose next time was found anew.
     replanned: int
+
+
+def run_view(row: asyncpg.Record, state: TaskState | None, end: RunEnd | None) -> RunView:
+    fire_time = from_ms(row["moment"].int >> 80)
+    return RunView(
+        fire_time=fire_time,
+        at=row["at"],
+        cause=cause_word(row["moment"]),
+        outcome=FireOutcome(row["outcome"]).word,
+        reason=row["reason"] or (None if end is None else end.reason or why_early(end, fire_time, state)),
+        task=row["task"],
+        state=state,
+        ended_at=None if end is None else end.at,
+    )

@@ -38,8 +38,10 @@ from duetime.lifecycle.backfill import Backfills
 from duetime.lifecycle.schedules import Put, Schedules
 from duetime.lifecycle.state import read_states
 from duetime.lifecycle.stored_schedule import NewSchedule, StoredSchedule
-from duetime.model.schedule import FireOutcome, Origin, ScheduleBody, ScheduleState, cause_word, decode_body
+from duetime.model.schedule import Origin, ScheduleBody, ScheduleState, decode_body
 from duetime.recurrence import Recurrence
+from duetime.views.runs import read_ends
+from duetime.views.tasks import OVER
 
 NEXT_FIRES = 5
 
@@ -164,18 +166,8 @@ class ScheduleCalls:
         rows = await self.schedules.read_runs(schedule, _read_moment_cursor(cursor), limit + 1)
         tasks = [row["task"] for row in rows[:limit] if row["task"] is not None]
         states = await read_states(self.database, tasks) if tasks else {}
-        items = [
-            views.RunView(
-                fire_time=from_ms(row["moment"].int >> 80),
-                at=row["at"],
-                cause=cause_word(row["moment"]),
-                outcome=FireOutcome(row["outcome"]).word,
-                reason=row["reason"],
-                task=row["task"],
-                state=None if row["task"] is None else states.get(row["task"]),
-            )
-            for row in rows[:limit]
-        ]
+        ends = await read_ends(self.database, [task for task, state in states.items() if state in OVER])
+        items = [views.run_view(row, states.get(row["task"]), ends.get(row["task"])) for row in rows[:limit]]
         following = str(rows[limit - 1]["moment"]) if len(rows) > limit else None
         return json_answer(200, views.RunPage(items, following))
 

@@ -76,6 +76,7 @@ class Run(msgspec.Struct):
     reason: str | None = None
     task: str | None = None
     state: str | None = None
+    ended_at: datetime | None = None
 
 
 class RunPage(msgspec.Struct):

@@ -39,11 +39,11 @@ SCHEDULE_COLUMNS = (
 )
 RUN_COLUMNS = (
     Column("FIRE TIME"),
-    Column("DONE AT"),
     Column("CAUSE"),
     Column("OUTCOME", paint=paint_state),
     Column("TASK"),
     Column("STATE", paint=paint_state),
+    Column("ENDED AT", plain="-"),
     Column("REASON", shrinks=True, plain=""),
 )
 BACKFILL_COLUMNS = (
@@ -123,11 +123,11 @@ def when_of(spec: Mapping[str, object]) -> str:
 def run_row(run: Run) -> Sequence[str]:
     return (
         local_time(run.fire_time),
-        local_time(run.at),
         run.cause,
         run.outcome,
         run.task or "-",
         run.state or "-",
+        local_time(run.ended_at) if run.ended_at is not None else "-",
         run.reason or "",
     )
 

@@ -90,6 +90,9 @@ def _fields(task: Task) -> list[tuple[str, str]]:
     fields.append(("created at", whole_time(task.created_at)))
     if task.expires_at is not None:
         fields.append(("expires at", whole_time(task.expires_at)))
+    if task.ended_at is not None:
+        because = f", {printable(task.end_reason)}" if task.end_reason else ""
+        fields.append(("ended at", f"{whole_time(task.ended_at)}{because}"))
     if task.dead_reason is not None:
         fields.append(("dead", f"{_reason(task.dead_reason)}, {whole_time(task.died_at)}"))
     if isinstance(task.target, dict):

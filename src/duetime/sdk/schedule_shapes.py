@@ -224,6 +224,8 @@ class Run(msgspec.Struct, frozen=True):
     task: str | None = None
     #: The state of the task; None if there is none, or it is past its retention.
     state: str | None = None
+    #: When the task was over; where that was before the fire time, `reason` says why.
+    ended_at: datetime | None = None
 
 
 class RunPage(msgspec.Struct, frozen=True):

@@ -15,9 +15,7 @@ from duetime.sdk.errors import ApiError, Duration, FieldError
 
 Priority = Literal["critical", "high", "normal", "low"]
 Delivery = Literal["at_least_once", "at_most_once"]
-State = Literal[
-    "blocked", "scheduled", "ready", "running", "retrying", "paused", "succeeded", "dead", "cancelled", "expired"
-]
+State = Literal["scheduled", "ready", "running", "retrying", "paused", "succeeded", "dead", "cancelled", "expired"]
 FINAL_STATES = frozenset({"succeeded", "dead", "cancelled", "expired"})
 
 
@@ -229,6 +227,9 @@ class Task(msgspec.Struct, frozen=True):
     #: Why and since when it is a dead letter, where it is one.
     dead_reason: str | None = None
     died_at: datetime | None = None
+    #: When it was over, and why if somebody said so; None until then.
+    ended_at: datetime | None = None
+    end_reason: str | None = None
 
     @property
     def is_final(self) -> bool:

@@ -6,7 +6,7 @@ lane.  Every waiting reason that holds is listed, the first one first to fall.
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Literal, Protocol, assert_never
 
@@ -19,6 +19,7 @@ from duetime.database.statements import load
 from duetime.ids import due_ms_of, lane_of
 from duetime.model.attempt import attempts_left, most_attempts
 from duetime.model.duration import format_duration
+from duetime.model.limits import LimitScope
 from duetime.model.retry import DEFAULT_RETRY
 from duetime.model.task import Kind, LaneKey, TaskState
 from duetime.views.scan import TenantLanes
@@ -60,10 +61,6 @@ class LaneStatus(Protocol):
     def room(self) -> int: ...
     @property
     def is_known(self) -> bool: ...
-    @property
-    def is_suspended(self) -> bool: ...
-    @property
-    def is_paused(self) -> bool: ...
     @property
     def limited_by(self) -> Sequence[tuple[Limitation, str, datetime | None]]:
         """What keeps the lane from being served now, and until when if that is known."""
@@ -140,23 +137,25 @@ class _Lane:
 async def _look_ahead(database: Database, feeder: LaneFeeder | None, key: LaneKey, row: asyncpg.Record) -> _Lane:
     # At a gate it waits in another lane than its own.
     lane = lane_of(row["wake"])
-    (seen,) = await database.run(SQL["look_ahead"], lane=lane, home=row["lane"], wake=row["wake"], most=MAX_COUNTED + 1)
+    (seen,) = await database.run(
+        SQL["look_ahead"],
+        lane=lane,
+        home=row["lane"],
+        wake=row["wake"],
+        most=MAX_COUNTED + 1,
+        tenant=key.tenant,
+        queue=key.queue,
+        queues=int(LimitScope.QUEUE),
+    )
     position = seen["ahead"] if seen["ahead"] <= MAX_COUNTED else f"{MAX_COUNTED}+"
+    known = _Lane(key, position, True, True, is_suspended=seen["is_suspended"], is_paused=seen["is_paused"])
     if feeder is None:
-        return _Lane(key, position, True, True)
+        return known
     status = await feeder.describe(lane)
     if status is None:
-        return _Lane(key, position, True, False, has_node=False)
+        return replace(known, has_room=False, has_node=False)
     has_holders = status.has_holders or seen["is_served"]
-    return _Lane(
-        key,
-        position,
-        has_holders,
-        status.room > 0,
-        is_suspended=status.is_suspended,
-        is_paused=status.is_paused,
-        limited_by=status.limited_by,
-    )
+    return replace(known, has_holders=has_holders, has_room=status.room > 0, limited_by=status.limited_by)
 
 
 def _reasons(row: asyncpg.Record, state: TaskState, lane: _Lane) -> tuple[list[Waiting], str]:
@@ -178,7 +177,8 @@ def _reasons(row: asyncpg.Record, state: TaskState, lane: _Lane) -> tuple[list[W
             detail = f"{row['dead_reason'] or 'given up'}; {_last_error(row)}"
             return [Waiting("dead", detail)], f"POST {path}/retry once the cause is mended, or POST /v1/dead/drop"
         case TaskState.SUCCEEDED | TaskState.CANCELLED | TaskState.EXPIRED:
-            detail = f"{state} at {_at(row['completed_at'])}, attempt {row['number']}"
+            ran = f"attempt {row['number']}" if attempts_of(row) else "before it ran"
+            detail = f"{state} at {_at(row['completed_at'])}, {ran}"
             return [Waiting("over", detail)], "Nothing: it is over. Submit a new task to do it again"
         case _:
             assert_never(state)

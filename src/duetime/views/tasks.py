@@ -103,10 +103,14 @@ class TaskView(msgspec.Struct, frozen=True):
     rate_key: str | None
     dead_reason: str | None
     died_at: datetime | None
+    #: When it was over, and why if somebody said so; null until then, and for a dead letter.
+    ended_at: datetime | None
+    end_reason: str | None
     #: Only in the answer to a submission that replaced a waiting task.
     replaces: uuid.UUID | msgspec.UnsetType = msgspec.UNSET
 
 
+OVER = frozenset({TaskState.SUCCEEDED, TaskState.CANCELLED, TaskState.EXPIRED})
 _NULL = Raw(b"null")
 
 
@@ -237,6 +241,8 @@ def view_of(row: asyncpg.Record, key: LaneKey, tenant_name: str) -> TaskView:
         rate_key=options.rate_key,
         dead_reason=row["dead_reason"],
         died_at=row["died_at"],
+        ended_at=row["completed_at"] if state in OVER else None,
+        end_reason=_end_reason(row) if state in OVER else None,
     )
 
 
@@ -248,9 +254,17 @@ def timeout_of(options: Options) -> float:
     return options.timeout if options.timeout is not None else DEFAULT_TIMEOUT_SECONDS
 
 
+def _end_reason(row: asyncpg.Record) -> str | None:
+    return reason_of(row["attempts"][0][6]) if row["attempts"] else None
+
+
 def attempts_of(row: asyncpg.Record) -> list[AttemptView]:
-    """The attempts in order; the running one, if there is one, comes last."""
-    attempts = [attempt_view(*attempt) for attempt in reversed(row["attempts"])]
+    """The attempts in order; the running one, if there is one, comes last.
+
+    The end of a task that was not running, as by a cancellation, is kept like an attempt, and is none.
+    """
+    attempts = [attempt_view(*each) for each in reversed(row["attempts"])]
+    attempts = [each for each in attempts if each.picked_at is not None]
     if row["claim_number"] is not None:
         attempts.append(attempt_view(row["claim_number"], None, row["worker"], row["picked_at"], None, None, None))
     return attempts
@@ -282,6 +296,11 @@ def attempt_view(
         error=error,
         reason=detail.reason,
     )
+
+
+def reason_of(stored: bytes | None) -> str | None:
+    """What was said of the end of an attempt."""
+    return _decode_detail(stored).reason if stored else None
 
 
 def _present(value: Raw) -> Raw | None:
