@@ -22,6 +22,7 @@ DuetimeError
 │   └── Overloaded              the node or the database is behind
 ├── Unavailable            503  try again; nothing was done
 │   └── Unknown                 the database cannot say whether it was done
+├── SearchIncomplete       503  no match in the time that a request has; tells where to go on
 └── UsageError             the command line, the configuration or the machine; exit code 2
 """
 
@@ -151,6 +152,19 @@ class Unknown(Unavailable):
     """The connection broke and the database cannot say whether the work was done."""
 
     code, title = "unknown", "It is not known whether this was done"
+
+
+class SearchIncomplete(DuetimeError):
+    """Nothing that matches was found in the time that a request has; `next` is the cursor to go on from."""
+
+    code, status, title = "search_incomplete", 503, "The search is not complete"
+
+    def __init__(self, rows: int, next: str) -> None:
+        super().__init__(
+            f"nothing was found among up to {rows:,} rows, and there are more: go on with `next` as the cursor,"
+            " or say more (queue, state, from, to)"
+        )
+        self.next = next
 
 
 class UsageError(DuetimeError):

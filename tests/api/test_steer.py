@@ -155,6 +155,44 @@ async def test_a_wrong_filter_is_a_422_with_its_name(api: Api, query: str, field
         assert (answer.status, answer.paths) == (422, [field]), answer.body
 
 
+async def submit_haystack(api: Api) -> Any:
+    """One of a type, submitted first and last in order among 5,000 others."""
+    needle = await api.submit(type="needle", labels={"team": "core"}, delay=30)
+    await api.post("/v1/tasks/batch", [{"type": "hay", "delay": 60}] * 5_000)
+    return needle
+
+
+async def test_filters_find_one_task_among_thousands(api: Api) -> None:
+    needle = await submit_haystack(api)
+
+    for query in ("type=needle", "label=team%3Dcore", "type=needle&state=scheduled"):
+        answer = (await api.get(f"/v1/tasks?{query}")).json
+        assert [each["id"] for each in answer["items"]] == [needle["id"]], query
+        assert answer["next"] is None
+    done = (await api.post("/v1/tasks/bulk/cancel", {"filter": {"type": "needle"}})).json
+
+    assert done == {"matched": 1, "changed": 1, "next": None}
+    assert await api.state(needle) == "cancelled"
+
+
+async def test_a_search_that_takes_too_long_says_where_to_go_on(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    needle = await submit_haystack(api)
+    monkeypatch.setattr(api.serving.app.patience, "empty_seconds", 0.0)
+    path = "/v1/tasks?type=needle"
+    answer = await api.get(path)
+    steps = 0
+
+    while answer.status == 503:
+        assert answer.json["code"] == "search_incomplete"
+        steps += 1
+        answer = await api.get(f"{path}&cursor={answer.json['next']}")
+
+    assert steps > 10
+    assert [each["id"] for each in answer.json["items"]] == [needle["id"]]
+    stopped = await api.post("/v1/tasks/bulk/cancel", {"filter": {"type": "needle"}, "limit": 100})
+    assert (stopped.status, stopped.json["code"]) == (503, "search_incomplete")
+
+
 async def test_a_cursor_from_elsewhere_is_a_422(api: Api) -> None:
     for _ in range(3):
         await api.submit(type="a", delay=60)

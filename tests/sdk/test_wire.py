@@ -16,6 +16,7 @@ from duetime.sdk.errors import (
     ServerUnreachable,
     Unauthorized,
 )
+from duetime.sdk.problems import read_retry_after
 from duetime.sdk.shapes import BatchItem, BatchResult, Problem, RetryPolicy, Submission, Target, seconds_of
 from duetime.sdk.wire import Answer, Tries
 
@@ -194,7 +195,7 @@ def test_a_key_of_a_wrong_clock_is_made_anew_by_the_servers_clock_once() -> None
     ],
 )
 def test_retry_after_is_seconds_or_a_date(header: str | None, seconds: float | None) -> None:
-    assert wire.read_retry_after(header, lambda: datetime(2030, 1, 1, tzinfo=UTC)) == seconds
+    assert read_retry_after(header, lambda: datetime(2030, 1, 1, tzinfo=UTC)) == seconds
 
 
 def test_waits_grow_with_jitter_and_end_with_the_error() -> None:

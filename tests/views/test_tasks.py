@@ -302,19 +302,6 @@ async def test_filters_hold_together(world: World) -> None:
         assert await listed(world, asked) == [wanted]
 
 
-async def test_a_rare_type_gives_short_pages_that_go_on(world: World) -> None:
-    lane = await world.lane()
-    rare = await world.waiting(10 * MINUTE, lane=lane, type="rare")
-    await world.crowd(lane, 5_000)
-
-    wanted = TaskFilter(state=TaskState.SCHEDULED, type="rare")
-    first = await list_tasks(world.database, world.lanes, world.tenant.id, "acme", wanted, now=world.now)
-
-    assert first.items == []
-    assert first.next is not None
-    assert await listed(world, wanted) == [rare]
-
-
 async def test_a_page_is_cut_where_its_payloads_are_too_large(world: World) -> None:
     payload = b'"' + b"x" * (1024 * 1024) + b'"'
     tasks = [await world.waiting(number * MINUTE, payload=payload) for number in range(1, 10)]

@@ -59,6 +59,7 @@ from duetime.lifecycle.submit import Submitter
 from duetime.telemetry import Sparing
 from duetime.turns import Turns
 from duetime.views.explain import LaneFeeder
+from duetime.views.patience import Patience
 
 log = structlog.get_logger()
 
@@ -109,14 +110,16 @@ class App:
         self._workers = Workers(lanes, feeder, holders, settler, turns)
         reader = TaskReader(types)
         flow = FlowControl(database, submitter, steering)
-        tasks = Tasks(database, lanes, submitter, flow, feeder, reader, admission, turns)
+        #: How long lists and verbs look for what matches a filter.
+        self.patience = patience = Patience()
+        tasks = Tasks(database, lanes, submitter, flow, feeder, reader, admission, turns, patience=patience)
         #: The short way for single submissions.
         self.express = Express(tasks, keys)
         self._router = Router(
             [
                 *tasks.routes(),
-                *Steer(database, lanes, steering).routes(),
-                *DeadLetters(database, lanes, steering).routes(),
+                *Steer(database, lanes, steering, patience).routes(),
+                *DeadLetters(database, lanes, steering, patience).routes(),
                 *self._workers.routes(),
                 *ScheduleCalls(database, schedules, backfills, reader).routes(),
                 *CalendarCalls(recurrences, schedules).routes(),

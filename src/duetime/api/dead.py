@@ -1,7 +1,7 @@
 """Dead letters: list them, give them another chance, or drop them."""
 
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from msgspec import UNSET
 
@@ -16,6 +16,7 @@ from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.steer import Steering
 from duetime.views.dead import dead_ids, list_dead
 from duetime.views.filters import TaskFilter
+from duetime.views.patience import Patience
 from duetime.views.tasks import lane_key
 
 Ids = list[uuid.UUID]
@@ -28,6 +29,7 @@ class DeadLetters:
     database: Database
     lanes: Lanes
     steering: Steering
+    patience: Patience = field(default_factory=Patience)
 
     def routes(self) -> list[Route]:
         return [
@@ -41,7 +43,16 @@ class DeadLetters:
         wanted = read_filter(query)
         cursor, limit = read_page(query)
         caller = request.caller
-        page = await list_dead(self.database, self.lanes, caller.tenant, caller.tenant_name, wanted, cursor, limit)
+        page = await list_dead(
+            self.database,
+            self.lanes,
+            caller.tenant,
+            caller.tenant_name,
+            wanted,
+            cursor,
+            limit,
+            patience=self.patience,
+        )
         return json_answer(200, page)
 
     async def redrive(self, request: Request) -> Answer:
@@ -70,4 +81,6 @@ class DeadLetters:
                 raise InvalidInput.at("cursor", "not with ids")
             return [task for task in asked.ids if await lane_key(self.lanes, tenant, task) is not None], None
         wanted = TaskFilter() if asked.filter is UNSET else filter_of(asked.filter)
-        return await dead_ids(self.database, self.lanes, tenant, wanted, asked.cursor, asked.limit)
+        return await dead_ids(
+            self.database, self.lanes, tenant, wanted, asked.cursor, asked.limit, patience=self.patience
+        )

@@ -4,7 +4,7 @@ from duetime.api.answers import DropAnswer, RedriveAnswer
 from duetime.api.operations import Operation, Parameter, Reply
 from duetime.api.pages import DeadPage
 from duetime.api.schemas import DropRequest, RedriveRequest
-from duetime.api.task_operations import FILTERS, PAGES
+from duetime.api.task_operations import FILTERS, PAGES, SEARCH
 
 LIST = Operation(
     method="GET",
@@ -12,7 +12,7 @@ LIST = Operation(
     name="list_dead",
     tag="Dead letters",
     summary="List dead letters",
-    description="Tasks whose attempts are used up or whose failure is permanent, latest due time first.",
+    description=f"Tasks whose attempts are used up or whose failure is permanent, latest due time first. {SEARCH}",
     parameters=(Parameter("state", "Only `dead`, which all of them are.", {"enum": ["dead"]}), *FILTERS, *PAGES),
     replies={200: Reply("A page.", DeadPage)},
     problems=(422,),
@@ -23,7 +23,8 @@ REDRIVE = Operation(
     name="redrive_dead",
     tag="Dead letters",
     summary="Give dead letters another chance",
-    description="They get new budgets and become due: at once, or `rate` a second. By ids, by filter, or all.",
+    description="They get new budgets and become due: at once, or `rate` a second. By ids, by filter, or all. "
+    f"By filter, go on with `next` as the cursor until it is null. {SEARCH}",
     body=RedriveRequest,
     example={"filter": {"type": "email.send"}, "rate": 10},
     replies={200: Reply("What was done.", RedriveAnswer)},
@@ -35,7 +36,8 @@ DROP = Operation(
     name="drop_dead",
     tag="Dead letters",
     summary="Drop dead letters",
-    description="They are cancelled for good. By ids, by filter, or all.",
+    description="They are cancelled for good. By ids, by filter, or all. By filter, go on with `next` as the cursor "
+    f"until it is null. {SEARCH}",
     body=DropRequest,
     example={"filter": {"type": "email.send"}},
     replies={200: Reply("What was done.", DropAnswer)},

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from duetime.api.right_values import fields_at, words_at
-from duetime.errors import DuetimeError, FieldError, InvalidInput, MalformedBody
+from duetime.errors import DuetimeError, FieldError, InvalidInput, MalformedBody, SearchIncomplete
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -30,6 +30,9 @@ class Problem(msgspec.Struct, frozen=True):
     ] = UNSET
     request_id: Annotated[
         str | UnsetType, Meta(description="The header `X-Request-Id`; an item of a batch has none of its own.")
+    ] = UNSET
+    next: Annotated[
+        str | UnsetType, Meta(description="With the code `search_incomplete`: the cursor to go on from.")
     ] = UNSET
 
 
@@ -51,6 +54,7 @@ def problem_of(error: DuetimeError, request_id: bytes | None = None) -> Problem:
         errors=list(error.errors),
         retry_after=UNSET if error.retry_after is None else error.retry_after,
         request_id=UNSET if request_id is None else request_id.decode(),
+        next=error.next if isinstance(error, SearchIncomplete) else UNSET,
     )
 
 

@@ -6,7 +6,7 @@ the task's state forbids is a conflict that names the state.
 
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from msgspec import UNSET
@@ -23,6 +23,7 @@ from duetime.errors import FieldError, InvalidInput, NotFound, Unavailable, Unkn
 from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.steer import Steering, Verdict
 from duetime.model.task import TaskState
+from duetime.views.patience import Patience
 from duetime.views.scan import task_ids
 from duetime.views.tasks import get_task, lane_key
 
@@ -57,6 +58,7 @@ class Steer:
     database: Database
     lanes: Lanes
     steering: Steering
+    patience: Patience = field(default_factory=Patience)
 
     def routes(self) -> list[Route]:
         return [Route(operation, self._one(verb)) for verb, operation in operations.VERBS.items()] + [
@@ -109,6 +111,7 @@ class Steer:
                 asked.cursor,
                 asked.limit,
                 except_ms=None if run_at is None else to_ms_rounded_up(run_at),
+                patience=self.patience,
             )
             verdicts = await self._apply(verb, run_at)(ids) if ids else {}
             changed = sum(verdict.changed for verdict in verdicts.values())

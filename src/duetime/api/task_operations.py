@@ -42,11 +42,15 @@ FILTERS = (
     Parameter("from", "Only tasks that are due at or after this time.", {"type": "string", "format": "date-time"}),
     Parameter("to", "Only tasks that are due before this time.", {"type": "string", "format": "date-time"}),
 )
+SEARCH = (
+    "Where the filter fits few of very many tasks, the answer may take some seconds; if nothing is found in ten, "
+    "it is a 503 with the code `search_incomplete`, whose `next` is the cursor to go on from."
+)
 PAGES = (
     Parameter("cursor", "`next` of the page before, with the same filters.", {"type": "string", "format": "cursor"}),
     Parameter(
         "limit",
-        "How many to give; a page may be shorter and still have a next one.",
+        "How many to give; a page may be shorter and still have a next one, but is empty only at the end.",
         {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT},
     ),
 )
@@ -102,7 +106,7 @@ LIST = Operation(
     tag="Tasks",
     summary="List tasks",
     description="Soonest first for what waits for its time (`scheduled`, `ready`, `retrying`), else latest "
-    "due time first.",
+    f"due time first. {SEARCH}",
     parameters=(
         Parameter("state", "Only tasks in this state.", {"enum": [state.value for state in SHOWN_STATES]}),
         *FILTERS,
@@ -160,7 +164,8 @@ BULK_VERBS = {
         name=f"{verb.replace('-', '_')}_tasks",
         tag="Tasks",
         summary=f"{summary} tasks by filter" if verb != "run-now" else "Run tasks now, by filter",
-        description=f"{description} Looks at up to `limit` tasks; go on with `next` as the cursor until it is null.",
+        description=f"{description} Takes up to `limit` tasks that fit; go on with `next` as the cursor until it is "
+        f"null. {SEARCH}",
         body=BulkRescheduleRequest if verb == "reschedule" else BulkRequest,
         example={"filter": {"state": "scheduled", "queue": "nightly"}}
         | ({"delay": "1h"} if verb == "reschedule" else {}),

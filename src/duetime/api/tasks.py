@@ -56,6 +56,7 @@ from duetime.lifecycle.submit import AllNew, Submission, Submitted, Submitter
 from duetime.model.task import NewTask, TaskState
 from duetime.turns import LONG_BYTES, LONG_TASKS, Turns
 from duetime.views.explain import LaneFeeder, explain
+from duetime.views.patience import Patience
 from duetime.views.tasks import get_task, list_tasks
 
 REQUEST_KEY_AGE = timedelta(hours=1)
@@ -86,6 +87,7 @@ class Tasks:
     admission: Admission
     turns: Turns = field(default_factory=Turns)
     views: NewViews = field(default_factory=NewViews)
+    patience: Patience = field(default_factory=Patience)
 
     def routes(self) -> list[Route]:
         return [
@@ -258,7 +260,16 @@ class Tasks:
         wanted = read_filter(query)
         cursor, limit = read_page(query)
         caller = request.caller
-        page = await list_tasks(self.database, self.lanes, caller.tenant, caller.tenant_name, wanted, cursor, limit)
+        page = await list_tasks(
+            self.database,
+            self.lanes,
+            caller.tenant,
+            caller.tenant_name,
+            wanted,
+            cursor,
+            limit,
+            patience=self.patience,
+        )
         return json_answer(200, page)
 
     async def explain(self, request: Request) -> Answer:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from duetime.cli.arguments import filter_of, words_of
 from duetime.cli.output import Progress, counted, print_note
 from duetime.errors import UsageError
+from duetime.sdk.errors import SearchIncomplete
 from duetime.sdk.shapes import BulkResult
 from duetime.sdk.wire import Filter
 
@@ -54,9 +55,13 @@ def is_confirmed(arguments: argparse.Namespace, what: str, wanted: Filter, noun:
 
 def count_some(pages: Callable[[str | None], tuple[int, str | None]]) -> tuple[int, bool]:
     """How many there are, as far as a few pages tell, and whether that is all."""
-    number, cursor = 0, None
+    number = 0
+    cursor: str | None = None
     for _ in range(_COUNT_PAGES):
-        found, cursor = pages(cursor)
+        try:
+            found, cursor = pages(cursor)
+        except SearchIncomplete as error:
+            found, cursor = 0, error.next
         number += found
         if cursor is None:
             return number, True
@@ -69,10 +74,15 @@ def run_steps(step: Step, changed_of: Callable[[BulkResult], int], doing: str) -
     """All steps; returns how many tasks fitted and how many were changed."""
     progress = Progress()
     matched = changed = 0
-    cursor = None
+    cursor: str | None = None
     try:
         while True:
-            result = step(cursor)
+            try:
+                result = step(cursor)
+            except SearchIncomplete as error:
+                cursor = error.next
+                progress.say(f"{doing}: {changed:,} of {matched:,} so far, looking on")
+                continue
             matched += result.matched
             changed += changed_of(result)
             cursor = result.next

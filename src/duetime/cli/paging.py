@@ -11,6 +11,7 @@ from duetime.cli.connect import add_connection_options, add_json_option, fetch
 from duetime.cli.output import Progress, Table, counted, print_note, print_raw
 from duetime.errors import UsageError
 from duetime.sdk.client import Client
+from duetime.sdk.errors import SearchIncomplete
 from duetime.sdk.wire import Call
 
 PAGE = 200
@@ -63,7 +64,12 @@ def print_list(
     cursor, number = arguments.cursor, 0
     progress = Progress()
     while True:
-        page = client.send(make_call(PAGE if left is None else min(PAGE, left), cursor))
+        try:
+            page = client.send(make_call(PAGE if left is None else min(PAGE, left), cursor))
+        except SearchIncomplete as error:
+            cursor = error.next
+            progress.say(f"{counted(number, noun)} so far, looking on")
+            continue
         progress.clear()
         if page.items:
             table.add([row_of(item) for item in page.items])
@@ -72,8 +78,6 @@ def print_list(
         cursor = page.next
         if cursor is None or left == 0:
             break
-        if not page.items:
-            progress.say(f"{counted(number, noun)} so far, looking on")
     if number == 0:
         print_note(f"No {noun} fits.")
     elif cursor is not None:
@@ -88,7 +92,11 @@ def _print_json(client: Client, arguments: argparse.Namespace, make_call: MakeCa
     cursor = arguments.cursor
     while True:
         size = PAGE if arguments.all else min(PAGE, left - len(gathered))
-        page = msgspec.json.decode(fetch(client, make_call(size, cursor)), type=_RawPage)
+        try:
+            page = msgspec.json.decode(fetch(client, make_call(size, cursor)), type=_RawPage)
+        except SearchIncomplete as error:
+            cursor = error.next
+            continue
         cursor = page.next
         if arguments.all:
             for item in page.items:

@@ -15,6 +15,7 @@ from duetime.sdk.errors import (
     Duration,
     InvalidRequest,
     SdkError,
+    SearchIncomplete,
     ServerUnavailable,
     WaitTimeout,
 )
@@ -152,9 +153,13 @@ class AsyncClient(AsyncAdministration):
 
     async def list(self, *, page_size: int | None = None, **filter: Unpack[Filter]) -> AsyncIterator[Task]:
         """Every task that fits, page by page, as the iterator is used."""
-        cursor = None
+        cursor: str | None = None
         while True:
-            page = await self.list_page(limit=page_size, cursor=cursor, **filter)
+            try:
+                page = await self.list_page(limit=page_size, cursor=cursor, **filter)
+            except SearchIncomplete as error:
+                cursor = error.next
+                continue
             for task in page.items:
                 yield task
             if (cursor := page.next) is None:
@@ -165,9 +170,13 @@ class AsyncClient(AsyncAdministration):
 
     async def list_dead(self, *, page_size: int | None = None, **filter: Unpack[Filter]) -> AsyncIterator[DeadLetter]:
         """Every dead letter that fits."""
-        cursor = None
+        cursor: str | None = None
         while True:
-            page = await self.send(wire.list_dead(filter, limit=page_size, cursor=cursor))
+            try:
+                page = await self.send(wire.list_dead(filter, limit=page_size, cursor=cursor))
+            except SearchIncomplete as error:
+                cursor = error.next
+                continue
             for letter in page.items:
                 yield letter
             if (cursor := page.next) is None:

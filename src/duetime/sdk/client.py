@@ -22,6 +22,7 @@ from duetime.sdk.errors import (
     Duration,
     InvalidRequest,
     SdkError,
+    SearchIncomplete,
     ServerUnavailable,
     ServerUnreachable,
     WaitTimeout,
@@ -156,9 +157,13 @@ class Client(Administration):
 
     def list(self, *, page_size: int | None = None, **filter: Unpack[Filter]) -> Iterator[Task]:
         """Every task that fits, page by page, as the iterator is used."""
-        cursor = None
+        cursor: str | None = None
         while True:
-            page = self.list_page(limit=page_size, cursor=cursor, **filter)
+            try:
+                page = self.list_page(limit=page_size, cursor=cursor, **filter)
+            except SearchIncomplete as error:
+                cursor = error.next
+                continue
             yield from page.items
             if (cursor := page.next) is None:
                 return
@@ -168,9 +173,13 @@ class Client(Administration):
 
     def list_dead(self, *, page_size: int | None = None, **filter: Unpack[Filter]) -> Iterator[DeadLetter]:
         """Every dead letter that fits."""
-        cursor = None
+        cursor: str | None = None
         while True:
-            page = self.send(wire.list_dead(filter, limit=page_size, cursor=cursor))
+            try:
+                page = self.send(wire.list_dead(filter, limit=page_size, cursor=cursor))
+            except SearchIncomplete as error:
+                cursor = error.next
+                continue
             yield from page.items
             if (cursor := page.next) is None:
                 return

@@ -9,6 +9,8 @@ SdkError
 │   ├── NotFound              404
 │   ├── Conflict              409: the state of things forbids it: the task's, an idempotency key used for something
 │   │                         else, a schedule of another origin (`other_origin`) or version (`version_conflict`)
+│   ├── SearchIncomplete      503 (`search_incomplete`): nothing was found in the time that one request has; `next` is
+│   │                         the cursor to go on from
 │   └── ServerUnavailable     429, 502, 503, 504: tried again for `retry_for` seconds, then raised; at once if the
 │       │                     type's rate limit refused it (`rate_limited`, with `retry_after`)
 │       └── ServerUnreachable no answer at all
@@ -97,6 +99,12 @@ class NotFound(ApiError):
 
 class Conflict(ApiError):
     """The state of things forbids it."""
+
+
+class SearchIncomplete(ApiError):
+    """Nothing that fits was found in the time that one request has; go on with `next` as the cursor."""
+
+    next: str = ""
 
 
 class ServerUnavailable(ApiError):

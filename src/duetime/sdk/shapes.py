@@ -170,6 +170,8 @@ class Problem(msgspec.Struct, frozen=True):
     #: Seconds after which to try again, of an item of a batch.
     retry_after: float | None = None
     request_id: str = ""
+    #: Of a search that is not complete: the cursor to go on from.
+    next: str | None = None
 
 
 class AttemptError(msgspec.Struct, frozen=True):

@@ -5,16 +5,15 @@ The key (a UUIDv7 in `Idempotency-Key`) stays the same however often the call is
 sent, so the server does it once.  `Tries` decides whether and when to send again.
 """
 
-import email.utils
 import os
 import random
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import islice
-from typing import Any, Generic, Literal, NoReturn, TypedDict, TypeVar
+from typing import Any, Generic, Literal, TypedDict, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
@@ -22,13 +21,10 @@ import msgspec
 from duetime.sdk.errors import (
     ApiError,
     ConfigurationError,
-    Conflict,
-    Forbidden,
     InvalidRequest,
-    NotFound,
     ServerUnavailable,
-    Unauthorized,
 )
+from duetime.sdk.problems import error_of
 from duetime.sdk.shapes import (
     BatchItem,
     BatchResult,
@@ -62,23 +58,6 @@ _FIRST_LOOK_SECONDS = 0.02
 _LONGEST_LOOK_SECONDS = 1.0
 
 encode = msgspec.json.Encoder().encode
-_decode_problem = msgspec.json.Decoder(Problem).decode
-
-_ERRORS: dict[int, type[ApiError]] = {
-    400: InvalidRequest,
-    401: Unauthorized,
-    403: Forbidden,
-    404: NotFound,
-    405: InvalidRequest,
-    409: Conflict,
-    413: InvalidRequest,
-    415: InvalidRequest,
-    422: InvalidRequest,
-    429: ServerUnavailable,
-    502: ServerUnavailable,
-    503: ServerUnavailable,
-    504: ServerUnavailable,
-}
 
 
 @dataclass(frozen=True)
@@ -89,7 +68,7 @@ class Answer:
 
     def raise_for_status(self) -> None:
         if not 200 <= self.status < 300:
-            _raise_problem(self)
+            raise error_of(self.status, self.headers, self.body)
 
 
 @dataclass(frozen=True)
@@ -126,44 +105,6 @@ class Call(Generic[T]):
             raise error
         key = str(make_uuid7(int(error.answered_at.timestamp() * 1000)))
         return replace(self, key=key, is_renamed=True)
-
-
-def _raise_problem(answer: Answer) -> NoReturn:
-    try:
-        problem = _decode_problem(answer.body)
-    except msgspec.DecodeError:
-        # Not ours: a proxy between us and the server.
-        problem = Problem(detail=answer.body[:200].decode("utf-8", "replace").strip())
-    raise _ERRORS.get(answer.status, ApiError)(
-        problem.detail or problem.title or f"the server answered {answer.status}",
-        status=answer.status,
-        code=problem.code or f"http_{answer.status}",
-        errors=problem.errors,
-        retry_after=read_retry_after(answer.headers.get("Retry-After")),
-        answered_at=read_date(answer.headers.get("Date")),
-        request_id=problem.request_id or answer.headers.get("X-Request-Id") or "",
-    )
-
-
-def read_retry_after(value: str | None, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> float | None:
-    """Seconds to wait: the header holds seconds or a date."""
-    if not value:
-        return None
-    try:
-        return max(0.0, float(value))
-    except ValueError:
-        pass
-    instant = read_date(value)
-    return None if instant is None else max(0.0, (instant - now()).total_seconds())
-
-
-def read_date(value: str | None) -> datetime | None:
-    """A date as HTTP writes it."""
-    try:
-        instant = email.utils.parsedate_to_datetime(value or "")
-    except ValueError:
-        return None
-    return instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant
 
 
 class Tries:

@@ -15,8 +15,9 @@ from duetime.database.statements import load
 from duetime.errors import InvalidInput
 from duetime.ids import lane_of
 from duetime.model.task import TaskState
-from duetime.views.filters import DEFAULT_LIMIT, Page, TaskFilter, check_limit
-from duetime.views.scan import TenantLanes, next_cursor, scan, task_ids
+from duetime.views.filters import DEFAULT_LIMIT, Page, TaskFilter, check_limit, read_cursor
+from duetime.views.patience import Patience
+from duetime.views.scan import TenantLanes, check_time, next_cursor, scan, task_ids
 from duetime.views.tasks import attempt_view
 
 SQL = load(__package__, "dead.sql")
@@ -50,16 +51,31 @@ async def list_dead(
     wanted: TaskFilter,
     cursor: str | None = None,
     limit: int = DEFAULT_LIMIT,
+    *,
+    patience: Patience | None = None,
 ) -> Page[DeadView]:
     """A page of dead letters, latest due time first."""
     check_limit(limit)
     wanted = _dead_only(wanted)
-    found = await scan(database, lanes, tenant, wanted, cursor, limit)
-    following = next_cursor(tenant, wanted, found.next)
-    if not found.tasks:
-        return Page([], following)
+    look = (patience or Patience()).begin(tenant)
+    position = None if cursor is None else read_cursor(tenant, wanted, cursor)
+    while True:
+        found = await scan(database, lanes, tenant, wanted, position, limit, look)
+        items = await _read_found(database, lanes, tenant, tenant_name, [task for _, task in found.tasks])
+        following = next_cursor(tenant, wanted, found.next)
+        if items or following is None:
+            return Page(items, following)
+        # All that was found has been redriven or dropped in between.
+        check_time(look, following)
+        position = found.next
+
+
+async def _read_found(
+    database: Database, lanes: TenantLanes, tenant: int, tenant_name: str, ids: list[uuid.UUID]
+) -> list[DeadView]:
+    if not ids:
+        return []
     keys = await lanes.of_tenant(tenant)
-    ids = [task for _, task in found.tasks]
     items = []
     for row in await database.run(SQL["read_dead"], lanes=[lane_of(task) for task in ids], ids=ids):
         key = keys[row["lane"]]
@@ -83,14 +99,21 @@ async def list_dead(
                 error=last.error,
             )
         )
-    return Page(items, following)
+    return items
 
 
 async def dead_ids(
-    database: Database, lanes: TenantLanes, tenant: int, wanted: TaskFilter, cursor: str | None, limit: int
+    database: Database,
+    lanes: TenantLanes,
+    tenant: int,
+    wanted: TaskFilter,
+    cursor: str | None,
+    limit: int,
+    *,
+    patience: Patience | None = None,
 ) -> tuple[list[uuid.UUID], str | None]:
     """Ids of up to `limit` dead letters for a redrive or drop by filter, and the cursor to go on from."""
-    return await task_ids(database, lanes, tenant, _dead_only(wanted), cursor, limit)
+    return await task_ids(database, lanes, tenant, _dead_only(wanted), cursor, limit, patience=patience)
 
 
 def _dead_only(wanted: TaskFilter) -> TaskFilter:

@@ -37,7 +37,7 @@ Item = TypeVar("Item")
 
 
 class Page(msgspec.Struct, Generic[Item], frozen=True):
-    """Some items of a list; a page may be short, or empty, and still have a next one."""
+    """Some items of a list; a page may be short and still have a next one, but is empty only at the end."""
 
     items: list[Item]
     next: str | None

@@ -1,33 +1,37 @@
-"""Find the tasks that match a filter, in order, reading a bounded number of rows.
+"""Find the tasks that match a filter, in order, within a bounded time.
 
 Every state has one source, the table that holds it, and every source is in due
 order within a lane only.  A scan reads a share of each lane and merges them as
 far as they are all known: up to the nearest place where a lane was cut.  Lanes
-that were cut are read on, with a growing share, until the page is full or the
-budget is spent; the page is then short, and still tells where to go on.
+that hold the others back are read on, with a growing share, until the page is
+full or the time is up (`views/patience`).  A page may then be short, and tells
+where to go on; it is never empty before the end.  If nothing was found in that
+time, `SearchIncomplete` tells where to go on.
 
 What a scan returns was true when it was read.  Whoever shows a task reads it
 anew, in one statement (`views/tasks`).
 """
 
 import uuid
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Protocol, assert_never
 
 import asyncpg
 
 from duetime.database.pool import Database
 from duetime.database.statements import Statement, load
+from duetime.errors import SearchIncomplete
 from duetime.ids import due_ms_of
 from duetime.model.task import LaneKey, Outcome, TaskState
 from duetime.views.filters import TaskFilter, check_limit, make_cursor, read_cursor
+from duetime.views.patience import Look, Patience
 
 SQL = load(__package__, "scan.sql")
 
-#: Rows that one page may read (or one more than there are lanes, if that is more).
-SCAN_ROWS = 2_000
 MAX_IDS = 10_000
 
 _PAUSED, _BLOCKED = 1, 2
@@ -94,6 +98,7 @@ async def task_ids(
     *,
     except_ms: int | None = None,
     now: datetime | None = None,
+    patience: Patience | None = None,
 ) -> tuple[list[uuid.UUID], str | None]:
     """Ids of up to `limit` matching tasks, for a verb by filter, and the cursor to go on from.
 
@@ -101,15 +106,28 @@ async def task_ids(
     verb that moves tasks there would otherwise meet them again.
     """
     check_limit(limit, MAX_IDS)
-    found = await scan(database, lanes, tenant, wanted, cursor, limit, budget=max(SCAN_ROWS, limit + 1), now=now)
-    ids = [task for _, task in found.tasks]
-    if except_ms is not None and wanted.state is TaskState.SCHEDULED:
-        ids = [task for position, task in found.tasks if due_ms_of(position) != except_ms]
-    return ids, next_cursor(tenant, wanted, found.next)
+    look = (patience or Patience()).begin(tenant)
+    position = None if cursor is None else read_cursor(tenant, wanted, cursor)
+    while True:
+        found = await scan(database, lanes, tenant, wanted, position, limit, look, now=now)
+        ids = [task for _, task in found.tasks]
+        if except_ms is not None and wanted.state is TaskState.SCHEDULED:
+            ids = [task for position, task in found.tasks if due_ms_of(position) != except_ms]
+        following = next_cursor(tenant, wanted, found.next)
+        if ids or following is None:
+            return ids, following
+        check_time(look, following)
+        position = found.next
 
 
 def next_cursor(tenant: int, wanted: TaskFilter, position: uuid.UUID | None) -> str | None:
     return None if position is None else make_cursor(tenant, wanted, position)
+
+
+def check_time(look: Look, following: str) -> None:
+    """Nothing has been found so far: whether to look on from there."""
+    if look.is_over(has_found=False):
+        raise SearchIncomplete(look.rows, following)
 
 
 async def scan(
@@ -117,89 +135,109 @@ async def scan(
     lanes: TenantLanes,
     tenant: int,
     wanted: TaskFilter,
-    cursor: str | None,
+    position: uuid.UUID | None,
     limit: int,
+    look: Look,
     *,
-    budget: int = SCAN_ROWS,
     now: datetime | None = None,
 ) -> Found:
-    """The first `limit` matching tasks behind the cursor, over all lanes that fit."""
+    """The first matching tasks behind the position, over all lanes that fit: at most `limit`, none only at the end."""
     source = source_of(wanted.state, now)
     low, high = wanted.earliest, wanted.latest
-    if cursor is not None:
-        position = read_cursor(tenant, wanted, cursor)
+    if position is not None:
         if source.is_ascending:
             low = max(low, _after(position))
         else:
             high = min(high, position)
-    open_lanes = dict.fromkeys(_fitting(await lanes.of_tenant(tenant), wanted), (low, high))
-    merged = _Merge(source.is_ascending, limit)
+    merged = _Merge(
+        source.is_ascending, limit, dict.fromkeys(_fitting(await lanes.of_tenant(tenant), wanted), (low, high))
+    )
     growth = 1
-    while open_lanes and budget > 0 and not merged.is_full:
-        share = max(1, min((limit + 1) * growth, budget // len(open_lanes)))
+    while spans := merged.to_read():
+        share = max(1, min((limit + 1) * growth, max(look.piece, limit + 1) // len(spans)))
         arguments = source.statement.arguments(
             {
-                "lanes": list(open_lanes),
-                "lows": [span[0] for span in open_lanes.values()],
-                "highs": [span[1] for span in open_lanes.values()],
+                "lanes": list(spans),
+                "lows": [span[0] for span in spans.values()],
+                "highs": [span[1] for span in spans.values()],
                 "share": share,
                 "type": wanted.type,
                 "labels": wanted.labels_json,
                 **source.parameters,
             }
         )
-        rows = await database.fetch(source.statement.sql, *arguments)
-        budget -= len(rows)
+        rows = await look.read(share * len(spans), partial(database.fetch, source.statement.sql, *arguments))
         growth *= 4
-        open_lanes = merged.add(rows, share, open_lanes)
+        if rows is not None:
+            merged.add(rows, spans)
+            position = merged.cut
+        found = merged.found()
+        if position is None or len(found.tasks) == limit:
+            return found
+        if rows is None or look.is_over(has_found=bool(found.tasks)):
+            if found.tasks:
+                return found
+            raise SearchIncomplete(look.rows, make_cursor(tenant, wanted, position))
     return merged.found()
 
 
 class _Merge:
     """Rows of several lanes in one order, valid up to the nearest cut."""
 
-    def __init__(self, is_ascending: bool, limit: int) -> None:
+    def __init__(self, is_ascending: bool, limit: int, spans: dict[int, tuple[uuid.UUID, uuid.UUID]]) -> None:
         self._is_ascending = is_ascending
         self._limit = limit
+        #: What was not read yet of the lanes that have more.
+        self._spans = spans
+        #: Where each of them was cut; none: nothing was read.
+        self._cuts: dict[int, uuid.UUID] = {}
         self._matches: list[tuple[uuid.UUID, uuid.UUID]] = []
-        self._cut: uuid.UUID | None = None
 
-    def add(
-        self, rows: Iterable[asyncpg.Record], share: int, spans: Mapping[int, tuple[uuid.UUID, uuid.UUID]]
-    ) -> dict[int, tuple[uuid.UUID, uuid.UUID]]:
-        """Take what was read of the open lanes; returns those that have more, from where on."""
-        by_lane: dict[int, list[uuid.UUID]] = {}
+    def to_read(self) -> dict[int, tuple[uuid.UUID, uuid.UUID]]:
+        """The lanes to read on: at first all, then those whose cuts keep the others back."""
+        if not self._cuts:
+            return dict(self._spans)
+        nearest = sorted(self._cuts, key=self._cuts.__getitem__, reverse=not self._is_ascending)
+        return {lane: self._spans[lane] for lane in nearest[: (len(nearest) + 1) // 2]}
+
+    def add(self, rows: Iterable[asyncpg.Record], spans: Mapping[int, tuple[uuid.UUID, uuid.UUID]]) -> None:
+        """Take what was read of these lanes."""
+        cuts: dict[int, uuid.UUID] = {}
         for row in rows:
-            by_lane.setdefault(row["lane"], []).append(row["position"])
             if row["is_match"]:
                 self._matches.append((row["position"], row["task"]))
-        furthest, nearest = (max, min) if self._is_ascending else (min, max)
-        ends = {lane: furthest(positions) for lane, positions in by_lane.items() if len(positions) >= share}
-        self._cut = nearest(ends.values(), default=None)
+            if row["is_cut"]:
+                cuts[row["lane"]] = row["position"]
+        for lane, (low, high) in spans.items():
+            cut = cuts.get(lane)
+            if cut is None:
+                del self._spans[lane]
+                self._cuts.pop(lane, None)
+                continue
+            self._spans[lane] = (_after(cut), high) if self._is_ascending else (low, cut)
+            self._cuts[lane] = cut
         self._matches.sort(reverse=not self._is_ascending)
-        if self._is_ascending:
-            return {lane: (_after(end), spans[lane][1]) for lane, end in ends.items()}
-        return {lane: (spans[lane][0], end) for lane, end in ends.items()}
 
     @property
-    def is_full(self) -> bool:
-        return len(self._settled()) > self._limit
+    def cut(self) -> uuid.UUID | None:
+        """Up to where all lanes are known; None: to the end."""
+        nearest = min if self._is_ascending else max
+        return nearest(self._cuts.values(), default=None)
 
     def found(self) -> Found:
-        settled = self._settled()
+        """What is certain so far; its `next` is None if that is all."""
+        cut = self.cut
+        # One more than the page is looked for: its presence is the "next" link.
+        settled = self._matches if cut is None else self._matches[: self._count_up_to(cut)]
         if len(settled) > self._limit:
-            # One more than the page was found: its presence is the "next" link.
             page = settled[: self._limit]
             return Found(page, page[-1][0])
-        return Found(settled, self._cut)
+        return Found(list(settled), cut)
 
-    def _settled(self) -> list[tuple[uuid.UUID, uuid.UUID]]:
-        cut = self._cut
-        if cut is None:
-            return self._matches
+    def _count_up_to(self, cut: uuid.UUID) -> int:
         if self._is_ascending:
-            return [match for match in self._matches if match[0] <= cut]
-        return [match for match in self._matches if match[0] >= cut]
+            return bisect_right(self._matches, cut, key=lambda match: match[0])
+        return bisect_right(self._matches, -cut.int, key=lambda match: -match[0].int)
 
 
 def _fitting(lanes: Mapping[int, LaneKey], wanted: TaskFilter) -> list[int]:

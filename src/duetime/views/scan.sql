@@ -1,24 +1,30 @@
 -- Keyset scans behind the lists: one for each table that holds a state.
 --
 -- Each reads up to @share rows of every lane between its own @lows (included)
--- and @highs (excluded), in key order, so that LIMIT stops the index scan.  What
--- does not match is returned too, as a position to go on from: the caller
--- merges the lanes and counts what was read.
+-- and @highs (excluded), in key order, so that LIMIT stops the index scan.  Of what
+-- does not match only the last row of a full share is given (`is_cut`), as the
+-- position to go on from: the caller merges the lanes.
 
 -- name: scan_task
 -- Every task of the lanes, latest due first.
 -- Index: task_pkey (lane, id).
-SELECT wanted.lane, asked.id AS position, asked.id AS task,
-       (@type::text IS NULL OR asked.type = @type) AND (@labels::jsonb IS NULL OR asked.labels @> @labels) AS is_match
-  FROM unnest(@lanes::int[], @lows::uuid[], @highs::uuid[]) AS wanted (lane, low, high)
- CROSS JOIN LATERAL (
-       SELECT id, type, labels
-         FROM task
-        WHERE task.lane = wanted.lane
-          AND task.id >= wanted.low
-          AND task.id < wanted.high
-        ORDER BY id DESC
-        LIMIT @share::int) AS asked;
+SELECT *
+  FROM (
+       SELECT wanted.lane, asked.id AS position, asked.id AS task,
+              (@type::text IS NULL OR asked.type = @type) AND (@labels::jsonb IS NULL OR asked.labels @> @labels) AS is_match,
+              asked.place = @share::int AS is_cut
+         FROM unnest(@lanes::int[], @lows::uuid[], @highs::uuid[]) AS wanted (lane, low, high)
+        CROSS JOIN LATERAL (
+              SELECT read.*, row_number() OVER () AS place
+                FROM (
+                    SELECT id, type, labels
+                      FROM task
+                     WHERE task.lane = wanted.lane
+                       AND task.id >= wanted.low
+                       AND task.id < wanted.high
+                     ORDER BY id DESC
+                     LIMIT @share::int) AS read) AS asked) AS looked
+ WHERE is_cut OR is_match;
 
 -- name: scan_due
 -- Waiting tasks, soonest first: @state is scheduled or ready.
@@ -28,24 +34,30 @@ WITH moment AS MATERIALIZED (
     SELECT mint_wake(floor(extract(epoch FROM COALESCE(@now::timestamptz, clock_timestamp())) * 1000)::bigint + 1,
                      0, 0) AS edge
 )
-SELECT wanted.lane, waiting.wake AS position, waiting.task,
-       (@state::text = 'ready' OR waiting.failures + waiting.crashes = 0)
-       AND (@type::text IS NULL AND @labels::jsonb IS NULL
-            OR EXISTS (SELECT
-                         FROM task
-                        WHERE task.lane = COALESCE(waiting.home, wanted.lane)
-                          AND task.id = waiting.task
-                          AND (@type IS NULL OR task.type = @type)
-                          AND (@labels IS NULL OR task.labels @> @labels))) AS is_match
-  FROM unnest(@lanes::int[], @lows::uuid[], @highs::uuid[]) AS wanted (lane, low, high)
- CROSS JOIN LATERAL (
-       SELECT wake, task, failures, crashes, home
-         FROM due
-        WHERE due.lane = wanted.lane
-          AND due.wake >= GREATEST(wanted.low, CASE WHEN @state <> 'ready' THEN (SELECT edge FROM moment) END)
-          AND due.wake < LEAST(wanted.high, CASE WHEN @state = 'ready' THEN (SELECT edge FROM moment) END)
-        ORDER BY wake
-        LIMIT @share::int) AS waiting;
+SELECT *
+  FROM (
+       SELECT wanted.lane, waiting.wake AS position, waiting.task,
+              (@state::text = 'ready' OR waiting.failures + waiting.crashes = 0)
+              AND (@type::text IS NULL AND @labels::jsonb IS NULL
+                   OR EXISTS (SELECT
+                                FROM task
+                               WHERE task.lane = COALESCE(waiting.home, wanted.lane)
+                                 AND task.id = waiting.task
+                                 AND (@type IS NULL OR task.type = @type)
+                                 AND (@labels IS NULL OR task.labels @> @labels))) AS is_match,
+              waiting.place = @share::int AS is_cut
+         FROM unnest(@lanes::int[], @lows::uuid[], @highs::uuid[]) AS wanted (lane, low, high)
+        CROSS JOIN LATERAL (
+              SELECT read.*, row_number() OVER () AS place
+                FROM (
+                    SELECT wake, task, failures, crashes, home
+                      FROM due
+                     WHERE due.lane = wanted.lane
+                       AND due.wake >= GREATEST(wanted.low, CASE WHEN @state <> 'ready' THEN (SELECT edge FROM moment) END)
+                       AND due.wake < LEAST(wanted.high, CASE WHEN @state = 'ready' THEN (SELECT edge FROM moment) END)
+                     ORDER BY wake
+                     LIMIT @share::int) AS read) AS waiting) AS looked
+ WHERE is_cut OR is_match;
 
 -- name: scan_retrying
 -- Tasks that wait for another attempt, latest (first) due time first.
@@ -57,112 +69,142 @@ WITH moment AS MATERIALIZED (
     SELECT mint_wake(floor(extract(epoch FROM COALESCE(@now::timestamptz, clock_timestamp())) * 1000)::bigint + 1,
                      0, 0) AS edge
 )
-SELECT wanted.lane, waiting.task AS position, waiting.task,
-       waiting.failures + waiting.crashes > 0
-       AND waiting.wake >= moment.edge
-       AND (@type::text IS NULL AND @labels::jsonb IS NULL
-            OR EXISTS (SELECT
-                         FROM task
-                        WHERE task.lane = wanted.lane
-                          AND task.id = waiting.task
-                          AND (@type IS NULL OR task.type = @type)
-                          AND (@labels IS NULL OR task.labels @> @labels))) AS is_match
-  FROM moment, unnest(@lanes::int[], @lows::uuid[], @highs::uuid[]) AS wanted (lane, low, high)
- CROSS JOIN LATERAL (
-       SELECT wake, task, failures, crashes
-         FROM due
-        WHERE COALESCE(due.home, due.lane) = wanted.lane
-          AND due.task >= wanted.low
-          AND due.task < wanted.high
-          AND due.wake <> due.task
-        ORDER BY task DESC
-        LIMIT @share::int) AS waiting;
+SELECT *
+  FROM (
+       SELECT wanted.lane, waiting.task AS position, waiting.task,
+              waiting.failures + waiting.crashes > 0
+              AND waiting.wake >= moment.edge
+              AND (@type::text IS NULL AND @labels::jsonb IS NULL
+                   OR EXISTS (SELECT
+                                FROM task
+                               WHERE task.lane = wanted.lane
+                                 AND task.id = waiting.task
+                                 AND (@type IS NULL OR task.type = @type)
+                                 AND (@labels IS NULL OR task.labels @> @labels))) AS is_match,
+              waiting.place = @share::int AS is_cut
+         FROM moment, unnest(@lanes::int[], @lows::uuid[], @highs::uuid[]) AS wanted (lane, low, high)
+        CROSS JOIN LATERAL (
+              SELECT read.*, row_number() OVER () AS place
+                FROM (
+                    SELECT wake, task, failures, crashes
+                      FROM due
+                     WHERE COALESCE(due.home, due.lane) = wanted.lane
+                       AND due.task >= wanted.low
+                       AND due.task < wanted.high
+                       AND due.wake <> due.task
+                     ORDER BY task DESC
+                     LIMIT @share::int) AS read) AS waiting) AS looked
+ WHERE is_cut OR is_match;
 
 -- name: scan_claim
 -- Running tasks, latest due first.
 -- Index: claim_pkey (lane, task); task_pkey (lane, id) when type or labels are asked for.
-SELECT wanted.lane, running.task AS position, running.task,
-       (@type::text IS NULL AND @labels::jsonb IS NULL
-        OR EXISTS (SELECT
-                     FROM task
-                    WHERE task.lane = wanted.lane
-                      AND task.id = running.task
-                      AND (@type IS NULL OR task.type = @type)
-                      AND (@labels IS NULL OR task.labels @> @labels))) AS is_match
-  FROM unnest(@lanes::int[], @lows::uuid[], @highs::uuid[]) AS wanted (lane, low, high)
- CROSS JOIN LATERAL (
-       SELECT task
-         FROM claim
-        WHERE claim.lane = wanted.lane
-          AND claim.task >= wanted.low
-          AND claim.task < wanted.high
-        ORDER BY task DESC
-        LIMIT @share::int) AS running;
+SELECT *
+  FROM (
+       SELECT wanted.lane, running.task AS position, running.task,
+              (@type::text IS NULL AND @labels::jsonb IS NULL
+               OR EXISTS (SELECT
+                            FROM task
+                           WHERE task.lane = wanted.lane
+                             AND task.id = running.task
+                             AND (@type IS NULL OR task.type = @type)
+                             AND (@labels IS NULL OR task.labels @> @labels))) AS is_match,
+              running.place = @share::int AS is_cut
+         FROM unnest(@lanes::int[], @lows::uuid[], @highs::uuid[]) AS wanted (lane, low, high)
+        CROSS JOIN LATERAL (
+              SELECT read.*, row_number() OVER () AS place
+                FROM (
+                    SELECT task
+                      FROM claim
+                     WHERE claim.lane = wanted.lane
+                       AND claim.task >= wanted.low
+                       AND claim.task < wanted.high
+                     ORDER BY task DESC
+                     LIMIT @share::int) AS read) AS running) AS looked
+ WHERE is_cut OR is_match;
 
 -- name: scan_held
 -- Tasks that are kept back for @reason, latest due first.
 -- Index: held_pkey (lane, task); task_pkey (lane, id) when type or labels are asked for.
-SELECT wanted.lane, kept.task AS position, kept.task,
-       kept.reason = @reason::smallint
-       AND (@type::text IS NULL AND @labels::jsonb IS NULL
-            OR EXISTS (SELECT
-                         FROM task
-                        WHERE task.lane = wanted.lane
-                          AND task.id = kept.task
-                          AND (@type IS NULL OR task.type = @type)
-                          AND (@labels IS NULL OR task.labels @> @labels))) AS is_match
-  FROM unnest(@lanes::int[], @lows::uuid[], @highs::uuid[]) AS wanted (lane, low, high)
- CROSS JOIN LATERAL (
-       SELECT task, reason
-         FROM held
-        WHERE held.lane = wanted.lane
-          AND held.task >= wanted.low
-          AND held.task < wanted.high
-        ORDER BY task DESC
-        LIMIT @share::int) AS kept;
+SELECT *
+  FROM (
+       SELECT wanted.lane, kept.task AS position, kept.task,
+              kept.reason = @reason::smallint
+              AND (@type::text IS NULL AND @labels::jsonb IS NULL
+                   OR EXISTS (SELECT
+                                FROM task
+                               WHERE task.lane = wanted.lane
+                                 AND task.id = kept.task
+                                 AND (@type IS NULL OR task.type = @type)
+                                 AND (@labels IS NULL OR task.labels @> @labels))) AS is_match,
+              kept.place = @share::int AS is_cut
+         FROM unnest(@lanes::int[], @lows::uuid[], @highs::uuid[]) AS wanted (lane, low, high)
+        CROSS JOIN LATERAL (
+              SELECT read.*, row_number() OVER () AS place
+                FROM (
+                    SELECT task, reason
+                      FROM held
+                     WHERE held.lane = wanted.lane
+                       AND held.task >= wanted.low
+                       AND held.task < wanted.high
+                     ORDER BY task DESC
+                     LIMIT @share::int) AS read) AS kept) AS looked
+ WHERE is_cut OR is_match;
 
 -- name: scan_dead
 -- Dead letters, latest due first.
 -- Index: dead_pkey (lane, task); task_pkey (lane, id) when type or labels are asked for.
-SELECT wanted.lane, given_up.task AS position, given_up.task,
-       (@type::text IS NULL AND @labels::jsonb IS NULL
-        OR EXISTS (SELECT
-                     FROM task
-                    WHERE task.lane = wanted.lane
-                      AND task.id = given_up.task
-                      AND (@type IS NULL OR task.type = @type)
-                      AND (@labels IS NULL OR task.labels @> @labels))) AS is_match
-  FROM unnest(@lanes::int[], @lows::uuid[], @highs::uuid[]) AS wanted (lane, low, high)
- CROSS JOIN LATERAL (
-       SELECT task
-         FROM dead
-        WHERE dead.lane = wanted.lane
-          AND dead.task >= wanted.low
-          AND dead.task < wanted.high
-        ORDER BY task DESC
-        LIMIT @share::int) AS given_up;
+SELECT *
+  FROM (
+       SELECT wanted.lane, given_up.task AS position, given_up.task,
+              (@type::text IS NULL AND @labels::jsonb IS NULL
+               OR EXISTS (SELECT
+                            FROM task
+                           WHERE task.lane = wanted.lane
+                             AND task.id = given_up.task
+                             AND (@type IS NULL OR task.type = @type)
+                             AND (@labels IS NULL OR task.labels @> @labels))) AS is_match,
+              given_up.place = @share::int AS is_cut
+         FROM unnest(@lanes::int[], @lows::uuid[], @highs::uuid[]) AS wanted (lane, low, high)
+        CROSS JOIN LATERAL (
+              SELECT read.*, row_number() OVER () AS place
+                FROM (
+                    SELECT task
+                      FROM dead
+                     WHERE dead.lane = wanted.lane
+                       AND dead.task >= wanted.low
+                       AND dead.task < wanted.high
+                     ORDER BY task DESC
+                     LIMIT @share::int) AS read) AS given_up) AS looked
+ WHERE is_cut OR is_match;
 
 -- name: scan_attempt
 -- Tasks that are over with @outcome, latest due first.
 -- A task's last attempt comes first here, and only that one can be final: the
 -- position of a lane that is cut within a task may pass over the rest of it.
 -- Index: attempt_pkey (lane, task, number); task_pkey (lane, id) when type or labels are asked for.
-SELECT wanted.lane, ended.task AS position, ended.task,
-       ended.final
-       AND ended.outcome = @outcome::smallint
-       AND (@type::text IS NULL AND @labels::jsonb IS NULL
-            OR EXISTS (SELECT
-                         FROM task
-                        WHERE task.lane = wanted.lane
-                          AND task.id = ended.task
-                          AND (@type IS NULL OR task.type = @type)
-                          AND (@labels IS NULL OR task.labels @> @labels))) AS is_match
-  FROM unnest(@lanes::int[], @lows::uuid[], @highs::uuid[]) AS wanted (lane, low, high)
- CROSS JOIN LATERAL (
-       SELECT task, outcome, final
-         FROM attempt
-        WHERE attempt.lane = wanted.lane
-          AND attempt.task >= wanted.low
-          AND attempt.task < wanted.high
-        ORDER BY task DESC, number DESC
-        LIMIT @share::int) AS ended;
+SELECT *
+  FROM (
+       SELECT wanted.lane, ended.task AS position, ended.task,
+              ended.final
+              AND ended.outcome = @outcome::smallint
+              AND (@type::text IS NULL AND @labels::jsonb IS NULL
+                   OR EXISTS (SELECT
+                                FROM task
+                               WHERE task.lane = wanted.lane
+                                 AND task.id = ended.task
+                                 AND (@type IS NULL OR task.type = @type)
+                                 AND (@labels IS NULL OR task.labels @> @labels))) AS is_match,
+              ended.place = @share::int AS is_cut
+         FROM unnest(@lanes::int[], @lows::uuid[], @highs::uuid[]) AS wanted (lane, low, high)
+        CROSS JOIN LATERAL (
+              SELECT read.*, row_number() OVER () AS place
+                FROM (
+                    SELECT task, outcome, final
+                      FROM attempt
+                     WHERE attempt.lane = wanted.lane
+                       AND attempt.task >= wanted.low
+                       AND attempt.task < wanted.high
+                     ORDER BY task DESC, number DESC
+                     LIMIT @share::int) AS read) AS ended) AS looked
+ WHERE is_cut OR is_match;

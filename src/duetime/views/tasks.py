@@ -22,8 +22,9 @@ from duetime.ids import due_ms_of, lane_of
 from duetime.model.attempt import attempts_left
 from duetime.model.retry import DEFAULT_RETRY, RetryPolicy
 from duetime.model.task import DEFAULT_TIMEOUT_SECONDS, LaneKey, Options, Outcome, Target, TaskState
-from duetime.views.filters import DEFAULT_LIMIT, Page, TaskFilter, check_limit
-from duetime.views.scan import TenantLanes, next_cursor, scan
+from duetime.views.filters import DEFAULT_LIMIT, Page, TaskFilter, check_limit, read_cursor
+from duetime.views.patience import Patience
+from duetime.views.scan import Found, TenantLanes, check_time, next_cursor, scan
 
 SQL = load(__package__, "tasks.sql")
 
@@ -159,25 +160,45 @@ async def list_tasks(
     limit: int = DEFAULT_LIMIT,
     *,
     now: datetime | None = None,
+    patience: Patience | None = None,
 ) -> Page[TaskView]:
     """A page of tasks: soonest first for `scheduled` and `ready`, else latest due time first."""
     check_limit(limit)
-    found = await scan(database, lanes, tenant, wanted, cursor, limit, now=now)
+    look = (patience or Patience()).begin(tenant)
+    position = None if cursor is None else read_cursor(tenant, wanted, cursor)
+    while True:
+        found = await scan(database, lanes, tenant, wanted, position, limit, look, now=now)
+        items, position = await _read_found(database, lanes, tenant, tenant_name, wanted, found, now)
+        following = next_cursor(tenant, wanted, position)
+        if items or following is None:
+            return Page(items, following)
+        # All that was found has left the state in between.
+        check_time(look, following)
+
+
+async def _read_found(
+    database: Database,
+    lanes: TenantLanes,
+    tenant: int,
+    tenant_name: str,
+    wanted: TaskFilter,
+    found: Found,
+    now: datetime | None,
+) -> tuple[list[TaskView], uuid.UUID | None]:
+    """The tasks as they are now, and the position behind them."""
     if not found.tasks:
-        return Page([], next_cursor(tenant, wanted, found.next))
+        return [], found.next
     keys = await lanes.of_tenant(tenant)
     rows = await read_tasks(
         database, [task for _, task in found.tasks], attempts=MAX_ATTEMPTS_IN_LIST, page_bytes=PAGE_BYTES, now=now
     )
     items: list[TaskView] = []
-    following = found.next
     for row in rows:
         if row["is_cut"]:
-            following = found.tasks[row["place"] - 2][0]
-            break
+            return items, found.tasks[row["place"] - 2][0]
         if wanted.state is None or wanted.state == row["state"]:
             items.append(view_of(row, keys[row["lane"]], tenant_name))
-    return Page(items, next_cursor(tenant, wanted, following))
+    return items, found.next
 
 
 async def lane_key(lanes: TenantLanes, tenant: int, task: uuid.UUID) -> LaneKey | None:
