@@ -1,6 +1,6 @@
 """A worker with a plain and an async handler.
 
-export DUETIME_URL=… DUETIME_KEY=…          # as `make up` prints them
+export DUETIME_URL=… DUETIME_KEY=…          # not needed in the folder of a `make up`
 duetime worker examples.email_worker:worker  # or: python examples/email_worker.py
 python examples/submit_emails.py 10
 """

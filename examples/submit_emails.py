@@ -6,7 +6,7 @@ from duetime import Client, Submission
 
 
 def main(count: int) -> None:
-    with Client() as client:  # DUETIME_URL and DUETIME_KEY
+    with Client() as client:  # DUETIME_URL and DUETIME_KEY, or those of a `make up` in this folder
         result = client.submit_many(
             Submission("email.send", {"to": f"user{number}@example.com"}, queue="mail") for number in range(count)
         )

@@ -81,6 +81,27 @@ def test_a_worker_takes_its_address_and_key_from_the_environment(
     assert "Traceback" not in errors
 
 
+@pytest.mark.parametrize("arguments", [[], ["--data", "elsewhere"]])
+def test_a_worker_finds_a_server_of_this_machine_by_its_data_folder(
+    node: NodeProcess, client: Client, folder: Path, arguments: list[str]
+) -> None:
+    data = folder / (arguments[1] if arguments else ".duetime")
+    data.mkdir()
+    (data / "url").write_text(node.url)
+    (data / "key").write_text(node.key)
+    # What is named is meant, whatever the environment says.
+    environment = {"DUETIME_URL": "http://127.0.0.1:9", "DUETIME_KEY": "dt_wrong"} if arguments else {}
+    queue = f"found-{len(arguments)}"
+    worker = start(folder, "work:worker", "--queues", queue, *arguments, **environment)
+    task = client.submit("quick", 5, queue=queue)
+
+    done = client.wait(task)
+    worker.send_signal(signal.SIGTERM)
+    worker.communicate(timeout=20)
+
+    assert (done.result, worker.returncode) == (5, 0)
+
+
 def test_a_signal_lets_what_runs_finish(node: NodeProcess, client: Client, folder: Path) -> None:
     worker = start(folder, "work", "--queues", "sig", "--url", node.url, "--key", node.key, "--name", "mine")
     task = client.submit("slow", 0.5, queue="sig")

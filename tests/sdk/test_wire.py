@@ -7,7 +7,6 @@ import pytest
 from duetime.sdk import wire
 from duetime.sdk.errors import (
     ApiError,
-    ConfigurationError,
     Conflict,
     Forbidden,
     InvalidRequest,
@@ -222,25 +221,6 @@ def test_the_server_can_ask_for_a_longer_wait() -> None:
 def test_a_wait_that_is_too_long_is_not_begun() -> None:
     with pytest.raises(ServerUnavailable):
         Tries(5.0).wait_after(ServerUnavailable("full", retry_after=60.0))
-
-
-def test_address_and_key_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DUETIME_URL", "http://127.0.0.1:1/")
-    monkeypatch.setenv("DUETIME_KEY", "secret")
-
-    assert wire.resolve(None, None) == ("http://127.0.0.1:1", "secret")
-    assert wire.resolve("https://other", "mine") == ("https://other", "mine")
-
-
-@pytest.mark.parametrize(
-    ("url", "key"), [(None, "k"), ("http://a", None), ("ftp://a", "k"), ("a", "k"), ("http://a", "a\nb")]
-)
-def test_a_wrong_address_or_key_is_said(monkeypatch: pytest.MonkeyPatch, url: str | None, key: str | None) -> None:
-    monkeypatch.delenv("DUETIME_URL", raising=False)
-    monkeypatch.delenv("DUETIME_KEY", raising=False)
-
-    with pytest.raises(ConfigurationError):
-        wire.resolve(url, key)
 
 
 @pytest.mark.parametrize(

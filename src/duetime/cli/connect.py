@@ -1,17 +1,12 @@
 """Which server to speak to, with which key, and what to say when it refuses.
 
-The address and the key come from the options, else from the environment, else
-from the data folder of a `duetime up` on this machine.  A key that was found in
-a folder is only ever sent to this machine.
+The address and the key come from the options, else from where the SDK looks for
+them (`duetime.sdk.server`).
 """
 
 import argparse
-import ipaddress
-import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -19,6 +14,7 @@ from duetime.errors import DuetimeError, UsageError
 from duetime.sdk import wire
 from duetime.sdk.client import Client
 from duetime.sdk.errors import ApiError, ConfigurationError, SdkError, ServerUnreachable
+from duetime.sdk.server import check_server, look_for_server
 from duetime.sdk.wire import Call
 
 DEFAULT_URL = "http://127.0.0.1:8080"
@@ -62,45 +58,21 @@ def add_json_option(parser: argparse.ArgumentParser, meaning: str = "the server'
 
 def find_server(arguments: argparse.Namespace) -> tuple[str, str]:
     """Address and key; raises a UsageError that says what to give."""
-    folder = Path(arguments.data or os.environ.get("DUETIME_DATA") or ".duetime")
-    # A folder that was named is meant, whatever the environment says.
-    environment = {} if arguments.data else os.environ
-    url = arguments.url or environment.get("DUETIME_URL") or _read(folder / "url") or DEFAULT_URL
-    key = arguments.key or environment.get("DUETIME_KEY")
-    if not key and _is_this_machine(url):
-        key = _read(folder / "key")
-    _check_address(url)
+    try:
+        url, key = look_for_server(arguments.url, arguments.key, data=arguments.data, default_url=DEFAULT_URL)
+    except ConfigurationError as error:
+        raise UsageError(str(error)) from error
+    try:
+        # A wrong address is said before a missing key.
+        check_server(url, "any")
+    except ConfigurationError as error:
+        raise UsageError(f"--url: {error}") from error
     if not key:
         raise UsageError(
             f"there is no API key for {url}: give --key, set DUETIME_KEY, or name the data folder of a `duetime up` "
             "with --data"
         )
     return url, key
-
-
-def _check_address(url: str) -> None:
-    """A wrong address is said before a missing key."""
-    try:
-        wire.resolve(url, "any")
-    except (ConfigurationError, ValueError) as error:
-        raise UsageError(f"--url: {error}") from error
-
-
-def _read(file: Path) -> str | None:
-    try:
-        return file.read_text("utf-8").strip() or None
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{file} cannot be read: {getattr(error, 'strerror', None) or 'it is not text'}") from error
-
-
-def _is_this_machine(url: str) -> bool:
-    try:
-        host = urlsplit(url).hostname or ""
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def open_client(arguments: argparse.Namespace, retry_for: float = RETRY_SECONDS) -> Client:

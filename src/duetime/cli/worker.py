@@ -6,6 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from duetime.cli.connect import add_connection_options, find_server
 from duetime.cli.worker_logs import add_log_options, set_up_logs
 
 if TYPE_CHECKING:
@@ -24,8 +25,6 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "(the first finishes what runs, the second stops at once).",
     )
     parser.add_argument("worker", metavar="module:worker", help="the module, and the Worker in it (default: worker)")
-    parser.add_argument("--url", help="the server's address (default: $DUETIME_URL)")
-    parser.add_argument("--key", help="the API key (default: $DUETIME_KEY)")
     parser.add_argument("--queues", metavar="A,B", help="queues to take tasks from, in place of the worker's own")
     parser.add_argument("--tags", metavar="A,B", help="tags that this worker has")
     parser.add_argument("--concurrency", type=int, metavar="N", help="async handlers at a time")
@@ -33,6 +32,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument("--prefetch", type=int, metavar="N", help="tasks that wait beside those that run")
     parser.add_argument("--name", help="the first part of the worker's name (default: the host's name)")
     parser.add_argument("--shutdown-timeout", metavar="SECONDS", help='for what runs at the end, like 25 or "2m"')
+    add_connection_options(parser, has_tenant=False)
     add_log_options(parser)
     parser.set_defaults(run=run)
 
@@ -41,6 +41,9 @@ def run(arguments: argparse.Namespace) -> int:
     from duetime.sdk.errors import SdkError
 
     set_up_logs(arguments)
+    if arguments.data:
+        # Before what the code says; without it, the worker looks for itself.
+        arguments.url, arguments.key = find_server(arguments)
     try:
         worker = load_worker(arguments.worker)
         worker.configure(

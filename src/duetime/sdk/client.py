@@ -42,6 +42,7 @@ from duetime.sdk.schedule_shapes import (
     Triggered,
 )
 from duetime.sdk.schedule_wire import ScheduleFilter
+from duetime.sdk.server import find_server
 from duetime.sdk.shapes import (
     BatchResult,
     BulkResult,
@@ -71,8 +72,11 @@ class Client(Administration):
         timeout: float = 30.0,
         retry_for: float = 30.0,
     ) -> None:
-        """`tenant`: act for another one than the key's own, which an admin key may."""
-        self._url, self._key = wire.resolve(url, key)
+        """Without `url` and `key`: those of the environment, or of a `duetime up` in this folder.
+
+        `tenant`: act for another one than the key's own, which an admin key may.
+        """
+        self._url, self._key = find_server(url, key)
         self._tenant = wire.check_tenant(tenant)
         self._retry_for = retry_for
         self._pool = Pool(self._url, maxsize=16, timeout=urllib3.Timeout(connect=5.0, read=timeout))

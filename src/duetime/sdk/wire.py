@@ -5,7 +5,6 @@ The key (a UUIDv7 in `Idempotency-Key`) stays the same however often the call is
 sent, so the server does it once.  `Tries` decides whether and when to send again.
 """
 
-import os
 import random
 import re
 import time
@@ -14,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import islice
 from typing import Any, Generic, Literal, TypedDict, TypeVar
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 
 import msgspec
 
@@ -150,22 +149,6 @@ def looks(timeout: float) -> Iterator[float]:
         if left <= 0:
             return
         pause = min(_LONGEST_LOOK_SECONDS, pause * 1.5)
-
-
-def resolve(url: str | None, key: str | None) -> tuple[str, str]:
-    """The server's address and the API key, from the arguments or the environment."""
-    url = url or os.environ.get("DUETIME_URL")
-    key = key or os.environ.get("DUETIME_KEY")
-    if not url:
-        raise ConfigurationError("there is no server address: give url= or set DUETIME_URL")
-    if not key:
-        raise ConfigurationError("there is no API key: give key= or set DUETIME_KEY")
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.netloc:
-        raise ConfigurationError(f'"{url}" is not a server address: it looks like http://127.0.0.1:8080')
-    if not (key.isascii() and key.isprintable()) or " " in key:
-        raise ConfigurationError("the API key has characters that no key has")
-    return url.rstrip("/"), key
 
 
 def check_tenant(tenant: str | None) -> str | None:

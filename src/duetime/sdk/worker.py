@@ -22,11 +22,11 @@ from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, Unpack
 
-from duetime.sdk import wire
 from duetime.sdk.declared import DeclaredSchedule, name_of_program, put_declared
 from duetime.sdk.errors import ConfigurationError, Duration
 from duetime.sdk.handlers import Handler
 from duetime.sdk.schedule_shapes import DeclareOptions
+from duetime.sdk.server import find_server
 from duetime.sdk.settings import WorkerSettings
 from duetime.sdk.shapes import seconds_of
 from duetime.sdk.signals import stopping_on_signals
@@ -161,7 +161,7 @@ class Worker:
             self._shutdown_timeout = seconds_of(shutdown_timeout)
 
     def _settings(self) -> WorkerSettings:
-        url, key = wire.resolve(self._url, self._key)
+        url, key = find_server(self._url, self._key)
         if not self._handlers:
             raise ConfigurationError("the worker has no handlers: decorate functions with @worker.task(type)")
         return WorkerSettings(
