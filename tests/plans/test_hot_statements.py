@@ -50,7 +50,7 @@ HOT = {
         "end_succeeded",
         "move_onward",
     ),
-    *("read_claims", "read_ends", "beat", "read_held", "read_states", "read_oldest"),
+    *("read_claims", "read_ends", "beat", "read_started", "read_held", "read_states", "read_oldest"),
     *("cancel", "pause", "resume", "run_now", "reschedule", "redrive", "drop", "read_tasks", "read_dead"),
     *("free_keys", "keep_keys"),
 }

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from duetime.ids import due_ms_of
 from duetime.model.retry import RetryPolicy
-from duetime.model.task import Options, Outcome, TaskState
+from duetime.model.task import DEFAULT_TIMEOUT_SECONDS, Options, Outcome, TaskState
 
 OVER_WORDS = {
     Outcome.SUCCEEDED: TaskState.SUCCEEDED,
@@ -39,6 +39,8 @@ class Attempt:
     is_final: bool
     #: The name of the worker that had it, if one had.
     worker: str | None
+    #: It went on beyond its time-out, and was ended in its worker's place.
+    by_server: bool = False
 
 
 @dataclass
@@ -121,6 +123,8 @@ class Model:
         self.holders: dict[str, int] = {}
         self.names: dict[int, str] = {}
         self.running: dict[int, set[tuple[uuid.UUID, int]]] = {}
+        #: Since when the beats of a holder have named what it has as it is, started or not.
+        self.named: dict[int, dict[tuple[uuid.UUID, int], tuple[int, bool]]] = {}
         #: Since when the beats of a holder have not named what it has.
         self.unnamed: dict[int, dict[tuple[uuid.UUID, int], int]] = {}
 
@@ -201,6 +205,7 @@ class Model:
         for (task, _), since_ms in self.unnamed[holder].items():
             if self.now_ms - since_ms >= UNNAMED_MS:
                 self._end(self.tasks[task], Outcome.RELEASED)
+        self._end_overdue(holder, held, namings)
         answers = {}
         for naming in namings:
             if (naming.task, naming.number) not in held:
@@ -210,6 +215,24 @@ class Model:
                 elif outcome not in (Outcome.SUCCEEDED, Outcome.FAILED, Outcome.SNOOZED):
                     answers[naming.task] = "lost"
         return answers
+
+    def _end_overdue(self, holder: int, held: set[tuple[uuid.UUID, int]], namings: Sequence[Naming]) -> None:
+        """What is named beyond its time-out and five seconds is ended; what was never begun is given back."""
+        before = self.named.get(holder, {})
+        self.named[holder] = {}
+        for naming in namings:
+            attempt = (naming.task, naming.number)
+            since_ms, was_started = before.get(attempt, (self.now_ms, naming.is_started))
+            if naming.is_started and not was_started:
+                since_ms, was_started = self.now_ms, True
+            self.named[holder][attempt] = since_ms, was_started
+            task = self.tasks[naming.task]
+            limit_ms = ((task.options.timeout or DEFAULT_TIMEOUT_SECONDS) + 5) * 1000
+            is_safe = was_started or task.options.delivery != "at_most_once"
+            if attempt in held and self.now_ms - since_ms >= limit_ms and is_safe:
+                self._end(task, Outcome.FAILED if was_started else Outcome.RELEASED, is_certain=True)
+                task.attempts[naming.number].by_server = True
+                held.discard(attempt)
 
     def end_holder(self, name: str) -> None:
         """It is known to be dead; what it holds is still with it."""
@@ -332,7 +355,9 @@ class Model:
 
     def _own_end(self, name: str, task: uuid.UUID, number: int) -> Outcome | None:
         attempt = self.tasks[task].attempts.get(number)
-        return attempt.outcome if attempt is not None and attempt.worker == name else None
+        if attempt is None or attempt.by_server or attempt.worker != name:
+            return None
+        return attempt.outcome
 
     def _end(
         self,

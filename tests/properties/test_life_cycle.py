@@ -46,6 +46,8 @@ OPTIONS = [
     Options(retry=RetryPolicy(min_backoff=30.0, max_backoff=100.0, max_attempts=6)),
     Options(retry=RetryPolicy(min_backoff=10.0, max_retry_duration=51.0)),
     Options(delivery="at_most_once"),
+    Options(timeout=5.0),
+    Options(timeout=5.0, delivery="at_most_once"),
 ]
 NO_TASK = make_id(1, 1, 1)
 

@@ -246,7 +246,8 @@ CREATE TABLE duetime.holder (
     started_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
     beaten_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
     ended_at timestamp with time zone,
-    signed_off boolean DEFAULT false NOT NULL
+    signed_off boolean DEFAULT false NOT NULL,
+    running_us bigint[] DEFAULT '{}'::bigint[] NOT NULL
 )
 WITH (fillfactor='50');
 

@@ -4,7 +4,8 @@ A holder is one process from its start to its end.  Its beats raise a counter
 and name what it holds: an attempt that two beats in a row do not name never
 reached it, and is released.  Whoever ends a holder (`lapse`) does so only while
 its counter is the one that was seen.  A holder that stops signs off: it is
-ended at once, and what it still holds is given back at no cost.
+ended at once, and what it still holds is given back at no cost.  What a holder
+names for longer than its time-out is taken from it (`overtime`).
 """
 
 import asyncio
@@ -12,12 +13,13 @@ import math
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import asyncpg
 import msgspec
+import structlog
 
 from duetime import metrics
 from duetime.clock import Monotonic
@@ -27,9 +29,11 @@ from duetime.errors import Unknown
 from duetime.ids import lane_of
 from duetime.lifecycle.gather import Gather
 from duetime.lifecycle.onward import Claimed, End, Onward, claimed_of, may_exist
+from duetime.lifecycle.overtime import Overtime, named_by
 from duetime.model.attempt import Attempt, Ended
 from duetime.model.task import Outcome
 
+log = structlog.get_logger()
 SQL = load(__package__, "holders.sql")
 BEAT_EVERY_SECONDS = 3.0
 #: Two beats that do not name an attempt are this far apart: a holder may also beat out of turn, while a
@@ -40,6 +44,10 @@ LATE_COMMIT = timedelta(seconds=15)
 #: And so often all that a holder has is read anew, in case one was seen later still.
 ALL_AGAIN_SECONDS = 300.0
 _SIGN_OFF_BATCH = 1_000
+#: A holder whose beats go to several nodes at a time is raised by none of them for this once.
+_MOST_RECALLS = 3
+#: So many time-outs are read at a beat.
+_MOST_TIMEOUTS_READ = 1_000
 _BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 #: A handler's own reports; an attempt that ended so was not lost by its holder.
 _OWN_ENDS = {Outcome.SUCCEEDED, Outcome.FAILED, Outcome.SNOOZED}
@@ -89,6 +97,7 @@ class Holders:
         self._unnamed: dict[int, dict[Attempt, float]] = {}
         self._counts: dict[int, int] = {}
         self._looks: dict[int, Look] = {}
+        self._overtime = Overtime()
         #: Told of holders that have signed off here.
         self.on_left: Callable[[set[int]], None] | None = None
         self._gather: Gather[_Beat, BeatAnswer] = Gather(
@@ -166,6 +175,7 @@ class Holders:
         self._unnamed.pop(holder, None)
         self._counts.pop(holder, None)
         self._looks.pop(holder, None)
+        self._overtime.forget(holder)
 
     async def _fly(self, beats: list[_Beat]) -> list[BeatAnswer]:
         for repeat in range(3):
@@ -179,25 +189,21 @@ class Holders:
         raise AssertionError("unreachable")
 
     async def _beat(self, beats: list[_Beat]) -> list[BeatAnswer]:
+        now = self._monotonic()
         ids = [await self.register(beat.tenant, beat.name) for beat in beats]
-        alive = await self._raise_counters(beats, ids)
-        for holder, count in alive.items():
-            # Beats in between went to another node, which knows what they named: begin anew.
-            if count != self._counts.get(holder, 0) + 1:
-                self._forget(holder)
-            self._counts[holder] = count
+        alive = await self._raise_counters(beats, ids, now)
         for place, (beat, holder) in enumerate(zip(beats, ids, strict=True)):
             if holder not in alive:
                 # It was ended meanwhile: what it held is lost, and it begins anew.
                 self.forget({holder})
                 ids[place] = await self.register(beat.tenant, beat.name)
-        held = await self._read_held(beats, ids)
-        await self._release_unnamed(beats, ids, held)
+        held = await self._read_held(beats, ids, now)
+        await self._release_unnamed(beats, ids, held, now)
+        await self._end_overdue(beats, ids, held, now)
         return await self._answers(beats, ids, held)
 
-    async def _read_held(self, beats: list[_Beat], ids: list[int]) -> dict[int, set[Attempt]]:
+    async def _read_held(self, beats: list[_Beat], ids: list[int], now: float) -> dict[int, set[Attempt]]:
         """What the holders have of what they name, of what they did not name before, and of what is new to them."""
-        now = self._monotonic()
         held: dict[int, set[Attempt]] = {holder: set() for holder in ids}
         looks = {holder: self._looks.get(holder, Look()) for holder in held}
         looks = {holder: Look() if now >= look.all_again_at else look for holder, look in looks.items()}
@@ -221,25 +227,90 @@ class Holders:
         self._looks |= {holder: look.after(looked_at, now) for holder, look in looks.items()}
         return held
 
-    async def _raise_counters(self, beats: list[_Beat], ids: list[int]) -> dict[int, int]:
+    async def _raise_counters(self, beats: list[_Beat], ids: list[int], now: float) -> set[int]:
+        """Note what is named, and since when; returns the holders that are alive."""
+        named = named_by(
+            [
+                (holder, [((named.id, named.number), named.started) for named in beat.attempts])
+                for beat, holder in zip(beats, ids, strict=True)
+            ]
+        )
+        await self._recall([holder for holder in named if holder not in self._counts], now)
+        alive: set[int] = set()
+        for _ in range(_MOST_RECALLS):
+            waiting = {holder: attempts for holder, attempts in named.items() if holder in self._counts.keys() - alive}
+            if not waiting:
+                break
+            alive |= await self._raise(waiting, now)
+            # Beats in between went to another node, which knows what they named: begin anew.
+            missed = waiting.keys() - alive
+            for holder in missed:
+                self._forget(holder)
+            await self._recall(missed, now)
+        return alive
+
+    async def _recall(self, holders: Collection[int], now: float) -> None:
+        """Learn how the beats of these stand; of those that have ended nothing is known."""
+        if not holders:
+            return
+        now_us = self._database.clock.now_us()
+        for row in await self._database.run(SQL["read_started"], holders=list(holders)):
+            started = zip(zip(row["running"], row["running_numbers"], strict=True), row["running_us"], strict=False)
+            self._counts[row["id"]] = row["beats"]
+            self._overtime.recall(row["id"], started, now, now_us)
+
+    async def _raise(self, named: Mapping[int, Mapping[Attempt, bool]], now: float) -> set[int]:
+        self._overtime.note(named, now, self._database.clock.now_us())
         started = [
-            (holder, named.id, named.number)
-            for beat, holder in zip(beats, ids, strict=True)
-            for named in beat.attempts
-            if named.started
+            (holder, *attempt, self._overtime.started_us(holder, attempt))
+            for holder, attempts in named.items()
+            for attempt, is_started in attempts.items()
+            if is_started and may_exist(*attempt)
         ]
+        holders = sorted(named)
         rows = await self._database.run(
             SQL["beat"],
-            holders=sorted(set(ids)),
-            started_holders=[holder for holder, _, _ in started],
-            started_tasks=[task for _, task, _ in started],
-            started_numbers=[number for _, _, number in started],
+            holders=holders,
+            counts=[self._counts[holder] for holder in holders],
+            started_holders=[holder for holder, _, _, _ in started],
+            started_tasks=[task for _, task, _, _ in started],
+            started_numbers=[number for _, _, number, _ in started],
+            started_us=[since_us for _, _, _, since_us in started],
         )
-        return {row["id"]: row["beats"] for row in rows}
+        self._counts |= {row["id"]: row["beats"] for row in rows}
+        return {row["id"] for row in rows}
 
-    async def _release_unnamed(self, beats: list[_Beat], ids: list[int], held: dict[int, set[Attempt]]) -> None:
+    async def _end_overdue(self, beats: list[_Beat], ids: list[int], held: dict[int, set[Attempt]], now: float) -> None:
+        """What is over its time-out and still named is taken from its holder."""
+        unread = [each for holder in held for each in self._overtime.unread(holder, now) if each in held[holder]]
+        if unread:
+            # The rest is read at the next beats.
+            for claimed in (await self._onward.read(unread[:_MOST_TIMEOUTS_READ])).values():
+                self._overtime.learn(claimed)
+        names = {holder: beat.name for beat, holder in zip(beats, ids, strict=True)}
+        overdue = {
+            attempt: holder
+            for holder in held
+            for attempt in self._overtime.overdue(holder, now)
+            if attempt in held[holder]
+        }
+        if not overdue:
+            return
+        ends = [
+            (claimed, self._overtime.end_of(claimed))
+            for attempt, claimed in (await self._onward.read(list(overdue))).items()
+            if claimed.holder == overdue[attempt]
+        ]
+        moved = await self._onward.move(ends)
+        metrics.count_settled(Counter(end.ended.outcome.word for _, end in ends if (end.task, end.number) in moved))
+        for attempt in moved:
+            held[overdue[attempt]].discard(attempt)
+            log.warning("an attempt outlasted its time-out", task=str(attempt[0]), holder=names[overdue[attempt]])
+
+    async def _release_unnamed(
+        self, beats: list[_Beat], ids: list[int], held: dict[int, set[Attempt]], now: float
+    ) -> None:
         suspects: list[Attempt] = []
-        now = self._monotonic()
         for beat, holder in zip(beats, ids, strict=True):
             before = self._unnamed.get(holder, {})
             unnamed = held[holder] - {(named.id, named.number) for named in beat.attempts}

@@ -8,20 +8,31 @@ VALUES (@tenant::int, @name::text)
 RETURNING id;
 
 -- name: beat
--- Raise the counters of living holders and note what they said they had started.
--- Gives: the ids that are alive.
+-- Raise the counters of living holders and note what they said they had started, and since when.
+-- A counter that is not the one given was raised by another node: nothing is changed, because that node noted more.
+-- Gives: the ids that were alive with their counters.
 UPDATE holder
    SET beats = beats + 1,
        beaten_at = clock_timestamp(),
-       (running, running_numbers) = (
-           SELECT COALESCE(array_agg(said.task), '{}'), COALESCE(array_agg(said.number), '{}')
-             FROM unnest(@started_holders::bigint[], @started_tasks::uuid[], @started_numbers::int[])
-                      AS said (holder, task, number)
+       (running, running_numbers, running_us) = (
+           SELECT COALESCE(array_agg(said.task), '{}'), COALESCE(array_agg(said.number), '{}'),
+                  COALESCE(array_agg(said.since_us), '{}')
+             FROM unnest(@started_holders::bigint[], @started_tasks::uuid[], @started_numbers::int[],
+                         @started_us::bigint[]) AS said (holder, task, number, since_us)
             WHERE said.holder = holder.id)
- WHERE id = ANY (@holders::bigint[])
+  FROM unnest(@holders::bigint[], @counts::bigint[]) AS heard (id, count)
+ WHERE holder.id = ANY (ARRAY[heard.id])
+   AND holder.beats = heard.count
    -- Not "IS NULL": that would let the planner read every living holder by holder_name.
-   AND COALESCE(ended_at, 'infinity') = 'infinity'
-RETURNING id, beats;
+   AND COALESCE(holder.ended_at, 'infinity') = 'infinity'
+RETURNING holder.id, holder.beats;
+
+-- name: read_started
+-- The counters of living holders, and what they had started when they were last heard.
+SELECT id, beats, running, running_numbers, running_us
+  FROM holder
+ WHERE id = ANY (@holders::bigint[])
+   AND COALESCE(ended_at, 'infinity') = 'infinity';
 
 -- name: read_held
 -- What these holders hold of what was picked since the times given, and of the attempts asked for.
@@ -73,6 +84,7 @@ UPDATE holder
    SET ended_at = clock_timestamp(),
        signed_off = true,
        running = running || @started_tasks::uuid[],
+       running_us = '{}',
        running_numbers = running_numbers || @started_numbers::int[]
  WHERE tenant = @tenant::int
    AND name = @name::text

@@ -150,11 +150,13 @@ SELECT claim.lane, claim.task, claim.number, claim.holder, claim.failures, claim
 
 -- name: read_ends
 -- How attempts ended that are not with their holder any more, and whether their task is a dead letter since.
+-- Gives: no holder where the server ended the attempt in its place, which the detail says in its first bytes.
 SELECT attempt.task, attempt.number, attempt.outcome, holder.tenant, holder.name,
        dead.number IS NOT NULL AS is_dead
   FROM unnest(@lanes::int[], @tasks::uuid[], @numbers::int[]) AS asked (lane, task, number)
  CROSS JOIN LATERAL (
-       SELECT attempt.task, attempt.number, attempt.outcome, attempt.holder
+       SELECT attempt.task, attempt.number, attempt.outcome,
+              CASE WHEN substr(attempt.detail, 1, 14) = '{"by":"server"'::bytea THEN NULL ELSE attempt.holder END AS holder
          FROM attempt
         WHERE attempt.lane = asked.lane
           AND attempt.task = asked.task

@@ -215,7 +215,10 @@ class Shift:
             is_lost = held.task.id in lost and held.task.attempt == oldest[held.task.id]
             # What is reported already is decided by the answer to the report.
             if (is_cancelled or is_lost) and held in self._held and held.settlement is None:
-                logger.info("task %s: %s", held.task.id, "cancelled" if is_cancelled else "no longer held")
+                if is_cancelled:
+                    logger.info("task %s: cancelled", held.task.id)
+                else:
+                    logger.warning("task %s: no longer ours (taken over, or its time-out is over)", held.task.id)
                 self._forget(held)
                 self._crew.stop(held, Stop.CANCELLED if is_cancelled else Stop.LOST)
 

@@ -1,0 +1,1 @@
+ALTER TABLE holder DROP COLUMN running_us;
