@@ -134,7 +134,10 @@ class Model:
     # Submitting
 
     def key_is_free(self, key: str) -> bool:
-        return key not in self.keys or self.keys[key].expires_ms <= self.now_ms
+        known = self.keys.get(key)
+        if known is None:
+            return True
+        return known.expires_ms <= self.now_ms and self.tasks[known.task].place is Place.OVER
 
     def add(self, task: uuid.UUID, lane: int, due_ms: int, options: Options, expires_ms: int | None) -> None:
         assert task not in self.tasks
