@@ -44,8 +44,14 @@ async def slow(payload):
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "work.py").write_text(MODULE)
-    (tmp_path / "broken.py").write_text("1 / 0")
-    (tmp_path / "needy.py").write_text("import surely_not_installed")
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").touch()
+    (tmp_path / "broken.py").write_text("def divide():\n    1 / 0\n\ndivide()\n")
+    (tmp_path / "needy.py").write_text("import surely_not_installed\n")
+    (tmp_path / "chained.py").write_text(
+        "try:\n    import broken\nexcept Exception as error:\n    raise ValueError('no') from error\n"
+    )
+    (tmp_path / "misspelt.py").write_text("worker = Worker(\n")
     return tmp_path
 
 
@@ -137,10 +143,9 @@ def test_a_second_signal_ends_it_at_once(node: NodeProcess, client: Client, fold
     ("arguments", "says"),
     [
         (["nowhere:worker"], "there is no module nowhere"),
-        (["needy:worker"], "there is no module surely_not_installed"),
+        (["package.nowhere:worker"], "there is no module package.nowhere"),
         (["work:missing"], "work has no missing"),
         (["work:number"], "work:number is not a Worker but a int"),
-        (["broken"], "broken cannot be imported: ZeroDivisionError"),
         ([":worker"], "names no module"),
         (["work:worker"], "there is no server address"),
         (["work:worker", "--url", "http://127.0.0.1:9"], "there is no API key"),
@@ -162,6 +167,34 @@ def test_wrong_usage_is_one_sentence_and_exit_code_2(folder: Path, arguments: li
     assert says in errors
     assert len(errors.strip().splitlines()) == 1
     assert output == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "shown", "last"),
+    [
+        (
+            "broken",
+            ['broken.py", line 4, in <module>', 'broken.py", line 2, in divide', "ZeroDivisionError: division by zero"],
+            "broken cannot be imported: ZeroDivisionError: division by zero",
+        ),
+        ("needy:worker", ['needy.py", line 1, in <module>'], "No module named 'surely_not_installed'"),
+        ("chained", ['broken.py", line 2', "direct cause of", 'chained.py", line 4'], "ValueError: no"),
+        ("misspelt", ['misspelt.py", line 1', "worker = Worker("], "misspelt cannot be imported: SyntaxError"),
+    ],
+)
+def test_what_fails_in_the_module_is_shown_where_it_fails(folder: Path, name: str, shown: list[str], last: str) -> None:
+    worker = start(folder, name)
+
+    output, errors = worker.communicate(timeout=20)
+
+    assert (worker.returncode, output) == (2, "")
+    places = [errors.index(each) for each in shown]
+    assert places == sorted(places)
+    assert last in errors.splitlines()[-1]
+    assert errors.splitlines()[-1].startswith("duetime worker: ")
+    # Nothing of how it came to be imported.
+    assert "importlib" not in errors
+    assert "duetime/cli" not in errors
 
 
 def test_a_wrong_key_is_said_and_ends_it(node: NodeProcess, folder: Path) -> None:

@@ -4,6 +4,7 @@ import argparse
 import importlib
 import os
 import sys
+import traceback
 from typing import TYPE_CHECKING
 
 from duetime.cli.connect import add_connection_options, find_server
@@ -15,6 +16,14 @@ if TYPE_CHECKING:
 
 class _WrongWorker(Exception):
     """What was named is not a worker; the message is for the user."""
+
+
+class _BrokenModule(_WrongWorker):
+    """The module is there, and fails: the user has to see where."""
+
+    def __init__(self, message: str, trace: traceback.TracebackException) -> None:
+        super().__init__(message)
+        self.trace = trace
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -57,6 +66,9 @@ def run(arguments: argparse.Namespace) -> int:
             name=arguments.name,
             shutdown_timeout=arguments.shutdown_timeout,
         )
+    except _BrokenModule as error:
+        print("".join(error.trace.format()), end="", file=sys.stderr)
+        return _say(error)
     except (_WrongWorker, ValueError) as error:
         return _say(error)
     try:
@@ -82,10 +94,11 @@ def load_worker(name: str) -> "Worker":
         sys.path.insert(0, os.getcwd())
     try:
         found: object = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise _WrongWorker(f"there is no module {error.name} (wanted by {module_name})") from error
     except Exception as error:
-        raise _WrongWorker(f"{module_name} cannot be imported: {type(error).__name__}: {error}") from error
+        trace = _trace_of_user(error)
+        if isinstance(error, ModuleNotFoundError) and error.name is not None and not trace.stack:
+            raise _WrongWorker(f"there is no module {error.name}") from error
+        raise _BrokenModule(f"{module_name} cannot be imported: {type(error).__name__}: {error}", trace) from error
     for part in (attribute or "worker").split("."):
         try:
             found = getattr(found, part)
@@ -94,6 +107,22 @@ def load_worker(name: str) -> "Worker":
     if not isinstance(found, Worker):
         raise _WrongWorker(f"{name} is not a Worker but a {type(found).__name__}")
     return found
+
+
+def _trace_of_user(error: Exception) -> traceback.TracebackException:
+    """Without the frames of ours, and of Python, that only say that a module was imported."""
+    trace = traceback.TracebackException.from_exception(error)
+    parts = [trace]
+    while parts:
+        part = parts.pop()
+        part.stack[:] = [
+            frame
+            for frame in part.stack
+            if frame.filename not in (__file__, importlib.__file__)
+            and not frame.filename.startswith("<frozen importlib")
+        ]
+        parts += [each for each in (part.__cause__, part.__context__, *(part.exceptions or ())) if each is not None]
+    return trace
 
 
 def _split(names: str | None) -> list[str] | None:
