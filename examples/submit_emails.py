@@ -2,6 +2,8 @@
 
 import sys
 
+from email_worker import build
+
 from duetime import Client, Submission
 
 
@@ -11,8 +13,9 @@ def main(count: int) -> None:
             Submission("email.send", {"to": f"user{number}@example.com"}, queue="mail") for number in range(count)
         )
         print(f"{result.accepted} accepted, {result.rejected} rejected")
-        report = client.submit("report.build", {"size": 100_000}, queue="mail", delay="1s", labels={"kind": "example"})
-        done = client.wait(report.id, timeout=60)
+        # By its function: the type and the queue are the worker's.
+        report = build.submit({"size": 100_000}, delay="1s", labels={"kind": "example"})
+        done = client.wait(report, timeout=60)
         print(f"report {done.id}: {done.state}, result {done.result}")
 
 

@@ -55,15 +55,25 @@ def test_the_order_of_the_decorators_does_not_matter() -> None:
     @worker.task("above")
     def second(payload: object) -> None: ...
 
+    @worker.task
+    @worker.schedule(every="1h")
+    def bare_above(payload: object) -> None: ...
+
+    @worker.schedule(every="1h")
+    @worker.task
+    def bare_below(payload: object) -> None: ...
+
     @worker.schedule(cron="@daily", name="at night")
     @worker.schedule(cron="@hourly")
     def alone(payload: object) -> None: ...
 
     shaped = worker._shaped_schedules()
-    assert worker.types == ["above", "alone", "below"]
+    assert worker.types == ["above", "alone", "below", f"{__name__}.bare_above", f"{__name__}.bare_below"]
     assert [(each["name"], each["task"]["type"]) for each in shaped] == [
         ("below", "below"),
         ("above", "above"),
+        (f"{__name__}.bare_above", f"{__name__}.bare_above"),
+        (f"{__name__}.bare_below", f"{__name__}.bare_below"),
         ("alone", "alone"),
         ("at night", "alone"),
     ]

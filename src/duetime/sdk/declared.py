@@ -12,11 +12,11 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from duetime.sdk.async_client import AsyncClient
 from duetime.sdk.errors import Conflict, FieldError, InvalidRequest, ServerUnavailable
+from duetime.sdk.functions import name_of_module
 from duetime.sdk.schedule_shapes import PutResult, shape_schedule
 from duetime.sdk.schedule_wire import MAX_PUT_BATCH, put_schedules
 from duetime.sdk.wire import Tries
@@ -50,10 +50,7 @@ def name_of_program(worker: object, function: Callable[..., Any]) -> str:
     module = sys.modules.get(getattr(function, "__module__", None) or "")
     if module is None:
         return ""
-    name = module.__name__
-    if name == "__main__":
-        spec, file = getattr(module, "__spec__", None), getattr(module, "__file__", None)
-        name = spec.name if spec is not None else Path(file).stem if file else name
+    name = name_of_module(module.__name__)
     attribute = next((key for key, value in vars(module).items() if value is worker), None)
     return name if attribute is None else f"{name}:{attribute}"
 

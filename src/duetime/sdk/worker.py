@@ -20,10 +20,11 @@ import secrets
 import socket
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, Unpack
+from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 from duetime.sdk.declared import DeclaredSchedule, name_of_program, put_declared
 from duetime.sdk.errors import ConfigurationError, Duration
+from duetime.sdk.functions import Register, Submitter, TaskFunction, bare, type_of
 from duetime.sdk.handlers import Handler
 from duetime.sdk.schedule_shapes import DeclareOptions
 from duetime.sdk.server import find_server
@@ -32,6 +33,8 @@ from duetime.sdk.shapes import seconds_of
 from duetime.sdk.signals import stopping_on_signals
 
 F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @dataclass
@@ -79,6 +82,7 @@ class Worker:
         self._prefix = name
         # Schedules are the code's: what a command line sets for one process does not change them.
         self._code_name, self._code_queues = name, self._queues
+        self._submitter = Submitter(url, key, None if self._own_queue == "default" else self._own_queue)
         self._stopper: _Stopper | None = None
         self._name_now: tuple[int, str] | None = None
 
@@ -95,23 +99,38 @@ class Worker:
         """The types that it has handlers for."""
         return sorted(self._handlers)
 
-    def task(self, type: str, *, timeout: Duration | None = None) -> Callable[[F], F]:
+    @overload
+    def task(self, type: Callable[P, R], /) -> TaskFunction[P, R]: ...
+    @overload
+    def task(self, type: str | None = None, *, timeout: Duration | None = None) -> Register: ...
+    def task(self, type: Any = None, *, timeout: Duration | None = None) -> Any:
         """Register the decorated function, plain or async, of (payload) or (payload, context).
+
+        Without a type, also as a bare `@worker.task`, the type is the function's
+        module and name: `emails.send`.  The function can still be called, and
+        `submit` submits tasks that run it.
 
         A payload parameter with a type that msgspec knows (a Struct, a
         dataclass, a TypedDict) gets the payload as that; one that does not
         fit is a permanent failure.  `timeout` can only shorten the task's own.
         """
 
-        def register(function: F) -> F:
-            for derived in [each for each, known in self._unnamed.items() if known is function]:
-                del self._handlers[derived], self._unnamed[derived]
-            if type in self._handlers:
-                raise ConfigurationError(f"there are two handlers for {type}")
-            self._handlers[type] = Handler(type, function, timeout)
-            return function
+        if type is None or isinstance(type, str):
+            return lambda function: self._register(type, function, timeout)
+        if not callable(type):
+            raise TypeError(f"the type of a task is a string, not {type!r}")
+        return self._register(None, type, timeout)
 
-        return register
+    def _register(self, type: str | None, given: Callable[P, R], timeout: Duration | None = None) -> TaskFunction[P, R]:
+        function: Callable[P, R] = bare(given)
+        if type is None:
+            type = type_of(function)
+        for derived in [each for each, known in self._unnamed.items() if known is function]:
+            del self._handlers[derived], self._unnamed[derived]
+        if type in self._handlers:
+            raise ConfigurationError(f"there are two handlers for {type}")
+        self._handlers[type] = Handler(type, function, timeout)
+        return TaskFunction(type, function, self._submitter)
 
     def schedule(
         self, *, name: str | None = None, payload: object = None, **options: Unpack[DeclareOptions]
@@ -123,15 +142,16 @@ class Worker:
         if it has no `name`.  Its tasks go to the first of the worker's queues.
         """
 
-        def declare(function: F) -> F:
+        def declare(given: F) -> F:
+            function = bare(given)
             if all(handler.function is not function for handler in self._handlers.values()):
                 type = getattr(function, "__name__", "").lstrip("_")
                 if not type.isidentifier():
                     raise ConfigurationError("a function without a name needs @worker.task(type) under its schedule")
-                self.task(type)(function)
+                self._register(type, function)
                 self._unnamed[type] = function
             self._schedules.append(DeclaredSchedule(function, name, payload, options))
-            return function
+            return given
 
         return declare
 
@@ -151,6 +171,7 @@ class Worker:
         """Replace settings, before it runs; what is None stays."""
         self._url = url or self._url
         self._key = key or self._key
+        self._submitter.configure(self._url, self._key)
         self._queues = self._queues if queues is None else _names(queues)
         self._tags = self._tags if tags is None else _names(tags)
         self._concurrency = self._concurrency if concurrency is None else concurrency
@@ -175,15 +196,19 @@ class Worker:
             self._shutdown_timeout,
         )
 
+    @property
+    def _own_queue(self) -> str:
+        """Where tasks go that the code submits and schedules: a queue that its workers take from."""
+        queues = self._code_queues
+        return "default" if not queues or "default" in queues else queues[0]
+
     def _shaped_schedules(self) -> list[dict[str, Any]]:
         """Its schedules as the server takes them."""
-        queues = self._code_queues
-        queue = "default" if queues is None or "default" in queues else queues[0]
         types = {id(handler.function): type for type, handler in self._handlers.items()}
         shaped: dict[str, dict[str, Any]] = {}
         for each in self._schedules:
             source = self._code_name or name_of_program(self, each.function)
-            schedule = each.shape(types[id(each.function)], queue, source)
+            schedule = each.shape(types[id(each.function)], self._own_queue, source)
             if schedule["name"] in shaped:
                 raise ConfigurationError(f"there are two schedules named {schedule['name']}: give one of them a name=")
             shaped[schedule["name"]] = schedule
