@@ -21,6 +21,7 @@ import msgspec
 
 from bench.peers.programs.common import PAYLOAD as COMMON_PAYLOAD
 from duetime.admin.keys import ensure_default
+from duetime.database.migrate import bring_up_to_date
 from duetime.database.partitions import Partitions
 from duetime.database.pool import Database
 from duetime.database.settings import PLANNER_SETTINGS
@@ -35,7 +36,6 @@ from duetime.lifecycle.settle import Report, Settler
 from duetime.lifecycle.submit import MINT_TOLERANCE_MS, Submitter
 from duetime.lifecycle.submit import SQL as SUBMIT_SQL
 from duetime.model.task import Kind, LaneKey, NewTask, Outcome, PriorityClass
-from duetime.serve import bring_up_to_date
 
 Way = Literal["minimal", "statements", "lifecycle"]
 WAYS: tuple[Way, ...] = ("minimal", "statements", "lifecycle")

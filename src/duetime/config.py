@@ -8,7 +8,7 @@ default.  `docs/configuration.md` is checked against this module by a test.
 import ipaddress
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -57,10 +57,25 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shutdown_seconds: Annotated[
         float, Meta(description="How long a stop waits for calls in flight before it gives them back.", ge=0, le=600)
     ] = 20.0
+    secrets_key_file: Annotated[
+        str | None,
+        Meta(description="File with the keys that encrypt secrets, one a line: the first encrypts, all decrypt."),
+    ] = None
+    secrets_keys: Annotated[
+        list[str],
+        Meta(description="The same keys themselves, before those of the file; for the environment."),
+    ] = []
     retention_days: Annotated[
         int, Meta(description="How long finished tasks and their history are kept.", ge=1, le=3650)
     ] = 14
     dead_retention_days: Annotated[int, Meta(description="How long dead letters are kept.", ge=1, le=3650)] = 30
+
+
+#: How the environment writes settings that are lists.
+_LISTS: dict[str, Callable[[str], list[str]]] = {
+    "egress_allow": lambda text: text.split(","),
+    "secrets_keys": lambda text: text.replace(",", " ").split(),
+}
 
 
 def read_config(
@@ -73,7 +88,7 @@ def read_config(
     for field in msgspec.structs.fields(Config):
         value = environment.get(f"DUETIME_{field.name.upper()}")
         if value is not None:
-            values[field.name] = value.split(",") if field.name == "egress_allow" else value
+            values[field.name] = _LISTS[field.name](value) if field.name in _LISTS else value
     values.update({name: value for name, value in given.items() if value is not None})
     try:
         config = msgspec.convert(values, Config, strict=False)

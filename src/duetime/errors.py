@@ -14,6 +14,7 @@ DuetimeError
 ├── UnsupportedMediaType   415
 ├── Conflict               409  the state of things forbids it
 │   ├── IdempotencyConflict     the key was used for another request
+│   ├── NoSecretsKey            a secret cannot be encrypted here
 │   └── WrongState              the verb does not fit the task's state
 ├── TooManyRequests        429  not now; later it may be accepted
 │   ├── QuotaExceeded           the tenant submits faster than its quota
@@ -104,6 +105,18 @@ class Conflict(DuetimeError):
 
 class IdempotencyConflict(Conflict):
     code, title = "idempotency_conflict", "The idempotency key was used for another request"
+
+
+class NoSecretsKey(Conflict):
+    """A secret would be stored in plain, so it is not stored."""
+
+    code, title = "no_secrets_key", "The server has no key to encrypt secrets with"
+
+    def __init__(self, header: str) -> None:
+        super().__init__(
+            f"target.headers.{header[:80]} is a secret, and this server has no key to encrypt it with: "
+            "whoever runs it sets secrets_key_file or DUETIME_SECRETS_KEYS (docs/configuration.md)"
+        )
 
 
 class WrongState(Conflict):

@@ -32,8 +32,7 @@ from duetime.budgets.allowance import Allowance
 from duetime.cluster.contract import NodeView
 from duetime.cluster.postgres import PostgresCoordinator
 from duetime.config import Config
-from duetime.database.dial import dial
-from duetime.database.migrate import migrate
+from duetime.database.migrate import bring_up_to_date
 from duetime.database.partitions import Partitions
 from duetime.database.pool import Database
 from duetime.errors import NotFound
@@ -58,6 +57,7 @@ from duetime.lifecycle.waiting import WaitingRoom, count_waiting
 from duetime.listening import listen, make_server, url_of
 from duetime.memory import Memory
 from duetime.model.attempt import Past
+from duetime.model.vault import Vault
 from duetime.scheduler.breaker_states import BreakerStates
 from duetime.scheduler.breakers import Breakers
 from duetime.scheduler.clockwork import Clockwork
@@ -70,6 +70,7 @@ from duetime.scheduler.rulebook import put_together
 from duetime.scheduler.sharing import SharedFeeder
 from duetime.scheduler.survey import Survey
 from duetime.scheduler.upkeep import Upkeep
+from duetime.secret_keys import read_secrets_keys
 from duetime.service import Loop, calm_collector
 from duetime.turns import Turns
 
@@ -108,6 +109,7 @@ class Node:
         self.database = database
         self.name = config.node_name or socket.gethostname()
         self._listener = listener
+        self.vault = Vault(read_secrets_keys(config))
         self.partitions = Partitions(database)
         self.lanes = Lanes(database)
         self.keys = Keys(database)
@@ -136,7 +138,7 @@ class Node:
         self.onward.on_ended = self.steering.on_ended = self._ended
         self.dead_log = DeadLog(database)
         self.onward.on_dead = self.dead_log.note
-        self.outbox = Outbox(database, self.lanes, self.submitter, reading(TaskReader(self.types)))
+        self.outbox = Outbox(database, self.lanes, self.submitter, reading(TaskReader(self.types, self.vault)))
         self.relay = Relay(self.outbox, has_duty=self._has_duty)
         self.shared: SharedFeeder | None = None
         if sharing is not None:
@@ -206,6 +208,7 @@ class Node:
             is_ready=self.why_not_ready,
             nodes=self.nodes,
             node=self.name,
+            vault=self.vault,
         )
         self._secrets: dict[int, bytes] = {}
         #: What the limits in force were made of.
@@ -341,6 +344,7 @@ class Node:
             max_calls=self.config.executor_calls,
             max_calls_per_host=self.config.executor_calls_per_host,
             report=self.breakers.report,
+            vault=self.vault,
         )
 
     async def _execute(self) -> None:
@@ -389,12 +393,3 @@ class Node:
         if key.tenant not in self._secrets:
             self._secrets[key.tenant] = await read_signing_secret(self.database, key.tenant)
         return self._secrets[key.tenant]
-
-
-async def bring_up_to_date(database_url: str) -> None:
-    """Migrate to this version's schema; many nodes may do so at once."""
-    connection = await dial(database_url, command_timeout=600.0)
-    try:
-        await migrate(connection)
-    finally:
-        await connection.close(timeout=5.0)

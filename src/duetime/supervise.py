@@ -20,9 +20,9 @@ import structlog
 
 from duetime.child import READY, STOPPING, Order
 from duetime.config import Config
+from duetime.database.migrate import bring_up_to_date
 from duetime.errors import UsageError
 from duetime.listening import listen, url_of
-from duetime.serve import bring_up_to_date
 
 log = structlog.get_logger()
 START_SECONDS = 60.0

@@ -41,12 +41,16 @@ from duetime.lifecycle.settle import Settler
 from duetime.lifecycle.steer import Steering
 from duetime.lifecycle.submit import Submitter
 from duetime.lifecycle.waiting import WaitingRoom, count_waiting
+from duetime.model.vault import Vault
 from duetime.scheduler.breakers import Breakers
 from duetime.scheduler.feed import Feeder
 from duetime.scheduler.firing import Firing
 from duetime.scheduler.relay import Relay
 from duetime.scheduler.rulebook import put_together
 from duetime.turns import Turns
+
+#: What seals secrets, where a test says nothing else.
+A_VAULT = Vault([b"k" * 32])
 
 
 @dataclass
@@ -204,7 +208,7 @@ async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 10.0)
 
 
 @asynccontextmanager
-async def serve(database: Database) -> AsyncIterator[Serving]:
+async def serve(database: Database, vault: Vault = A_VAULT) -> AsyncIterator[Serving]:
     lanes, partitions = Lanes(database), Partitions(database)
     await partitions.make_ahead()
 
@@ -236,7 +240,7 @@ async def serve(database: Database) -> AsyncIterator[Serving]:
     room = WaitingRoom(partial(count_waiting, database), monotonic=monotonic)
     submitter = Submitter(database, lanes, partitions, wake)
     admission = Admission(Pressure(lambda: submitter.backlog), Allowance(None, monotonic=monotonic), room)
-    outbox = Outbox(database, lanes, submitter, reading(TaskReader(types)))
+    outbox = Outbox(database, lanes, submitter, reading(TaskReader(types, vault)))
     breakers = Breakers(lanes.key_of, database.clock.now_ms)
     app = App(
         database=database,
@@ -260,6 +264,7 @@ async def serve(database: Database) -> AsyncIterator[Serving]:
         is_ready=lambda: reasons[0] if reasons else None,
         nodes=lambda: [NodeView("here", 256, True)],
         node="here",
+        vault=vault,
     )
     server = QuietServer(
         uvicorn.Config(

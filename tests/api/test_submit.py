@@ -128,7 +128,7 @@ async def test_a_target_makes_a_push_task(api: Api) -> None:
 
     task = await api.submit(target=target)
 
-    assert task["target"] == {**target, "retry_on": []}
+    assert task["target"] == {**target, "secret_headers": [], "retry_on": []}
 
 
 # Keys

@@ -15,9 +15,9 @@ from duetime.budgets.adapters import BudgetsInTurn, open_budgets
 from duetime.budgets.contract import Budgets, Want
 from duetime.budgets.postgres import PostgresBudgets
 from duetime.budgets.redis import RedisBudgets
+from duetime.database.migrate import bring_up_to_date
 from duetime.database.pool import Database
 from duetime.errors import Unavailable
-from duetime.serve import bring_up_to_date
 
 Stores = tuple[Budgets, Budgets]
 SLOW = 0.001

@@ -9,7 +9,7 @@ from cli.conftest import Run, Said
 from duetime.admin.invariants import RULES
 from nodes import NodeProcess
 
-CHECKS = ["server", "settings", "durability", "clock", "schema", "partitions", "nodes", "keys", "tasks"]
+CHECKS = ["server", "settings", "durability", "clock", "schema", "partitions", "nodes", "keys", "secrets", "tasks"]
 
 
 def problems(said: Said) -> dict[str, list[str]]:

@@ -75,7 +75,7 @@ def test_changes_are_told_field_by_field() -> None:
         "task.payload.new: (none) → [1]",
         "task.payload.old: true → (none)",
         "task.payload.to: bob → ada",
-        'task.target: (none) → {"method": "POST", "headers": {}, "timeout": null, "retry_on": [], "url"…',
+        'task.target: (none) → {"method": "POST", "headers": {}, "secret_headers": [], "timeout": null,…',
         "timezone: UTC → Europe/Berlin",
     ]
 

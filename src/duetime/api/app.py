@@ -56,6 +56,7 @@ from duetime.lifecycle.schedules import Schedules
 from duetime.lifecycle.settle import Settler
 from duetime.lifecycle.steer import Steering
 from duetime.lifecycle.submit import Submitter
+from duetime.model.vault import Vault
 from duetime.telemetry import Sparing
 from duetime.turns import Turns
 from duetime.views.explain import LaneFeeder
@@ -97,6 +98,7 @@ class App:
         is_ready: Callable[[], str | None],
         nodes: Callable[[], list[NodeView]],
         node: str,
+        vault: Vault | None = None,
     ) -> None:
         self._keys = keys
         self._clock = database.clock
@@ -108,7 +110,7 @@ class App:
         #: Without the database, every request would be a line.
         self._not_served = Sparing()
         self._workers = Workers(lanes, feeder, holders, settler, turns)
-        reader = TaskReader(types)
+        reader = TaskReader(types, vault)
         flow = FlowControl(database, submitter, steering)
         #: How long lists and verbs look for what matches a filter.
         self.patience = patience = Patience()

@@ -57,6 +57,16 @@ def read_number(query: dict[str, list[str]], name: str, highest: int) -> int | N
     return int(text)
 
 
+def read_flag(query: dict[str, list[str]], name: str) -> bool:
+    match query.get(name, ["false"])[-1]:
+        case "true" | "1":
+            return True
+        case "false" | "0":
+            return False
+        case _:
+            raise InvalidInput.at(name, "must be true or false")
+
+
 def read_one(query: dict[str, list[str]], name: str) -> str | None:
     values = query.get(name, [])
     if len(values) > 1:

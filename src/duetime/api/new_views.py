@@ -16,7 +16,7 @@ from duetime.lifecycle.submit import Submitted
 from duetime.model.attempt import most_attempts
 from duetime.model.retry import DEFAULT_RETRY
 from duetime.model.task import DEFAULT_TIMEOUT_SECONDS, LaneKey, NewTask, Options, TaskState
-from duetime.views.tasks import TargetView, TaskView, retry_view
+from duetime.views.tasks import TaskView, retry_view, target_view
 
 REMEMBERED_VIEWS = 1_000
 
@@ -84,7 +84,6 @@ _DEFAULT_RETRY = retry_view(DEFAULT_RETRY)
 
 def view_of(task: NewTask, submission: Submitted, tenant_name: str, now_ms: int) -> TaskView:
     options = task.options or _NO_OPTIONS
-    target = options.target
     due_at = from_ms(submission.run_at_ms)
     created_ms = submission.created_at_ms or now_ms
     return TaskView(
@@ -107,9 +106,7 @@ def view_of(task: NewTask, submission: Submitted, tenant_name: str, now_ms: int)
         attempts_left=most_attempts(options),
         sla=options.sla,
         sla_met=None,
-        target=None
-        if target is None
-        else TargetView(target.url, target.method, target.headers, target.timeout, target.retry_on),
+        target=target_view(options.target),
         retry=_DEFAULT_RETRY if options.retry is None else retry_view(options.retry),
         timeout=DEFAULT_TIMEOUT_SECONDS if options.timeout is None else options.timeout,
         delivery=options.delivery,

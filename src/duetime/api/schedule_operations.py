@@ -50,6 +50,9 @@ PUT_BATCH = Operation(
     description="Each has its result, in order: a wrong one does not keep the others out.",
     body=schemas.ScheduleBatchRequest,
     example={"items": [{"name": "nightly", **_EXAMPLE}]},
+    parameters=(
+        Parameter("dry_run", "Store nothing, and say what would be done.", {"type": "boolean", "default": False}),
+    ),
     replies={200: Reply("A result for each.", views.ScheduleBatchAnswer)},
     problems=_BODY,
     max_body=MAX_REQUEST_BYTES,

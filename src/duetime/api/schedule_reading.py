@@ -7,10 +7,12 @@ import msgspec
 from msgspec import UNSET
 
 from duetime.api.schedule_schemas import ScheduleRequest, ScheduleTimes, SpecRequest, TemplateRequest
-from duetime.api.schemas import NAME_PATTERN, TaskRequest
+from duetime.api.schemas import NAME_PATTERN, TargetRequest, TaskRequest
+from duetime.api.target_reading import secret_names_of
 from duetime.api.validation import TaskReader, invalid
-from duetime.errors import DuetimeError, FieldError, InvalidInput
+from duetime.errors import DuetimeError, FieldError, InvalidInput, NoSecretsKey
 from duetime.lifecycle.stored_schedule import NewSchedule
+from duetime.model.headers import HIDDEN
 from duetime.model.schedule import (
     DEFAULT_CATCHUP_RATE,
     DEFAULT_CATCHUP_WINDOW_SECONDS,
@@ -104,7 +106,15 @@ def _shown(asked: TemplateRequest, task: NewTask) -> TemplateRequest:
         priority=priority,
         concurrency_key=UNSET if asked.concurrency_key is None else asked.concurrency_key,
         rate_key=UNSET if asked.rate_key is None else asked.rate_key,
+        target=None if asked.target is None else _shown_target(asked.target),
     )
+
+
+def _shown_target(asked: TargetRequest) -> TargetRequest:
+    """The target with its secrets hidden: those are stored with what its tasks are made from, sealed."""
+    secret = secret_names_of(asked)
+    headers = {name: HIDDEN if name in secret else value for name, value in asked.headers.items()}
+    return msgspec.structs.replace(asked, headers=headers, secret_headers=sorted(secret) or UNSET)
 
 
 def _read_spec(asked: SpecRequest) -> Spec:
@@ -140,6 +150,9 @@ def _read_task(
     )
     try:
         task = reader.read(request, tenant, now)
+    except NoSecretsKey:
+        # Nothing of the schedule is wrong.
+        raise
     except DuetimeError as error:
         found = error.errors or (FieldError("", error.detail),)
         errors += [FieldError(f"task.{each.path}".rstrip("."), each.message) for each in found]

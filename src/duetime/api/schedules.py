@@ -10,10 +10,10 @@ from typing import get_args
 
 from duetime.api import schedule_operations as operations
 from duetime.api import schedule_views as views
-from duetime.api.filters import read_number, read_one, read_page, read_time
+from duetime.api.filters import read_flag, read_number, read_one, read_page, read_time
 from duetime.api.http import Answer, Request, Route, decode_json, json_answer, make_decoder, read_uuid
-from duetime.api.problems import problem_of
 from duetime.api.schedule_reading import check_name, read_schedule, read_times
+from duetime.api.schedule_rendering import batch_answer, fires, next_fires, view_of
 from duetime.api.schedule_schemas import (
     MAX_NAME,
     MAX_PREVIEW,
@@ -33,17 +33,13 @@ from duetime.api.validation import TaskReader
 from duetime.clock import from_ms, to_ms_rounded_up
 from duetime.database.pool import Database
 from duetime.errors import DuetimeError, InvalidInput, NotFound
-from duetime.ids import due_ms_of
 from duetime.lifecycle.backfill import Backfills
 from duetime.lifecycle.schedules import Put, Schedules
 from duetime.lifecycle.state import read_states
 from duetime.lifecycle.stored_schedule import NewSchedule, StoredSchedule
-from duetime.model.schedule import Origin, ScheduleBody, ScheduleState, decode_body
-from duetime.recurrence import Recurrence
+from duetime.model.schedule import Origin, ScheduleState, decode_body
 from duetime.views.runs import read_ends
 from duetime.views.tasks import OVER
-
-NEXT_FIRES = 5
 
 _decode_schedule = make_decoder(ScheduleRequest)
 _decode_batch = make_decoder(RawScheduleBatch)
@@ -95,7 +91,7 @@ class ScheduleCalls:
         return json_answer(201 if done.word == "created" else 200, view)
 
     async def put_batch(self, request: Request) -> Answer:
-        request.query()
+        is_trial = read_flag(request.query(), "dry_run")
         asked = await request.json(_decode_batch)
         tenant, now = request.caller.tenant, self.database.clock.now()
         results: list[NewSchedule | Put | DuetimeError] = []
@@ -110,9 +106,9 @@ class ScheduleCalls:
             except DuetimeError as error:
                 results.append(error)
         good = [each for each in results if isinstance(each, NewSchedule)]
-        done = iter(await self.schedules.put(tenant, good) if good else [])
+        done = iter(await self.schedules.put(tenant, good, is_trial=is_trial) if good else [])
         ended = [next(done) if isinstance(each, NewSchedule) else each for each in results]
-        return json_answer(200, _batch_answer(names, ended))
+        return json_answer(200, batch_answer(names, ended))
 
     async def preview(self, request: Request) -> Answer:
         request.query()
@@ -126,7 +122,7 @@ class ScheduleCalls:
             raise InvalidInput.at("spec.after", "has no times of its own: each run follows the end of the one before")
         recurrence = await self.schedules.compile(request.caller.tenant, name, body)
         from_ms = self.database.clock.now_ms() if asked.from_ is None else to_ms_rounded_up(asked.from_)
-        return json_answer(200, views.PreviewView(recurrence.words, _fires(recurrence, from_ms, asked.count)))
+        return json_answer(200, views.PreviewView(recurrence.words, fires(recurrence, from_ms, asked.count)))
 
     # Looking
 
@@ -145,7 +141,7 @@ class ScheduleCalls:
         )
         # One more than the page: its presence is the "next" link.
         following = _make_name_cursor(found[limit - 1].name) if len(found) > limit else None
-        return json_answer(200, views.SchedulePage([_view_of(each) for each in found[:limit]], following))
+        return json_answer(200, views.SchedulePage([view_of(each) for each in found[:limit]], following))
 
     async def get(self, request: Request) -> Answer:
         request.query()
@@ -157,7 +153,7 @@ class ScheduleCalls:
         from_ms = read_time(query, "from")
         _, recurrence = await self.schedules.recurrence(await self._find(request))
         start_ms = self.database.clock.now_ms() if from_ms is None else from_ms
-        return json_answer(200, views.PreviewView(recurrence.words, _fires(recurrence, start_ms, count)))
+        return json_answer(200, views.PreviewView(recurrence.words, fires(recurrence, start_ms, count)))
 
     async def list_runs(self, request: Request) -> Answer:
         query = request.query()
@@ -178,7 +174,7 @@ class ScheduleCalls:
         return await self.schedules.find(request.caller.tenant, name)
 
     async def _view(self, schedule: StoredSchedule) -> views.ScheduleView:
-        view = _view_of(schedule)
+        view = view_of(schedule)
         try:
             body, recurrence = await self.schedules.recurrence(schedule)
         except InvalidInput:
@@ -187,7 +183,7 @@ class ScheduleCalls:
         view.words = recurrence.words
         view.next_fires = []
         if schedule.state is ScheduleState.ACTIVE and schedule.next_ms is not None:
-            view.next_fires = _next_fires(schedule, body, recurrence, self.database.clock.now_ms())
+            view.next_fires = next_fires(schedule, body, recurrence, self.database.clock.now_ms())
         return view
 
     # Steering
@@ -261,76 +257,6 @@ def _name_of(item: bytes) -> str:
         return decode_json(_decode_name, item).name
     except DuetimeError:
         return ""
-
-
-def _batch_answer(names: Sequence[str], ended: Sequence[Put | DuetimeError]) -> views.ScheduleBatchAnswer:
-    results = [
-        views.PutResult(name, error=problem_of(each))
-        if isinstance(each, DuetimeError)
-        else views.PutResult(name, each.version, each.word)
-        for name, each in zip(names, ended, strict=True)
-    ]
-    rejected = sum(each.error is not None for each in results)
-    return views.ScheduleBatchAnswer(results, len(results) - rejected, rejected)
-
-
-def _view_of(schedule: StoredSchedule) -> views.ScheduleView:
-    body = decode_body(schedule.definition)
-    skip = None
-    if schedule.last_skip_ms is not None and schedule.last_skip_at is not None:
-        skip = views.SkipView(schedule.last_skip_at, from_ms(schedule.last_skip_ms), schedule.last_skip or "")
-    return views.ScheduleView(
-        name=schedule.name,
-        spec=body.spec,
-        timezone=body.timezone,
-        dst=body.dst,
-        jitter=body.jitter,
-        start_at=body.start_at,
-        end_at=body.end_at,
-        max_fires=body.max_fires,
-        overlap=body.overlap,
-        misfire=body.misfire,
-        misfire_threshold=body.misfire_threshold,
-        catchup_window=body.catchup_window,
-        catchup_rate=body.catchup_rate,
-        pause_on_failure=body.pause_on_failure,
-        task=body.task,
-        state=schedule.state,
-        note=schedule.note,
-        origin=schedule.origin,
-        source=schedule.source,
-        version=schedule.version,
-        counters=views.Counters(schedule.fired, schedule.skipped, schedule.missed, schedule.buffered),
-        buffered_now=len(schedule.buffer),
-        last_skip=skip,
-        next_fire_time=None if schedule.next_ms is None else from_ms(schedule.next_ms),
-        created_at=schedule.created_at,
-        updated_at=schedule.updated_at,
-    )
-
-
-def _fires(recurrence: Recurrence, after_ms: int, count: int, *, fires_only: bool = False) -> list[views.FireView]:
-    lines = recurrence.preview(after_ms + 1, count)
-    return [
-        views.FireView(from_ms(line.at_ms), line.local, line.reason if line.excluded else line.note, line.excluded)
-        for line in lines
-        if not (fires_only and line.excluded)
-    ]
-
-
-def _next_fires(
-    schedule: StoredSchedule, body: ScheduleBody, recurrence: Recurrence, now_ms: int
-) -> list[views.FireView]:
-    next_ms = schedule.next_ms or now_ms
-    if body.spec.after is not None:
-        # Those behind it are counted from the ends of runs that have not begun.
-        return [views.FireView(from_ms(next_ms), recurrence.local(next_ms), None)]
-    count = NEXT_FIRES
-    if body.max_fires is not None:
-        # Tasks that wait for their time are counted as fired, and are shown.
-        waiting = sum(due_ms_of(task) > now_ms for task in schedule.recent)
-        count = min(count, body.max_fires - schedule.fired + waiting)
-    return _fires(recurrence, min(next_ms - 1, now_ms), count, fires_only=True)
 
 
 def _ms(path: str, instant: datetime) -> int:

@@ -91,9 +91,19 @@ class TargetRequest(Struct, forbid_unknown_fields=True):
         Meta(
             max_length=64,
             description="Headers to send, 16 KB in all. Those that duetime sets itself cannot be given: `Host`, "
-            "`Content-Length`, `Idempotency-Key`, connection headers, `webhook-…` and `duetime-…`.",
+            "`Content-Length`, `Idempotency-Key`, connection headers, `webhook-…` and `duetime-…`. `Authorization`, "
+            "`Cookie`, `X-Api-Key` and the like are secret: they are stored encrypted and read as `***`.",
         ),
     ] = {}
+    secret_headers: (
+        Annotated[
+            list[
+                Annotated[str, _said("A header's name.", pattern="^[A-Za-z0-9!#$%&'*+.^_`|~-]+$", format="header-name")]
+            ],
+            Meta(max_length=64, description="More of these headers that are secret, by their names."),
+        ]
+        | UnsetType
+    ) = UNSET
     timeout: Timeout | None = None
     retry_on: Annotated[
         list[Annotated[int, Meta(ge=400, le=599)]],

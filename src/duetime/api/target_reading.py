@@ -1,13 +1,17 @@
-"""Judge where a task is to be called, and with which headers."""
+"""Judge where a task is to be called, and with which headers; seal those that are secret."""
 
 import ipaddress
 import re
 from urllib.parse import urlsplit
 
+import msgspec
+
 from duetime.api.schemas import TargetRequest
-from duetime.errors import FieldError
+from duetime.errors import FieldError, NoSecretsKey
+from duetime.model.headers import HIDDEN, secret_names
 from duetime.model.reserved_headers import is_reserved
 from duetime.model.task import Target
+from duetime.model.vault import Vault
 
 MAX_URL = 2083
 MAX_HEADER_BYTES = 16 * 1024
@@ -35,12 +39,44 @@ def check_target(target: TargetRequest, errors: list[FieldError]) -> Target:
             errors.append(FieldError(path, "a header's value is ASCII without line breaks or spaces at its ends"))
     if size > MAX_HEADER_BYTES:
         errors.append(FieldError("target.headers", f"at most {MAX_HEADER_BYTES} bytes in all"))
+    if target.headers or target.secret_headers:
+        _check_secrets(target, errors)
     return Target(
         target.url,
         target.method,
         target.headers,
-        None if target.timeout is None else float(target.timeout),
-        target.retry_on,
+        timeout=None if target.timeout is None else float(target.timeout),
+        retry_on=target.retry_on,
+    )
+
+
+def _check_secrets(target: TargetRequest, errors: list[FieldError]) -> None:
+    known = {name.lower() for name in target.headers}
+    for place, name in enumerate(target.secret_headers or ()):
+        if name.lower() not in known:
+            errors.append(FieldError(f"target.secret_headers[{place}]", "names a header that is not in headers"))
+    for name in secret_names_of(target):
+        if target.headers[name] == HIDDEN:
+            # Who puts back what was read would lose the secret.
+            path = f"target.headers.{name[:80]}"
+            errors.append(FieldError(path, f"{HIDDEN} is shown in place of a secret; send the secret itself again"))
+
+
+def secret_names_of(target: TargetRequest) -> list[str]:
+    """The headers that are secret, as they are written in the request."""
+    return secret_names(target.headers, target.secret_headers or ())
+
+
+def seal_target(target: Target, secret: list[str], vault: Vault, tenant: int) -> Target:
+    """The target as it is stored; raises NoSecretsKey rather than let a secret be stored in plain."""
+    if not secret:
+        return target
+    if not vault:
+        raise NoSecretsKey(secret[0])
+    return msgspec.structs.replace(
+        target,
+        headers={name: value for name, value in target.headers.items() if name not in secret},
+        secret_headers={name: vault.seal(tenant, name, target.headers[name]) for name in secret},
     )
 
 

@@ -24,7 +24,7 @@ from duetime.api.schemas import (
     RetryRequest,
     TaskRequest,
 )
-from duetime.api.target_reading import check_target
+from duetime.api.target_reading import check_target, seal_target, secret_names_of
 from duetime.errors import DuetimeError, FieldError, InvalidInput
 from duetime.model.flow import TypeDefaults
 from duetime.model.payload_schema import PayloadSchema
@@ -38,6 +38,7 @@ from duetime.model.task import (
     Options,
     PriorityClass,
 )
+from duetime.model.vault import FINGERPRINT_BYTES, Vault
 
 MAX_AHEAD = timedelta(days=3653)
 REMEMBERED_NAMES = 10_000
@@ -68,8 +69,9 @@ class NotPlainError(Exception):
 class TaskReader:
     """Makes new tasks of requests, remembering the lanes and names it has judged."""
 
-    def __init__(self, types: Types | None = None) -> None:
+    def __init__(self, types: Types | None = None, vault: Vault | None = None) -> None:
         self._registered = types
+        self.vault = vault or Vault()
         #: The lane of a tenant, queue and priority, each as it was asked for or left out.
         self._lanes: dict[tuple[int, str | UnsetType, str | UnsetType], LaneKey] = {}
         self._keys: dict[LaneKey, LaneKey] = {}
@@ -201,6 +203,10 @@ class TaskReader:
         if errors:
             raise invalid(errors)
         payload = _read_payload_of(request, kind)
+        secret: list[str] = []
+        if target is not None and request.target is not None:
+            secret = secret_names_of(request.target)
+            target = seal_target(target, secret, self.vault, tenant)
         options = Options(
             target=target,
             retry=retry or defaults.retry,
@@ -224,9 +230,15 @@ class TaskReader:
             request.labels or None,
             request.idempotency_key,
             float(request.idempotency_ttl),
-            fingerprint(request) if request.idempotency_key is not None else b"",
+            b"" if request.idempotency_key is None else self._fingerprint(request, has_secrets=bool(secret)),
             flow_of(request, kind, payload),
         )
+
+    def _fingerprint(self, request: TaskRequest, *, has_secrets: bool) -> bytes:
+        """With secrets nobody may find out by trying what it stands for, so it takes a key."""
+        text = canonical_text(request)
+        # Behind those with keys, the one under which the same task was stored before there was encryption.
+        return self.vault.digest(text) + plain_fingerprint(text) if has_secrets else plain_fingerprint(text)
 
     def _lane(self, request: TaskRequest, tenant: int, defaults: TypeDefaults, errors: list[FieldError]) -> LaneKey:
         queue = (defaults.queue or DEFAULT_QUEUE) if request.queue is UNSET else request.queue
@@ -271,7 +283,11 @@ def check_payload(schema: PayloadSchema, payload: bytes) -> None:
         raise invalid([FieldError(f"payload{path}", message) for path, message in schema.errors(value)])
 
 
-def fingerprint(request: TaskRequest) -> bytes:
+def plain_fingerprint(text: bytes) -> bytes:
+    return hashlib.blake2b(text, digest_size=FINGERPRINT_BYTES).digest()
+
+
+def canonical_text(request: TaskRequest) -> bytes:
     """What was asked for, however it was formatted: defaults spelt out, names sorted."""
     plain = msgspec.structs.asdict(request)
     plain["queue"] = DEFAULT_QUEUE if request.queue is UNSET else request.queue
@@ -282,7 +298,7 @@ def fingerprint(request: TaskRequest) -> bytes:
     if request.retry is not None and request.retry.max_attempts is UNSET:
         plain["retry"] = msgspec.structs.replace(request.retry, max_attempts=_FINGERPRINT_MAX_ATTEMPTS)
     plain["payload"] = decode_any(bytes(request.payload) or b"null")
-    return hashlib.blake2b(_encode_sorted(plain), digest_size=16).digest()
+    return _encode_sorted(plain)
 
 
 def check_run_at(run_at: datetime, now: datetime, errors: list[FieldError], path: str = "run_at") -> datetime:

@@ -95,6 +95,27 @@ def header(text: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
+def headers_of(arguments: argparse.Namespace) -> dict[str, object]:
+    """The target's fields that --header and --secret-header give."""
+    plain = unique("--header", arguments.header)
+    secret = unique("--secret-header", arguments.secret_header)
+    if twice := next((name for name in secret if name in plain), None):
+        raise UsageError(f"the header {twice} stands in --header and in --secret-header: give it once")
+    fields: dict[str, object] = {"headers": {**plain, **secret}} if plain or secret else {}
+    return fields | ({"secret_headers": list(secret)} if secret else {})
+
+
+def add_header_options(parser: "argparse._ArgumentGroup") -> None:
+    parser.add_argument("--header", type=header, action="append", metavar="'NAME: VALUE'", help="sent to it")
+    parser.add_argument(
+        "--secret-header",
+        type=header,
+        action="append",
+        metavar="'NAME: VALUE'",
+        help="the same, kept secret; Authorization, Cookie, X-Api-Key and the like are that anyway",
+    )
+
+
 def count(text: str) -> int:
     if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 1_000_000_000:
         raise argparse.ArgumentTypeError(f"'{text}' is not a number from 1 on")

@@ -8,21 +8,26 @@ import argparse
 import asyncio
 import time
 from datetime import timedelta
+from pathlib import Path
 
 import asyncpg
 import msgspec
 
 from duetime.admin.invariants import check_invariants
 from duetime.admin.keys import MAKE_ONE, count_admin_keys
+from duetime.admin.secrets import read_key_ids
 from duetime.cli.arguments import add_database_options
 from duetime.cli.database import find_database
 from duetime.cli.output import counted, paint, paint_state, print_line
+from duetime.config import read_config
 from duetime.database.dial import dial
 from duetime.database.migrate import OLDEST_SERVER, migrate
 from duetime.database.partitions import BOUNDS, DATA_PATH, parse_bound
 from duetime.database.pool import Database
 from duetime.database.settings import PLANNER_SETTINGS
 from duetime.errors import DuetimeError, UsageError
+from duetime.model.vault import Vault
+from duetime.secret_keys import FILE_NAME, read_secrets_keys
 
 #: The database's clock decides what is due; beyond this, what people read off theirs is misleading.
 CLOCK_SECONDS = 5.0
@@ -49,6 +54,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         allow_abbrev=False,
     )
     add_database_options(parser)
+    parser.add_argument(
+        "--secrets-key-file", metavar="FILE", help="keys that must open what is encrypted (that of the data folder)"
+    )
     parser.add_argument("--deep", action="store_true", help="read every row; without it some thousand tasks")
     parser.add_argument("--json", action="store_true", help="one JSON object: ok, checks")
     parser.set_defaults(run=run)
@@ -86,7 +94,7 @@ async def _examine(arguments: argparse.Namespace) -> list[Finding]:
             findings.append(await _check_nodes(connection))
         finally:
             await connection.close(timeout=5.0)
-        findings += await _check_rows(dsn, arguments.deep)
+        findings += await _check_rows(dsn, arguments.deep, _vault_of(arguments))
         return findings
 
 
@@ -178,12 +186,43 @@ async def _check_nodes(connection: asyncpg.Connection) -> Finding:
     return Finding("nodes", True, words)
 
 
-async def _check_rows(dsn: str, deep: bool) -> list[Finding]:
+async def _check_rows(dsn: str, deep: bool, vault: Vault) -> list[Finding]:
     database = await Database.open(dsn, size=1)
     try:
-        return [await _check_keys(database), await _check_tasks(database, deep)]
+        return [
+            await _check_keys(database),
+            await _check_secrets(database, deep, vault),
+            await _check_tasks(database, deep),
+        ]
     finally:
         await database.close()
+
+
+def _vault_of(arguments: argparse.Namespace) -> Vault:
+    """The keys that a node started here would have."""
+    config = read_config({"secrets_key_file": arguments.secrets_key_file, "data": arguments.data})
+    folder_key = Path(config.data) / FILE_NAME
+    is_of_folder = not (arguments.database_url or config.secrets_keys or config.secrets_key_file)
+    if is_of_folder and folder_key.exists():
+        config = read_config({"secrets_key_file": str(folder_key)})
+    return Vault(read_secrets_keys(config))
+
+
+async def _check_secrets(database: Database, deep: bool, vault: Vault) -> Finding:
+    """Without a key nothing is said of whether secrets open: it may be with the nodes alone."""
+    used = await read_key_ids(database, deep=deep)
+    if not used:
+        return Finding("secrets", True, "none is stored" if deep else "none was found; --deep looks at every task")
+    if not vault:
+        names = ", ".join(used)
+        return Finding("secrets", True, f"encrypted with {names}; give --secrets-key-file to check that they open")
+    problems = [
+        f"secrets are encrypted with key {key}, which is none of those given here: calls that need them fail until the "
+        "nodes have it"
+        for key in used
+        if key not in vault.key_ids
+    ]
+    return Finding("secrets", not problems, "the keys given here open all that were found", problems)
 
 
 async def _check_keys(database: Database) -> Finding:

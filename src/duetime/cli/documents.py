@@ -240,3 +240,22 @@ def _as_written(node: yaml.Node) -> str:
 
 def _lower(text: str) -> str:
     return text[:1].lower() + text[1:]
+
+
+def kind_of(value: object) -> str:
+    """A value as its writer would call it."""
+    match value:
+        case None:
+            return "empty"
+        case bool():
+            return "true" if value else "false"
+        case int() | float():
+            return "a number"
+        case str():
+            return "text"
+        case list():
+            return "a list"
+        case dict():
+            return "a mapping"
+        case _:
+            return "something else"

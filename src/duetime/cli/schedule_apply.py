@@ -20,7 +20,15 @@ from duetime.cli.paging import PAGE
 from duetime.cli.schedule_fields import canonical_dates
 from duetime.cli.schedule_files import Contents, FileText, read_contents
 from duetime.cli.schedule_options import read_named
-from duetime.cli.schedule_plan import Action, Step, plan_calendar, plan_schedules, totals
+from duetime.cli.schedule_plan import (
+    Action,
+    Step,
+    has_secrets,
+    plan_calendar,
+    plan_schedules,
+    totals,
+    with_other_secrets,
+)
 from duetime.cli.schedule_show import print_plan
 from duetime.errors import UsageError
 from duetime.sdk.client import Client
@@ -164,7 +172,23 @@ class _Application:
         elif self._arguments.dry_run:
             print_note(f"Whether {len(new):,} new names are free is not looked up; applying will tell.")
         steps += plan_schedules(contents.schedules.values(), known, prune=self._arguments.prune)
-        return steps, left_over
+        return self._compare_secrets(steps), left_over
+
+    def _compare_secrets(self, steps: list[Step]) -> list[Step]:
+        """Secrets cannot be read, so the server says whether those of the files are others."""
+        same = [step for step in steps if step.action is Action.UNCHANGED and has_secrets(step)]
+        changed = set()
+        for chunk in _chunks(same):
+            changed |= {step.name for step, word in zip(chunk, self._try(chunk), strict=True) if word == "changed"}
+        return [
+            with_other_secrets(step) if step.noun == "schedule" and step.name in changed else step for step in steps
+        ]
+
+    def _try(self, chunk: Sequence[Step]) -> list[str | None]:
+        """What the server says would become of them."""
+        items = {"items": [step.body for step in chunk]}
+        body = self._client.send(calls.post("/v1/schedules/batch?dry_run=true", items))
+        return [result.result for result in msgspec.json.decode(body, type=calls.BatchAnswer).results]
 
     def _read_stored(self, source: str, stored: dict[str, dict[str, Any]]) -> None:
         cursor = None

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from zoneinfo import ZoneInfo
 
-from duetime.cli.documents import Path, unknown_key
+from duetime.cli.documents import Path, kind_of, unknown_key
 from duetime.model.duration import format_duration, parse_duration
+from duetime.model.headers import HIDDEN, secret_names
 from duetime.model.retry import DEFAULT_RETRY
 from duetime.model.task import PriorityClass
 
@@ -73,7 +74,7 @@ def _zone_of(name: object) -> ZoneInfo | None:
 
 def _text(value: object, path: Path, reading: Reading) -> object:
     if not isinstance(value, str):
-        raise WrongField(path, f"is {_kind_of(value)}, not text: put it in quotes")
+        raise WrongField(path, f"is {kind_of(value)}, not text: put it in quotes")
     return value
 
 
@@ -117,7 +118,7 @@ def _choice(choices: Sequence[str]) -> Field:
 def _list_of(inner: Field, *, is_sorted: bool = False) -> Field:
     def read(value: object, path: Path, reading: Reading) -> object:
         if not isinstance(value, list):
-            raise WrongField(path, f"is {_kind_of(value)}, not a list")
+            raise WrongField(path, f"is {kind_of(value)}, not a list")
         found = [inner(each, (*path, place), reading) for place, each in enumerate(value)]
         return sorted(found, key=_order) if is_sorted else found
 
@@ -130,7 +131,7 @@ def _lines(value: object, path: Path, reading: Reading) -> object:
         found = [" ".join(str(_text(each, (*path, place), reading)).split()) for place, each in enumerate(value)]
         return found[0] if len(found) == 1 else found
     if not isinstance(value, str):
-        raise WrongField(path, f"is {_kind_of(value)}, not text or a list of texts")
+        raise WrongField(path, f"is {kind_of(value)}, not text or a list of texts")
     return " ".join(value.split())
 
 
@@ -176,7 +177,7 @@ def _read_time(value: object, path: Path) -> datetime:
 def _mapping_of(inner: Field) -> Field:
     def read(value: object, path: Path, reading: Reading) -> object:
         if not isinstance(value, dict):
-            raise WrongField(path, f"is {_kind_of(value)}, not a mapping")
+            raise WrongField(path, f"is {kind_of(value)}, not a mapping")
         return {key: inner(each, (*path, key), reading) for key, each in value.items()}
 
     return read
@@ -193,7 +194,7 @@ def _object(
 
     def read(value: object, path: Path, reading: Reading) -> object:
         if not isinstance(value, dict):
-            raise WrongField(path, f"is {_kind_of(value)}, not a mapping")
+            raise WrongField(path, f"is {kind_of(value)}, not a mapping")
         found: dict[str, object] = {}
         for key, each in value.items():
             if key not in fields:
@@ -281,24 +282,40 @@ def _retry(value: object, path: Path, reading: Reading) -> object:
     return {**_RETRY_DEFAULTS, "max_backoff": format_duration(longest), **found} if reading.is_whole else found
 
 
-_TARGET = _object(
+_PLAIN_TARGET = _object(
     {
         "url": _text,
         "method": _choice(METHODS),
         "headers": _mapping_of(_text),
+        "secret_headers": _list_of(_text, is_sorted=True),
         "timeout": _duration,
         "retry_on": _list_of(_whole(400), is_sorted=True),
     },
-    {"method": "POST", "headers": {}, "timeout": None, "retry_on": []},
+    {"method": "POST", "headers": {}, "secret_headers": [], "timeout": None, "retry_on": []},
     needed=("url",),
 )
+
+
+def _target(value: object, path: Path, reading: Reading) -> object:
+    """Secrets are compared and shown as the server shows them: by their names alone."""
+    found = _PLAIN_TARGET(value, path, reading)
+    assert isinstance(found, dict)
+    headers = found.get("headers")
+    if isinstance(headers, dict):
+        secret = secret_names(headers, map(str, found.get("secret_headers") or ()))
+        found["headers"] = {**headers, **dict.fromkeys(secret, HIDDEN)}
+        if reading.is_whole:
+            found["secret_headers"] = sorted(secret)
+    return found
+
+
 _TASK = _object(
     {
         "type": _text,
         "payload": _anything,
         "queue": _text,
         "priority": _choice([each.word for each in PriorityClass]),
-        "target": _TARGET,
+        "target": _target,
         "retry": _retry,
         "timeout": _duration,
         "sla": _duration,
@@ -378,21 +395,3 @@ _definition = _object(
 
 def _order(value: object) -> str:
     return json.dumps(value, sort_keys=True, default=str)
-
-
-def _kind_of(value: object) -> str:
-    match value:
-        case None:
-            return "empty"
-        case bool():
-            return "true" if value else "false"
-        case int() | float():
-            return "a number"
-        case str():
-            return "text"
-        case list():
-            return "a list"
-        case dict():
-            return "a mapping"
-        case _:
-            return "something else"

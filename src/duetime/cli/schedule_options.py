@@ -26,8 +26,8 @@ _TASK_OPTIONS = (
     "concurrency_key",
     "rate_key",
 )
-_OTHER_OPTIONS = ("payload", "target", "method", "header", "max_attempts", "label")
-_NEED_TARGET = ("method", "header")
+_OTHER_OPTIONS = ("payload", "target", "method", "header", "secret_header", "max_attempts", "label")
+_NEED_TARGET = ("method", "header", "secret_header")
 
 
 def add_spec_options(parser: argparse.ArgumentParser) -> None:
@@ -69,7 +69,7 @@ def add_definition_options(parser: argparse.ArgumentParser) -> None:
     task.add_argument("--requires", action="append", metavar="TAG", help="a worker must have it; may be repeated")
     task.add_argument("--target", metavar="URL", help="an HTTP endpoint that does the work, in place of a worker")
     task.add_argument("--method", choices=METHODS, metavar="METHOD", help="how to call it (POST)")
-    task.add_argument("--header", type=words.header, action="append", metavar="'NAME: VALUE'", help="sent to it")
+    words.add_header_options(task)
     task.add_argument("--timeout", type=words.duration, metavar="TIME", help="for one attempt")
     task.add_argument("--max-attempts", type=words.count, metavar="N", help="all attempts, the first one included")
     task.add_argument("--delivery", choices=DELIVERIES, metavar="PROMISE", help=", ".join(DELIVERIES))
@@ -123,10 +123,9 @@ def _task_of(arguments: argparse.Namespace) -> dict[str, object]:
         text = sys.stdin.buffer.read() if given == "-" else given.encode("utf-8", "surrogateescape")
         task["payload"] = words.json_text("the payload", text)
     if arguments.target is not None:
-        headers = words.unique("--header", arguments.header) or None
-        task["target"] = _given({"url": arguments.target, "method": arguments.method, "headers": headers})
+        task["target"] = _given({"url": arguments.target, "method": arguments.method, **words.headers_of(arguments)})
     elif named := next((name for name in _NEED_TARGET if getattr(arguments, name) is not None), None):
-        raise UsageError(f"--{named} is for an HTTP endpoint: give --target URL as well")
+        raise UsageError(f"--{named.replace('_', '-')} is for an HTTP endpoint: give --target URL as well")
     if arguments.max_attempts is not None:
         task["retry"] = {"max_attempts": arguments.max_attempts}
     if arguments.label:

@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from duetime.cli.documents import Path, dotted
 from duetime.cli.schedule_fields import STEERED, canonical
 from duetime.cli.schedule_files import Wanted, WantedCalendar
+from duetime.model.headers import HIDDEN, secret_names
 
 _SHOWN = 72
 _BEFORE_DIFFERENCE = 16
@@ -82,6 +83,22 @@ def _plan_one(wanted: Wanted, found: Mapping[str, object] | None) -> Step:
             body[name] = value
     changes = tuple(differences(before, after))
     return Step(Action.CHANGE if changes else Action.UNCHANGED, wanted.name, changes=changes, body=body)
+
+
+def has_secrets(step: Step) -> bool:
+    """Whether the comparison says nothing of its secrets, which cannot be read."""
+    task = (step.body or {}).get("task")
+    target = task.get("target") if isinstance(task, dict) else None
+    headers = target.get("headers") if isinstance(target, dict) else None
+    if not isinstance(target, dict) or not isinstance(headers, dict):
+        return False
+    marked = target.get("secret_headers")
+    return bool(secret_names(map(str, headers), map(str, marked if isinstance(marked, list) else ())))
+
+
+def with_other_secrets(step: Step) -> Step:
+    """The step of a schedule whose secrets are all that changes."""
+    return replace(step, action=Action.CHANGE, changes=(Change("task.target.headers", HIDDEN, "other secrets"),))
 
 
 def plan_calendar(wanted: WantedCalendar, stored: object) -> Step:

@@ -25,7 +25,7 @@ _HOW_OPTIONS = (
     *("queue", "priority", "requires", "timeout", "delivery", "sla", "idempotency_key", "idempotency_ttl"),
     *("concurrency_key", "rate_key"),
 )
-_TARGET_OPTIONS = ("method", "header", "target_timeout", "retry_on")
+_TARGET_OPTIONS = ("method", "header", "secret_header", "target_timeout", "retry_on")
 _RETRY_OPTIONS = ("max_attempts", "min_backoff", "max_backoff", "max_doublings", "max_retry_duration", "max_crashes")
 _EXAMPLES = """\
 examples:
@@ -66,7 +66,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     where.add_argument("--requires", action="append", metavar="TAG", help="a worker must have it; may be repeated")
     where.add_argument("--target", metavar="URL", help="an HTTP endpoint that does the work, in place of a worker")
     where.add_argument("--method", choices=_METHODS, metavar="METHOD", help="how to call it (POST)")
-    where.add_argument("--header", type=words.header, action="append", metavar="'NAME: VALUE'", help="sent to it")
+    words.add_header_options(where)
     where.add_argument("--target-timeout", type=words.duration, metavar="TIME", help="for one call of it")
     where.add_argument(
         "--retry-on", type=words.count, action="append", metavar="STATUS", help="4xx to try again all the same"
@@ -151,7 +151,7 @@ def _fields(arguments: argparse.Namespace) -> dict[str, object]:
         target = {
             "url": arguments.target,
             "method": arguments.method,
-            "headers": words.unique("--header", arguments.header) or None,
+            **words.headers_of(arguments),
             "timeout": arguments.target_timeout,
             "retry_on": arguments.retry_on,
         }

@@ -18,6 +18,7 @@ from duetime.database.embedded import EmbeddedServer
 from duetime.database.pool import Database
 from duetime.errors import UsageError
 from duetime.passwords import hide_passwords
+from duetime.secret_keys import FILE_NAME, make_key_file, read_secrets_keys
 from duetime.serve import Node
 from duetime.signals import stop_when, watch_signals
 from duetime.supervise import Processes
@@ -44,6 +45,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         parser.add_argument("--log-format", metavar="FORMAT", help="console or json")
         parser.add_argument("--log-level", metavar="LEVEL", help="debug, info, warning or error")
         parser.add_argument("--egress-allow", metavar="CIDR", action="append", help="network that targets may be in")
+        parser.add_argument("--secrets-key-file", metavar="FILE", help="keys that encrypt tenants' secrets")
         parser.add_argument("--node-name", metavar="NAME", help="this node's name in logs and histories")
 
 
@@ -71,10 +73,13 @@ def _config(arguments: argparse.Namespace, *, quiet: bool) -> Config:
         "log_format",
         "log_level",
         "egress_allow",
+        "secrets_key_file",
         "node_name",
     )
     given: dict[str, object] = {name: getattr(arguments, name, None) for name in names}
     config = read_config(given, file=arguments.config)
+    # Said now, and not by each process.
+    read_secrets_keys(config)
     # `up` talks to a person: only what they should know.
     if quiet and given["log_level"] is None and "DUETIME_LOG_LEVEL" not in os.environ and arguments.config is None:
         config = _replace(config, log_level="warning")
@@ -102,6 +107,7 @@ async def _up(config: Config, as_json: bool) -> None:
     embedded = None if config.database_url else EmbeddedServer(Path(config.data), settings=settings)
     try:
         database_url = config.database_url or await _start(embedded)
+        config = _with_secrets_key(config)
         node = await _open(config, database_url)
         await node.start()
         key = await _first_key(database_url, Path(config.data))
@@ -111,6 +117,15 @@ async def _up(config: Config, as_json: bool) -> None:
     finally:
         if embedded is not None:
             await embedded.stop()
+
+
+def _with_secrets_key(config: Config) -> Config:
+    """The data folder has a key of its own to encrypt secrets with, where none is set."""
+    if config.secrets_keys or config.secrets_key_file is not None:
+        return config
+    file = Path(config.data).resolve() / FILE_NAME
+    make_key_file(file)
+    return _replace(config, secrets_key_file=str(file))
 
 
 async def _start(embedded: EmbeddedServer | None) -> str:

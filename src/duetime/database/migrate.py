@@ -19,6 +19,7 @@ from typing import Literal
 
 import asyncpg
 
+from duetime.database.dial import dial
 from duetime.database.settings import PLANNER_SETTINGS
 from duetime.errors import UsageError
 
@@ -116,6 +117,15 @@ async def migrate(
         if target == 0:
             await _forget(connection)
     return steps
+
+
+async def bring_up_to_date(database_url: str) -> None:
+    """Migrate to this version's schema; many nodes may do so at once."""
+    connection = await dial(database_url, command_timeout=600.0)
+    try:
+        await migrate(connection)
+    finally:
+        await connection.close(timeout=5.0)
 
 
 def check_server(connection: asyncpg.Connection) -> None:

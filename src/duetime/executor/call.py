@@ -11,6 +11,7 @@ import functools
 import re
 import urllib.parse
 import uuid
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from importlib.metadata import version
@@ -112,13 +113,21 @@ def timeout_of(task: LeasedTask) -> float:
     return (options.target.timeout if options.target else None) or options.timeout or DEFAULT_TIMEOUT_SECONDS
 
 
-def build_request(task: LeasedTask, secret: bytes, now_seconds: int, queue: str | None) -> Request:
-    """The signed request of one attempt; raises TargetError."""
+def build_request(
+    task: LeasedTask, secret: bytes, now_seconds: int, queue: str | None, opened: Mapping[str, str] | None = None
+) -> Request:
+    """The signed request of one attempt, with its secret headers opened; raises TargetError."""
     options = task.options
     target = options.target if options is not None else None
     if options is None or target is None:
         raise TargetError("the task has no target")
-    head = _head_of(target.method, target.url, tuple(target.headers.items()), task.type, queue, options.trace)
+    own = target.headers
+    if target.secret_headers:
+        if opened is None or opened.keys() != target.secret_headers.keys():
+            # Without them it would be another call.
+            raise TargetError("the task's secret headers were not opened")
+        own = {**own, **opened}
+    head = _head_of(target.method, target.url, tuple(own.items()), task.type, queue, options.trace)
     body = task.payload if head.has_body else b""
     task_id = str(task.id)
     text = (

@@ -17,10 +17,12 @@ from duetime.executor.call import build_request, report_answer, report_failure, 
 from duetime.executor.held import GiveBack, Held, Phase
 from duetime.executor.http import HttpClient
 from duetime.executor.messages import NoResponse, Response
+from duetime.executor.secret_headers import Opener, hide_echoes
 from duetime.executor.verdict import verdict_of
 from duetime.lifecycle.settle import Report
 from duetime.model.origin import TargetError
 from duetime.model.task import LaneKey, Outcome
+from duetime.model.vault import SealError, Vault
 
 _AWAY_SECONDS = 0.5
 
@@ -40,6 +42,7 @@ class Caller:
         secret_of: SecretOf,
         key_of: KeyOf,
         over: Callable[[Held, Report | GiveBack], None],
+        vault: Vault,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._client = client
@@ -47,6 +50,7 @@ class Caller:
         self._secret_of = secret_of
         self._key_of = key_of
         self._over = over
+        self._opener = Opener(vault)
         self._secrets: dict[int, bytes] = {}
         self._beginning: list[Held] = []
 
@@ -95,10 +99,15 @@ class Caller:
                 end = GiveBack(0.0)
             else:
                 key = self._key_of(task.lane)
-                request = build_request(task, secret, int(now.timestamp()), key.queue if key is not None else None)
+                opened = held.opened = self._opener.open(task, None if key is None else key.tenant)
+                queue = None if key is None else key.queue
+                request = build_request(task, secret, int(now.timestamp()), queue, opened)
                 held.is_started, held.started_at = True, now
                 held.call = self._client.begin(request, timeout_of(task), functools.partial(self._answered, held, now))
                 return
+        except SealError as error:
+            # A node that is given the key makes the call.
+            end = report_failure(task.id, task.number, str(error), reason="secrets")
         except TargetError as error:
             end = report_failure(task.id, task.number, str(error), reason="target", is_permanent=True)
         except Exception as error:
@@ -109,6 +118,8 @@ class Caller:
         now = self._clock.now()
         try:
             held.verdict = verdict_of(answer, now)
+            if held.opened is not None and isinstance(answer, Response):
+                answer = hide_echoes(answer, held.opened)
             end = report_answer(held.task, answer, started_at, now)
         except Exception as error:
             end = _broken(held, error)

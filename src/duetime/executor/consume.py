@@ -27,6 +27,7 @@ from duetime.lifecycle.holders import BEAT_EVERY_SECONDS, Holders, Named
 from duetime.lifecycle.settle import Report, Settler
 from duetime.model.breaker_status import Ending
 from duetime.model.task import Kind, LeasedTask
+from duetime.model.vault import Vault
 from duetime.scheduler.feed import Ask, Feeder
 
 #: Less than the 5 s after which a task that was not begun is released.
@@ -63,13 +64,14 @@ class Executor:
         max_calls_per_host: int = 64,
         beat_every_seconds: float = BEAT_EVERY_SECONDS,
         report: Reporter | None = None,
+        vault: Vault | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._feeder = feeder
         self._holders = holders
         self._settler = settler
         self._clock = clock
-        self._caller = Caller(client, clock, secret_of, key_of, self._over)
+        self._caller = Caller(client, clock, secret_of, key_of, self._over, vault or Vault())
         self._max_calls = max_calls
         self._allowance = max_calls
         self._beat_every_seconds = beat_every_seconds

@@ -39,6 +39,8 @@ class Held:
     started_at: datetime | None = None
     #: What to cancel to break it off: its call, or before that the task that gets its secret.
     call: Call | asyncio.Task[None] | None = None
+    #: The secret headers that its call carries.
+    opened: dict[str, str] | None = None
     #: What its answer says of the target, and whether that was told.
     verdict: Verdict | None = None
     is_told: bool = False

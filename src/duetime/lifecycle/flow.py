@@ -37,6 +37,7 @@ from duetime.lifecycle.winners import read_requests
 from duetime.model.duration import format_duration
 from duetime.model.flow import OPEN_STATES, DebounceTicket, Flow, RateTicket, UniqueTicket
 from duetime.model.task import NewTask, TaskState
+from duetime.model.vault import is_same_fingerprint
 
 log = structlog.get_logger()
 SQL = load(__package__, "flow.sql")
@@ -164,7 +165,7 @@ class FlowControl:
                 fingerprint, ids = known.get(named[place], (b"", []))
                 if not ids:
                     asked[place] = asked[place]._replace(request=request)
-                elif fingerprint != asked[place].fingerprint:
+                elif not is_same_fingerprint(fingerprint, asked[place].fingerprint):
                     answers[place] = IdempotencyConflict(
                         "this Idempotency-Key was used for another request; make a new one"
                     )

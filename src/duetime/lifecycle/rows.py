@@ -10,6 +10,7 @@ from duetime.ids import pack_ids
 from duetime.lifecycle.handover import Seats
 from duetime.lifecycle.winners import Call
 from duetime.model.task import NewTask
+from duetime.model.vault import FINGERPRINT_BYTES
 
 _encode = msgspec.json.Encoder().encode
 
@@ -76,12 +77,12 @@ def keyed_columns(calls: list[Call], seats: Seats | None) -> tuple[list[Call], d
     return firsts, columns(firsts, seats) | {
         "request_ids": [request for request, _ in asked],
         "request_tenants": [call.tenant for _, call in asked],
-        "request_fingerprints": [call.fingerprint for _, call in asked],
+        "request_fingerprints": [call.fingerprint[:FINGERPRINT_BYTES] for _, call in asked],
         "request_tasks": [pack_ids(call.ids, is_row=call.is_even) for _, call in asked],
         "key_tenants": [tenant for (tenant, _), _ in ordered] or None,
         "keys": [key for (_, key), _ in ordered] or None,
         "key_tasks": [identifier for _, (identifier, _, _) in ordered] or None,
-        "key_fingerprints": [task.fingerprint for _, (_, task, _) in ordered] or None,
+        "key_fingerprints": [task.fingerprint[:FINGERPRINT_BYTES] for _, (_, task, _) in ordered] or None,
         "key_ttls": [task.idempotency_ttl for _, (_, task, _) in ordered] or None,
         "key_requests": [request for _, (_, _, request) in ordered] or None,
         "requests": of_tasks,

@@ -137,8 +137,10 @@ class Schedules:
 
     # Making and changing
 
-    async def put(self, tenant: int, wanted: Sequence[NewSchedule]) -> list[Put | DuetimeError]:
-        """Create or replace; one answer for each, in order.  Each name stands once."""
+    async def put(
+        self, tenant: int, wanted: Sequence[NewSchedule], *, is_trial: bool = False
+    ) -> list[Put | DuetimeError]:
+        """Create or replace; one answer for each, in order.  Each name stands once.  A trial changes nothing."""
         rows = await self._database.run(SQL["find"], tenant=tenant, names=[each.name for each in wanted])
         known = {row["name"]: stored_of(row) for row in rows}
         answers: dict[str, Put | DuetimeError] = {}
@@ -154,6 +156,11 @@ class Schedules:
             stored = known.get(each.name)
             if stored is not None and self._is_unchanged(each, stored):
                 answers[each.name] = Put("unchanged", stored.version)
+        if is_trial:
+            for each in wanted:
+                if each.name not in answers:
+                    answers[each.name] = await self._judge(tenant, each, known.get(each.name))
+            return [answers[each.name] for each in wanted]
         created = await self._create(tenant, new, answers)
         for each in wanted:
             if each.name not in answers:
@@ -211,6 +218,15 @@ class Schedules:
         except DuetimeError:
             return False
         return lane is not None and changed_by(stored, wanted, lane) == stored
+
+    async def _judge(self, tenant: int, wanted: NewSchedule, stored: StoredSchedule | None) -> Put | DuetimeError:
+        """What putting it would come to."""
+        try:
+            check_expected(wanted, stored)
+            await self.compile(tenant, wanted.name, wanted.body)
+        except DuetimeError as error:
+            return error
+        return Put("created", 1) if stored is None else Put("changed", stored.version + 1)
 
     async def _change_or_say(self, tenant: int, wanted: NewSchedule) -> Put | DuetimeError:
         try:

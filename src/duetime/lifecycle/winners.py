@@ -19,6 +19,7 @@ from duetime.errors import DuetimeError, IdempotencyConflict, QuotaExceeded, Una
 from duetime.ids import due_ms_of, unpack_ids
 from duetime.lifecycle.keys import Key, Run, free_keys
 from duetime.model.task import NewTask
+from duetime.model.vault import is_same_fingerprint
 
 SQL = load(__package__, "submit.sql")
 
@@ -177,7 +178,7 @@ def _answer(
     ids = call.ids
     if known is not None:
         fingerprint, ids = known
-        if fingerprint != call.fingerprint:
+        if not is_same_fingerprint(fingerprint, call.fingerprint):
             # One error for all: it is the request that is refused, not each of its tasks.
             conflict = IdempotencyConflict("this Idempotency-Key was used for another request; make a new one")
             return [conflict for _ in call.ids]
@@ -208,7 +209,7 @@ def _answer(
 
 def _of_winner(winner: _Winner, task: NewTask, mine: uuid.UUID, is_replay: bool) -> Submission:
     identifier, fingerprint, _ = winner
-    if fingerprint != task.fingerprint:
+    if not is_same_fingerprint(fingerprint, task.fingerprint):
         return IdempotencyConflict(
             f"idempotency_key {task.idempotency_key!r} already stands for another task ({identifier})"
         )

@@ -88,6 +88,8 @@ class Target(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     url: str
     method: str = "POST"
     headers: dict[str, str] = {}
+    #: Those that hold secrets, sealed (`model.vault`); they are opened only to make the call.
+    secret_headers: dict[str, str] = {}
     #: Seconds for the whole call; the task's timeout when absent.
     timeout: float | None = None
     #: Statuses to try again although they count as permanent (or any 4xx: "4xx").
@@ -139,10 +141,16 @@ class NewTask(msgspec.Struct, frozen=True, gc=False):
     labels: dict[str, str] | None = None
     idempotency_key: str | None = None
     idempotency_ttl: float = 24 * 3600.0
-    #: Hash of what was asked for: the same key with another body is a conflict.
+    #: Hash of what was asked for: the same key with another body is a conflict.  With secrets, one for each key of
+    #: the vault; the first is stored.
     fingerprint: bytes = b""
     #: What stands between the submission and its task; None for nearly all.
     flow: "Flow | None" = None
+
+    @property
+    def has_secrets(self) -> bool:
+        target = None if self.options is None else self.options.target
+        return target is not None and bool(target.secret_headers)
 
     @property
     def is_plain(self) -> bool:

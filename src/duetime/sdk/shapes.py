@@ -45,6 +45,8 @@ class Target(msgspec.Struct, omit_defaults=True):
     url: str
     method: str = "POST"
     headers: dict[str, str] = {}
+    #: Names of headers whose values nobody can read again, beside `Authorization`, `Cookie`, `X-Api-Key` and the like.
+    secret_headers: list[str] = []
     timeout: Duration | None = None
     retry_on: list[int] = []
 

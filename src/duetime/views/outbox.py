@@ -12,6 +12,7 @@ from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.errors import FieldError
 from duetime.lifecycle.outbox import key_of
+from duetime.model.headers import redact_body
 
 _SQL = load(__package__, "outbox.sql")
 _decode_raw = msgspec.json.Decoder(Raw).decode
@@ -30,7 +31,7 @@ class RefusedView(msgspec.Struct, frozen=True):
     """What a producer wrote, and why it is no task."""
 
     id: int
-    #: As it was written.
+    #: As it was written, with the secrets of its target hidden.
     body: Raw
     written_at: datetime
     refused_at: datetime
@@ -74,6 +75,6 @@ def _view(row: asyncpg.Record) -> RefusedView:
 def _shown(body: bytes) -> Raw:
     """As JSON where it is; whoever may write the table itself can put anything there."""
     try:
-        return _decode_raw(body)
+        return _decode_raw(redact_body(body))
     except (msgspec.DecodeError, RecursionError, UnicodeError):
         return Raw(msgspec.json.encode(body.decode("utf-8", "replace")))

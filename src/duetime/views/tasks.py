@@ -20,6 +20,7 @@ from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.ids import due_ms_of, lane_of
 from duetime.model.attempt import attempts_left
+from duetime.model.headers import shown_headers
 from duetime.model.retry import DEFAULT_RETRY, RetryPolicy
 from duetime.model.task import DEFAULT_TIMEOUT_SECONDS, LaneKey, Options, Outcome, Target, TaskState
 from duetime.views.filters import DEFAULT_LIMIT, Page, TaskFilter, check_limit, read_cursor
@@ -41,7 +42,9 @@ _LANES_END = 1 << 31
 class TargetView(msgspec.Struct, frozen=True):
     url: str
     method: str
+    #: Secret ones have `***` for their value.
     headers: dict[str, str]
+    secret_headers: list[str]
     timeout: float | None
     retry_on: list[int]
 
@@ -252,7 +255,7 @@ def view_of(row: asyncpg.Record, key: LaneKey, tenant_name: str) -> TaskView:
         attempts_left=attempts_left(state, row["failures"], options),
         sla=options.sla,
         sla_met=_is_sla_met(row, state, options.sla),
-        target=_target_view(options.target),
+        target=target_view(options.target),
         retry=retry_view(retry),
         timeout=timeout_of(options),
         delivery=options.delivery,
@@ -340,10 +343,11 @@ def _is_sla_met(row: asyncpg.Record, state: TaskState, sla: float | None) -> boo
     return None
 
 
-def _target_view(target: Target | None) -> TargetView | None:
+def target_view(target: Target | None) -> TargetView | None:
     if target is None:
         return None
-    return TargetView(target.url, target.method, target.headers, target.timeout, target.retry_on)
+    headers, secret = shown_headers(target)
+    return TargetView(target.url, target.method, headers, secret, target.timeout, target.retry_on)
 
 
 def retry_view(retry: RetryPolicy) -> RetryView:

@@ -1,0 +1,14 @@
+"""Which keys the stored secrets need: read off their texts, without opening any."""
+
+from duetime.database.pool import Database
+from duetime.database.statements import load
+
+_SQL = load(__package__, "secrets.sql")
+_LOOKED_AT = 10_000
+_DEEP_SECONDS = 3600.0
+
+
+async def read_key_ids(database: Database, *, deep: bool = False) -> list[str]:
+    """The ids of keys in use by schedules and by tasks: of some thousand tasks, with `deep` of all."""
+    rows = await database.run(_SQL["read_key_ids"], limit=None if deep else _LOOKED_AT, timeout=_DEEP_SECONDS)
+    return [row["key_id"] for row in rows]
