@@ -24,7 +24,9 @@ def test_every_setting_is_documented_with_its_default(field: msgspec.structs.Fie
 def test_the_documentation_knows_no_setting_that_there_is_not() -> None:
     documented = {line.split("`")[1] for line in DOCUMENT.splitlines() if line.startswith("| `") and "DUETIME_" in line}
 
-    assert documented - {"DUETIME_URL", "DUETIME_KEY"} == {field.name for field in msgspec.structs.fields(Config)}
+    assert documented - {"DUETIME_URL", "DUETIME_KEY", "DUETIME_LOG_FORMAT"} == {
+        field.name for field in msgspec.structs.fields(Config)
+    }
 
 
 def test_the_command_line_wins_over_the_environment_and_the_environment_over_the_file(tmp_path: Path) -> None:
