@@ -146,6 +146,24 @@ def pool_of_processes() -> None:
     assert len({process for process, _, _ in answers}) == 4
 
 
+def get_in_child(client: Client, asynchronous: AsyncClient, task: Task) -> None:
+    assert client.get(task).id == task.id
+    run_loop(ask_asynchronously(asynchronous, "spawned", 1))
+
+
+def clients_for_spawned_processes() -> None:
+    client, asynchronous = Client(), AsyncClient()
+    task = client.submit("fork.get", queue=QUEUE, delay="1h")
+    run_loop(ask_asynchronously(asynchronous, "parent", 1))
+
+    process = multiprocessing.get_context("spawn").Process(target=get_in_child, args=(client, asynchronous, task))
+    process.start()
+    process.join()
+
+    assert process.exitcode == 0
+    assert client.get(task).id == task.id
+
+
 def request_keys(is_known_to_python: bool = True) -> None:
     moment = 10**13
     make_uuid7(moment)

@@ -41,7 +41,10 @@ async def run(program: str, url: str, key: str, queue: str, **environment: str) 
     assert (process.returncode, output.decode()) == (0, "done\n")
 
 
-@pytest.mark.parametrize("program", ["both_sides", "without_python", "beside_busy_threads", "pool_of_processes"])
+@pytest.mark.parametrize(
+    "program",
+    ["both_sides", "without_python", "beside_busy_threads", "pool_of_processes", "clients_for_spawned_processes"],
+)
 async def test_a_client_gives_each_process_its_own_answers(node: NodeProcess, queue: str, program: str) -> None:
     await run(program, node.url, node.key, queue)
 

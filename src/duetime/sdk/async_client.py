@@ -19,7 +19,6 @@ from duetime.sdk.errors import (
     ServerUnavailable,
     WaitTimeout,
 )
-from duetime.sdk.http import HttpClient
 from duetime.sdk.loops import HttpClients
 from duetime.sdk.schedule_shapes import (
     Backfill,
@@ -76,7 +75,7 @@ class AsyncClient(AsyncAdministration):
         self._tenant = wire.check_tenant(tenant)
         self._retry_for = retry_for
         self._timeout = timeout
-        self._https = HttpClients(lambda: HttpClient(self._url, self._key, tenant=self._tenant))
+        self._https = HttpClients(self._url, self._key, self._tenant)
 
     async def __aenter__(self) -> Self:
         return self

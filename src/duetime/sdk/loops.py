@@ -17,7 +17,8 @@ import concurrent.futures.thread  # noqa: F401
 import contextlib
 import encodings.idna  # noqa: F401
 import os
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
+from typing import Any
 
 from duetime.sdk.http import HttpClient
 
@@ -28,10 +29,14 @@ _inherited: list[object] = []
 class HttpClients:
     """One `HttpClient` for each loop, made when it is first needed there."""
 
-    def __init__(self, make: Callable[[], HttpClient]) -> None:
-        self._make = make
+    def __init__(self, url: str, key: str, tenant: str | None) -> None:
+        self._url, self._key, self._tenant = url, key, tenant
         self._process = os.getpid()
         self._by_loop: dict[asyncio.AbstractEventLoop, tuple[HttpClient, AsyncGenerator[None]]] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Connections are not sent to a process that `multiprocessing` spawns: it opens its own."""
+        return {**self.__dict__, "_by_loop": {}}
 
     def here(self) -> HttpClient:
         """That of the running loop."""
@@ -39,7 +44,7 @@ class HttpClients:
         if self._process == os.getpid() and (found := self._by_loop.get(loop)) is not None:
             return found[0]
         self._forget()
-        http = self._make()
+        http = HttpClient(self._url, self._key, tenant=self._tenant)
         guard = _close_with_loop(http)
         # As far as its yield, which it reaches without waiting: from here on the loop knows that it has to be ended.
         with contextlib.suppress(StopIteration):

@@ -70,6 +70,10 @@ class Pool:
         #: By process id: that of this process, and until it needs one, that of the process it was forked from.
         self._pools: dict[int, urllib3.HTTPConnectionPool] = {}
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Connections are not sent to a process that `multiprocessing` spawns: it opens its own."""
+        return {**self.__dict__, "_pools": {}}
+
     def request(
         self,
         method: str,
