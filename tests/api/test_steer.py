@@ -29,6 +29,31 @@ async def test_pause_resume_reschedule_run_now_and_cancel(api: Api) -> None:
     assert (await _act(api, "cancel", task))["state"] == "cancelled"
 
 
+async def test_a_rescheduled_task_has_its_new_time_wherever_it_is_shown(api: Api) -> None:
+    first_at, now = "2031-01-31T09:00:00Z", datetime.now(UTC)
+    task = await api.submit(run_at=first_at, sla="1h", labels={"part": "bulk"})
+    other = await api.submit(run_at=first_at)
+    assert (task["run_at"], task["first_run_at"]) == (first_at, None)
+
+    answer = await api.post(
+        "/v1/tasks/bulk/reschedule", {"filter": {"label": ["part=bulk"]}, "run_at": "2030-01-01T00:00:00Z"}
+    )
+    assert answer.json["changed"] == 1
+    [shown] = [each for each in (await api.get("/v1/tasks")).json["items"] if each["id"] == task["id"]]
+    assert (shown["run_at"], shown["first_run_at"]) == ("2030-01-01T00:00:00Z", first_at)
+
+    moved = await _act(api, "reschedule", task, {"delay": 0})
+    assert now - timedelta(seconds=5) < datetime.fromisoformat(moved["run_at"]) < now + timedelta(minutes=1)
+    assert moved["first_run_at"] == first_at
+    (leased,) = await api.lease()
+    assert leased["run_at"] == moved["run_at"]
+    await api.settle(leased, "failed", error={"message": "no", "kind": "permanent"})
+    [letter] = (await api.get("/v1/dead")).json["items"]
+    assert letter["run_at"] == moved["run_at"]
+    kept = (await api.get(f"/v1/tasks/{other['id']}")).json
+    assert (kept["run_at"], kept["first_run_at"]) == (first_at, None)
+
+
 async def test_a_verb_whose_effect_is_there_already_is_answered_alike(api: Api) -> None:
     task = await api.submit(delay="1h")
 

@@ -262,6 +262,7 @@ def test_each_verb_steers_by_id(duetime: Run, name: str) -> None:
     assert duetime("tasks", "resume", task).out.startswith(f"{task}  scheduled, due ")
     moved = duetime("tasks", "reschedule", task, "--run-at", "2030-01-31T12:00:00Z", "--json").json
     assert moved["next_run_at"].startswith("2030-01-31T12:00:00")
+    assert re.search(r"run at +2030-01-31 .*\n +first run at +20", duetime("tasks", "get", task).out)
     assert duetime("tasks", "run-now", task).out.startswith(f"{task}  ready")
 
     both = duetime("tasks", "cancel", stranger, task)

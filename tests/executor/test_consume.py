@@ -4,7 +4,7 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import msgspec
 import pytest
@@ -186,6 +186,21 @@ async def test_a_due_task_is_called_signed_and_settled_with_its_answer(node: Nod
 
 async def is_all(node: Node, tasks: list[uuid.UUID], state: TaskState) -> bool:
     return set(await node.states(tasks)) == {state}
+
+
+async def test_a_rescheduled_task_tells_its_target_the_new_time(node: Node) -> None:
+    async with serving(answer_everything) as target:
+        [task] = await node.submit(target)
+        run_at = node.database.clock.now() + timedelta(seconds=1)
+        verdicts = await node.steering.reschedule([task], run_at)
+        assert verdicts[task].changed
+        async with executing(node.executor()):
+            await until(lambda: is_all(node, [task], TaskState.SUCCEEDED))
+
+    [received] = target.received
+    # The header has milliseconds.
+    told = datetime.fromisoformat(received.headers["duetime-due-at"])
+    assert abs(told - run_at) < timedelta(milliseconds=1)
 
 
 async def test_a_transient_answer_is_tried_again_when_the_server_said(node: Node) -> None:

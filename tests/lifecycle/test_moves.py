@@ -178,6 +178,45 @@ async def test_reschedule_moves_the_time_both_ways(engine: Engine) -> None:
     assert [leased.id for leased in await engine.claim()] == [task]
 
 
+async def test_every_attempt_of_a_rescheduled_task_has_its_new_time(engine: Engine) -> None:
+    clock = engine.database.clock
+    first_at = (clock.now() + timedelta(days=3)).replace(microsecond=0)
+    [task, untouched] = await engine.submit(2, run_at=first_at)
+    await engine.steering.run_now([untouched])
+    await engine.database.read_clock()
+    before = clock.now()
+
+    # Never before now: what lies in the past is now.
+    await engine.steering.reschedule([task], before - timedelta(days=1))
+    leased = {each.id: each for each in await engine.claim()}
+    moved_at = leased[task].run_at
+    assert before - timedelta(seconds=1) < moved_at < before + timedelta(minutes=1)
+    assert leased[untouched].run_at == first_at
+    await engine.settle([leased[task]], Outcome.FAILED, retry_after=0.0)
+    [second] = await engine.claim()
+    assert (second.number, second.run_at) == (2, moved_at)
+    await engine.settle([second], Outcome.FAILED, retry_after=60.0)
+
+    again_at = (clock.now() + timedelta(hours=1)).replace(microsecond=123_456)
+    await engine.steering.reschedule([task], again_at)
+    await engine.steering.run_now([task])
+    [third] = await engine.claim()
+
+    assert (third.number, third.run_at) == (3, again_at)
+
+
+async def test_a_paused_task_that_is_rescheduled_has_its_new_time_when_it_runs(engine: Engine) -> None:
+    [task] = await engine.submit()
+    await engine.steering.pause([task])
+    later = (engine.database.clock.now() + timedelta(minutes=5)).replace(microsecond=0)
+    await engine.steering.reschedule([task], later)
+
+    await engine.steering.run_now([task])
+
+    [leased] = await engine.claim()
+    assert leased.run_at == later
+
+
 async def test_a_paused_task_that_is_rescheduled_stays_paused(engine: Engine) -> None:
     [task] = await engine.submit()
     await engine.steering.pause([task])

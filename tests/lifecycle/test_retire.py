@@ -169,6 +169,23 @@ async def test_what_was_kept_and_is_over_by_now_is_trimmed(engine: Engine) -> No
         assert await engine.state(task) is (None if is_gone else LATER_STATES[name]), name
 
 
+async def test_a_new_time_goes_with_its_task(engine: Engine) -> None:
+    tasks = await engine.submit(3, delay=60.0)
+    done, waiting, young = [*tasks[:2], *await engine.submit(delay=39 * DAY)]
+    now = engine.database.clock.now()
+    await engine.steering.reschedule([done], now)
+    await engine.steering.reschedule([waiting, young], now + timedelta(days=60))
+    await engine.settle(await engine.claim())
+    await engine.steering.cancel([young])
+    await pass_days(engine, AGO)
+
+    await upkeep_of(engine).retire()
+
+    rows = await engine.database.fetch("SELECT task, run_at FROM rescheduled ORDER BY run_at, task")
+    assert {row["task"] for row in rows} == {waiting, young}
+    assert await rows_about(engine.database, done) == 0
+
+
 async def test_what_waits_in_young_partitions_is_not_touched(engine: Engine) -> None:
     await pass_days(engine, AGO - 5)
     tasks = await a_day_of(engine)

@@ -25,7 +25,7 @@ UPDATE pg_class
 """
 MODES = ("force_generic_plan", "force_custom_plan")
 _OWN_TABLES = (
-    *("task", "due", "attempt", "claim", "held", "dead", "holder", "idempotency_key", "request_key"),
+    *("task", "due", "attempt", "claim", "held", "dead", "holder", "idempotency_key", "request_key", "rescheduled"),
     *("schedule_state", "schedule", "fire", "backfill"),
     *("limit_slot", "budget", "flow_key", "submit_rate", "outbox"),
 )

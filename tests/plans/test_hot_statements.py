@@ -84,6 +84,13 @@ SELECT $1, mint_wake($2::bigint + 1000000 + place, $1, place), mint_wake($2::big
 """
 
 
+_RESCHEDULED = """
+INSERT INTO rescheduled (lane, task, run_at)
+SELECT $1, mint_wake($2::bigint - 1000000 - place, $1, place), clock_timestamp()
+  FROM generate_series(1, $3::int) AS place
+"""
+
+
 async def fill(url: str, count: int, *, belief: str | None = None) -> None:
     """Waiting tasks of one lane, due and not due yet, beside finished and retrying ones."""
     database = await Database.open(url, size=1)
@@ -94,6 +101,7 @@ async def fill(url: str, count: int, *, belief: str | None = None) -> None:
     await database.execute(_CROWD, lane, now_ms - count // 2, count, timeout=120.0)
     await database.execute(_HISTORY, lane, now_ms - count, count // 10, timeout=120.0)
     await database.execute(_RETRYING, lane, now_ms, count // 10, timeout=120.0)
+    await database.execute(_RESCHEDULED, lane, now_ms, count // 10, timeout=120.0)
     if belief is not None:
         await database.execute(belief, timeout=60.0)
     await database.close()

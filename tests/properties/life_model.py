@@ -57,6 +57,8 @@ class Task:
     crashes: int = 0
     releases: int = 0
     is_blocked: bool = False
+    #: Its new time, if it was rescheduled.
+    moved_us: int | None = None
     holder: int | None = None
     reason: str | None = None
     #: When the attempt under way was picked, and the first of the failures that count.
@@ -315,13 +317,14 @@ class Model:
 
         return self._each(ids, run_now)
 
-    def reschedule(self, ids: Sequence[uuid.UUID], run_at_ms: int) -> dict[uuid.UUID, Verdict]:
+    def reschedule(self, ids: Sequence[uuid.UUID], run_at_us: int) -> dict[uuid.UUID, Verdict]:
         def reschedule(task: Task) -> bool:
             if not (task.is_paused or task.place is Place.DUE):
                 return False
             place = task.place
-            self._wait(task, max(run_at_ms, self.now_ms))
+            self._wait(task, max(run_at_us // 1000, self.now_ms))
             task.place = place
+            task.moved_us = max(run_at_us, self.now_ms * 1000)
             return True
 
         return self._each(ids, reschedule)

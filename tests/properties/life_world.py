@@ -238,6 +238,7 @@ class Life:
                 known.crashes,
                 known.releases,
             )
+            assert known.moved_us is None or to_us(task.run_at) == known.moved_us
         for lane in chosen:
             later = [task.wake for task in self._waiting_in(lane) if task.wake_ms > self.clock.set_ms]
             if len(claims.taken.get(lane, [])) == len(slots):
@@ -355,7 +356,7 @@ class Life:
             Move.RUN_NOW: (lambda: steering.run_now(ids), lambda: model.run_now(ids)),
             Move.RESCHEDULE: (
                 lambda: steering.reschedule(ids, run_at),
-                lambda: model.reschedule(ids, to_us(run_at) // 1000),
+                lambda: model.reschedule(ids, to_us(run_at)),
             ),
             Move.REDRIVE: (lambda: steering.redrive(ids, rate), lambda: model.redrive(ids, rate)),
             Move.DROP: (lambda: steering.drop(ids), lambda: model.drop(ids)),

@@ -83,6 +83,12 @@ class World:
         )
         return task
 
+    async def reschedule(self, task: uuid.UUID, run_at: datetime) -> None:
+        """The note of a new time alone."""
+        await self.database.execute(
+            "INSERT INTO rescheduled (lane, task, run_at) VALUES ($1, $2, $3)", task.int & 0xFFFFFFFF, task, run_at
+        )
+
     async def waiting(
         self,
         due_in: int = 0,

@@ -1,4 +1,5 @@
 import uuid
+from datetime import timedelta
 
 import msgspec
 import pytest
@@ -132,6 +133,7 @@ async def test_a_task_tells_all_of_itself(world: World) -> None:
         "payload": {"big": 12345678901234567890},
         "labels": {"team": "a"},
         "run_at": moment,
+        "first_run_at": None,
         "created_at": moment,
         "expires_at": None,
         "schedule": "nightly",
@@ -227,6 +229,19 @@ async def test_an_sla_is_met_when_the_task_is_done_in_time(
     await world.attempt(task, 1, Outcome.SUCCEEDED, final=True, completed_in=completed_in)
 
     assert (await get(world, task)).sla_met is is_met
+
+
+async def test_a_rescheduled_task_shows_both_times_and_its_sla_counts_from_the_new_one(world: World) -> None:
+    task, plain = [await world.asked(-60_000, options=Options(sla=10.0)) for _ in range(2)]
+    moved_at = world.now - timedelta(seconds=5)
+    await world.reschedule(task, moved_at)
+    for each in (task, plain):
+        await world.attempt(each, 1, Outcome.SUCCEEDED, final=True)
+
+    moved, late = await get(world, task), await get(world, plain)
+
+    assert (moved.run_at, moved.first_run_at, moved.sla_met) == (moved_at, from_ms(world.now_ms - 60_000), True)
+    assert (late.run_at, late.first_run_at, late.sla_met) == (from_ms(world.now_ms - 60_000), None, False)
 
 
 async def test_an_open_sla_is_neither_met_nor_missed_until_its_time_is_over(world: World) -> None:

@@ -97,6 +97,7 @@ def view_of(task: NewTask, submission: Submitted, tenant_name: str, now_ms: int)
         labels=Raw(msgspec.json.encode(task.labels)) if task.labels else _NO_LABELS,
         # What is debounced has its time from there.
         run_at=due_at if task.flow is not None and task.flow.debounce is not None else task.run_at or due_at,
+        first_run_at=None,
         created_at=due_at if created_ms == submission.run_at_ms else from_ms(created_ms),
         expires_at=task.expires_at,
         schedule=None,

@@ -138,7 +138,10 @@ _VERBS = {
     "cancel": ("Cancel", "A running task's worker hears of it at its next beat or report."),
     "pause": ("Pause", "A waiting task is kept back until it is resumed."),
     "resume": ("Resume", "A paused task waits for its time again, or runs if that has passed."),
-    "reschedule": ("Reschedule", "A waiting or paused task gets another time."),
+    "reschedule": (
+        "Reschedule",
+        "A waiting or paused task gets another time, never before now; `first_run_at` shows its first one.",
+    ),
     "retry": ("Retry", "A dead letter gets new budgets; a task that waits for its next attempt gets it now."),
     "run-now": ("Run now", "A waiting or paused task becomes due at once."),
 }

@@ -83,6 +83,8 @@ def _fields(task: Task) -> list[tuple[str, str]]:
         ("queue", f"{printable(task.queue)}, {task.priority}"),
         ("run at", whole_time(task.run_at)),
     ]
+    if task.first_run_at is not None:
+        fields.append(("first run at", whole_time(task.first_run_at)))
     if task.next_run_at is not None and task.next_run_at != task.run_at:
         fields.append(("next run at", whole_time(task.next_run_at)))
     if not task.is_final and task.attempts_left is not None:

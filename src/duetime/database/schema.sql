@@ -369,6 +369,12 @@ CREATE TABLE duetime.request_key (
 )
 PARTITION BY RANGE (id);
 
+CREATE TABLE duetime.rescheduled (
+    lane integer NOT NULL,
+    task uuid NOT NULL,
+    run_at timestamp with time zone NOT NULL
+);
+
 CREATE TABLE duetime.rule_change (
     kind text NOT NULL,
     change bigint DEFAULT 1 NOT NULL
@@ -565,6 +571,9 @@ ALTER TABLE ONLY duetime.outbox_refused
 
 ALTER TABLE ONLY duetime.request_key
     ADD CONSTRAINT request_key_pkey PRIMARY KEY (id, tenant);
+
+ALTER TABLE ONLY duetime.rescheduled
+    ADD CONSTRAINT rescheduled_pkey PRIMARY KEY (lane, task);
 
 ALTER TABLE ONLY duetime.rule_change
     ADD CONSTRAINT rule_change_pkey PRIMARY KEY (kind);

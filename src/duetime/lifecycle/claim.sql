@@ -10,7 +10,8 @@
 --        while the last vacuum had found the table empty, and 40,000 rows for each lane afterwards.
 -- Time:  @until is just after the last wake that is due by the database's clock.
 -- Gives: the rows taken, each lane's in order, then a row without a task for each lane: when its next row is due, and
---        when all were picked.  What costs the driver most is left out or packed: a wake that is the task's id (as all
+--        when all were picked.  Only a task that does not wait under its first wake can have been given another time,
+--        so only for those is it looked up.  What costs the driver most is left out or packed: a wake that is the task's id (as all
 --        first ones are), the home of a row that is at home, and times of which the driver would make objects.
 WITH patience AS MATERIALIZED (
     SELECT set_config('lock_timeout', '20ms', true), COALESCE(@now::timestamptz, clock_timestamp()) AS at
@@ -50,7 +51,14 @@ held AS (
 )
 SELECT taken.lane, NULLIF(taken.wake, taken.task) AS wake, taken.task, taken.number, taken.failures, taken.crashes,
        taken.releases, taken.holder, NULLIF(taken.home, taken.lane) AS home, task.type, task.payload, task.options,
-       task.labels, timestamptz_send(task.run_at) AS run_at, task.expires_at, NULL::timestamptz AS picked_at
+       task.labels,
+       CASE WHEN taken.wake = taken.task THEN timestamptz_send(task.run_at)
+            ELSE timestamptz_send(COALESCE((SELECT moved.run_at
+                                              FROM rescheduled AS moved
+                                             WHERE moved.lane = taken.home
+                                               AND moved.task = taken.task
+                                             LIMIT 1), task.run_at)) END AS run_at,
+       task.expires_at, NULL::timestamptz AS picked_at
   FROM taken
  CROSS JOIN LATERAL (  -- the LIMIT keeps the look-up by key, also in a plan made while the table was tiny
        SELECT *
@@ -108,7 +116,14 @@ held AS (
 )
 SELECT taken.lane, NULLIF(taken.wake, taken.task) AS wake, taken.task, taken.number, taken.failures, taken.crashes,
        taken.releases, taken.holder, NULLIF(taken.home, taken.lane) AS home, task.type, task.payload, task.options,
-       task.labels, timestamptz_send(task.run_at) AS run_at, task.expires_at, NULL::timestamptz AS picked_at
+       task.labels,
+       CASE WHEN taken.wake = taken.task THEN timestamptz_send(task.run_at)
+            ELSE timestamptz_send(COALESCE((SELECT moved.run_at
+                                              FROM rescheduled AS moved
+                                             WHERE moved.lane = taken.home
+                                               AND moved.task = taken.task
+                                             LIMIT 1), task.run_at)) END AS run_at,
+       task.expires_at, NULL::timestamptz AS picked_at
   FROM taken
  CROSS JOIN LATERAL (  -- the LIMIT keeps the look-up by key, also in a plan made while the table was tiny
        SELECT *

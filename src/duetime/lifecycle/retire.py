@@ -136,6 +136,20 @@ async def retire_rows(database: Database, now: datetime, holder_retention: timed
     )
 
 
+async def retire_rescheduled(database: Database, before_ms: int) -> int:
+    """New times of tasks that are gone with their partition; returns how many."""
+    # A newer task cannot be gone: only what is old is looked up.
+    rows = await database.fetch(
+        "WITH gone AS (DELETE FROM rescheduled WHERE task < $1 AND NOT EXISTS ("
+        " SELECT 1 FROM task WHERE task.lane = rescheduled.lane AND task.id = rescheduled.task) RETURNING 1)"
+        " SELECT count(*) AS count FROM gone",
+        just_before(before_ms),
+        timeout=300.0,
+    )
+    count: int = rows[0]["count"]
+    return count
+
+
 async def read_old_dead(database: Database, before: datetime, batch: int) -> list[uuid.UUID]:
     rows = await database.fetch("SELECT task FROM dead WHERE died_at < $1 ORDER BY died_at LIMIT $2", before, batch)
     return [row["task"] for row in rows]

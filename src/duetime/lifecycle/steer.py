@@ -74,7 +74,7 @@ class Steering:
         run_at_ms = to_ms_rounded_up(run_at)
         now_ms = self._database.clock.now_ms()
         await self._partitions.ensure([max(run_at_ms, now_ms), now_ms])
-        return await self._move(Move.RESCHEDULE, ids, now=self._now, run_at_ms=run_at_ms)
+        return await self._move(Move.RESCHEDULE, ids, now=self._now, run_at=run_at, run_at_ms=run_at_ms)
 
     async def redrive(self, ids: Sequence[uuid.UUID], rate: float | None = None) -> dict[uuid.UUID, Verdict]:
         """Give dead letters new budgets; with a rate, that many a second from now on."""

@@ -173,7 +173,8 @@ SELECT lane, mint_wake(to_ms(at), lane, salt + place), task, number, failures, c
 RETURNING task, wake;
 
 -- name: reschedule
--- Takes: due or held (paused).  Leaves: the same, for another time, never before now.
+-- Takes: due or held (paused).  Leaves: the same, for another time, never before now, and that time in rescheduled.
+-- Locks: who has taken the row in due or held is alone with the task's row in rescheduled.
 WITH started AS MATERIALIZED (
     SELECT pg_current_xact_id() AS transaction, COALESCE(@now::timestamptz, clock_timestamp()) AS at,
            random_salt() AS salt
@@ -222,6 +223,15 @@ stays AS (
     INSERT INTO held (lane, task, wake, number, failures, crashes, releases, reason)
     SELECT lane, task, wake, number, failures, crashes, releases, 1 FROM kept_back
  RETURNING task, NULL::uuid AS wake
+),
+noted AS (
+    INSERT INTO rescheduled (lane, task, run_at)
+    SELECT moved.lane, moved.task, GREATEST(started.at, @run_at::timestamptz)
+      FROM started, (SELECT lane, task FROM woken
+                      UNION ALL
+                     SELECT lane, task FROM kept_back) AS moved
+        ON CONFLICT (lane, task) DO UPDATE
+       SET run_at = excluded.run_at
 )
 SELECT task, wake FROM waits
  UNION ALL

@@ -26,6 +26,7 @@ from duetime.lifecycle.retire import (
     retire_fires,
     retire_partitions,
     retire_requests,
+    retire_rescheduled,
     retire_rows,
     trim_oldest,
 )
@@ -113,6 +114,7 @@ class Upkeep:
                 await retire_partitions(self._database, now_ms - keep_ms)
                 await retire_fires(self._database, now_ms - keep_ms)
                 await trim_oldest(self._database, self._database.clock.now() - self._retention)
+                await retire_rescheduled(self._database, now_ms - keep_ms)
                 await freeze_partitions(self._database, now_ms - _HOUR_MS)
         return timedelta(minutes=10)
 

@@ -208,6 +208,8 @@ class Task(msgspec.Struct, frozen=True):
     payload: Any = None
     labels: dict[str, str] | None = None
     run_at: datetime | None = None
+    #: The time that it was submitted with, where it was rescheduled: `run_at` is the new one.
+    first_run_at: datetime | None = None
     created_at: datetime | None = None
     expires_at: datetime | None = None
     next_run_at: datetime | None = None

@@ -1,9 +1,9 @@
 -- name: read_dead
 -- Dead letters with their last error, in the order asked for.
--- Index: dead_pkey, task_pkey by (lane, task); attempt_pkey (lane, task, number) from its end.
+-- Index: dead_pkey, task_pkey, rescheduled_pkey by (lane, task); attempt_pkey (lane, task, number) from its end.
 -- Gives: no row for a task that is not dead (any more).
 SELECT dead.lane, dead.task AS id, dead.number, dead.reason, dead.died_at,
-       task.type, task.labels, task.run_at, task.created_at, last.detail, last.worker
+       task.type, task.labels, COALESCE(moved.run_at, task.run_at) AS run_at, task.created_at, last.detail, last.worker
   FROM unnest(@lanes::int[], @ids::uuid[]) WITH ORDINALITY AS wanted (lane, id, place)
  CROSS JOIN LATERAL (  -- the LIMITs keep the look-ups by key, whatever the planner thinks of the tables
        SELECT *
@@ -17,6 +17,12 @@ SELECT dead.lane, dead.task AS id, dead.number, dead.reason, dead.died_at,
         WHERE task.lane = wanted.lane
           AND task.id = wanted.id
         LIMIT 1) AS task
+  LEFT JOIN LATERAL (
+       SELECT run_at
+         FROM rescheduled
+        WHERE rescheduled.lane = wanted.lane
+          AND rescheduled.task = wanted.id
+        LIMIT 1) AS moved ON true
   LEFT JOIN LATERAL (
        SELECT attempt.detail, holder.name AS worker
          FROM attempt

@@ -1,6 +1,6 @@
 """Tasks as their users see them: one with all its attempts, or a page of a list.
 
-A task is read whole by one statement over all six tables, so its state, its
+A task is read whole by one statement over all its tables, so its state, its
 attempts and its next time belong together.  A list first finds ids
 (`views/scan`), then reads those tasks; one that has left the asked state in
 between is left out.  A page is cut where its payloads would pass a few
@@ -85,7 +85,10 @@ class TaskView(msgspec.Struct, frozen=True):
     state: TaskState
     payload: Raw
     labels: Raw
+    #: When it is to run: by what it was submitted with or, if it was rescheduled, by that.
     run_at: datetime
+    #: The time that it was submitted with, if it was rescheduled.
+    first_run_at: datetime | None
     created_at: datetime
     expires_at: datetime | None
     schedule: str | None
@@ -246,6 +249,7 @@ def view_of(row: asyncpg.Record, key: LaneKey, tenant_name: str) -> TaskView:
         payload=Raw(row["payload"] or b"null"),
         labels=Raw((row["labels"] or "{}").encode()),
         run_at=row["run_at"],
+        first_run_at=row["first_run_at"],
         created_at=row["created_at"],
         expires_at=row["expires_at"],
         schedule=options.schedule,

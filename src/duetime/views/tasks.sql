@@ -1,5 +1,5 @@
 -- name: read_tasks
--- Whole tasks with their states and last attempts: all six tables in one snapshot.
+-- Whole tasks with their states and last attempts: all their tables in one snapshot.
 -- Index: the primary key of each, by (lane, task); due_task (home lane, task) only for
 --        tasks that are nowhere else, because it has to ask every partition;
 --        holder_pkey for names.  The LIMITs keep the look-ups by key, whatever the
@@ -12,7 +12,8 @@ WITH moment AS MATERIALIZED (
       FROM (SELECT COALESCE(@now::timestamptz, clock_timestamp()) AS at) AS clock
 ),
 found AS MATERIALIZED (
-    SELECT wanted.place, task.lane, task.id, task.type, task.payload, task.options, task.labels, task.run_at,
+    SELECT wanted.place, task.lane, task.id, task.type, task.payload, task.options, task.labels,
+           COALESCE(moved.run_at, task.run_at) AS run_at, CASE WHEN moved.run_at IS NOT NULL THEN task.run_at END AS first_run_at,
            task.expires_at, task.created_at,
            claim.number AS claim_number, claim.picked_at, claim.holder,
            held.reason AS held_reason, held.held_at,
@@ -30,6 +31,13 @@ found AS MATERIALIZED (
             WHERE task.lane = wanted.lane
               AND task.id = wanted.id
             LIMIT 1) AS task
+      LEFT JOIN LATERAL (
+           SELECT run_at
+             FROM rescheduled
+            WHERE rescheduled.lane = wanted.lane
+              AND rescheduled.task = wanted.id
+            LIMIT 1) AS moved
+        ON true
       LEFT JOIN LATERAL (
            SELECT *
              FROM claim
@@ -107,7 +115,7 @@ SELECT weighed.place, weighed.lane, weighed.id, weighed.is_cut, moment.at AS now
             -- At most once: the failure was final, and its dead letter is past its retention.
             WHEN weighed.is_over THEN 'dead'
        END AS state,
-       weighed.type, weighed.options, weighed.labels, weighed.run_at, weighed.expires_at, weighed.created_at,
+       weighed.type, weighed.options, weighed.labels, weighed.run_at, weighed.first_run_at, weighed.expires_at, weighed.created_at,
        CASE WHEN NOT weighed.is_cut THEN weighed.payload END AS payload,
        CASE WHEN NOT weighed.is_cut THEN weighed.result END AS result,
        weighed.wake, weighed.number, weighed.failures, weighed.crashes, weighed.completed_at, weighed.dead_reason,
