@@ -115,6 +115,7 @@ def test_every_option_reaches_the_task(duetime: Run, name: str) -> None:
         "url": "https://example.com/x",
         "method": "PUT",
         "headers": {"X-A": "b: c"},
+        "secret_headers": [],
         "timeout": 5.0,
         "retry_on": [404],
     }

@@ -168,7 +168,14 @@ async def test_a_task_tells_all_of_itself(world: World) -> None:
         "attempts_left": 0,
         "sla": 60.0,
         "sla_met": True,
-        "target": {"url": "http://127.0.0.1/x", "method": "POST", "headers": {}, "timeout": None, "retry_on": []},
+        "target": {
+            "url": "http://127.0.0.1/x",
+            "method": "POST",
+            "headers": {},
+            "secret_headers": [],
+            "timeout": None,
+            "retry_on": [],
+        },
         "retry": {
             "max_attempts": 2,
             "min_backoff": 1.0,
