@@ -89,11 +89,16 @@ async def test_no_fingerprint_can_be_tried_out(api: Api) -> None:
     body = json.dumps({"type": "guess", **LATER, "idempotency_key": "guess"}).encode()
     await api.post("/v1/tasks", data=body, headers={"Idempotency-Key": str(make_uuid7())})
 
+    # The same in other words, which a search for the name would not find.
+    escaped = body.replace(b'"headers"', b'"he\\u0061ders"').replace(b'"guess"}', b'"escaped"}')
+    answer = await api.post("/v1/tasks", data=escaped, headers={"Idempotency-Key": str(make_uuid7())})
+    assert answer.status == 202
     rows = await api.serving.database.fetch(
         "SELECT fingerprint FROM idempotency_key UNION SELECT fingerprint FROM request_key"
     )
     wanted = make_decoder(TaskRequest).decode(body)
-    guesses = {hashlib.sha256(body).digest()[:16], plain_fingerprint(canonical_text(wanted))}
+    guesses = {hashlib.sha256(each).digest()[:16] for each in (body, escaped)}
+    guesses |= {plain_fingerprint(canonical_text(wanted))}
     assert len(rows) >= 2
     assert guesses.isdisjoint(row["fingerprint"] for row in rows)
 

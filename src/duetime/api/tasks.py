@@ -138,13 +138,11 @@ class Tasks:
                 task = self.reader.read(wanted, caller.tenant, clock.now(), trace)
         need_reach(caller, task.type, task.lane.queue)
         key = read_request_key(headers, clock.now()) if has_key else None
-        return Asked(task, key, self._digest_of(body, [task]) if key else b"")
+        return Asked(task, key, self._digest_of(body, has_secrets=task.has_secrets) if key else b"")
 
-    def _digest_of(self, body: bytes, tasks: Sequence[NewTask]) -> bytes:
+    def _digest_of(self, body: bytes, *, has_secrets: bool) -> bytes:
         """What stands for a body; with secrets in it nobody may find out by trying what it was, so it takes a key."""
-        if b'"headers"' in body and any(task.has_secrets for task in tasks):
-            return self.reader.vault.digest(body) + _digest(body)
-        return _digest(body)
+        return self.reader.vault.digest(body) + _digest(body) if has_secrets else _digest(body)
 
     async def answer_one(self, caller: Caller, task: NewTask, submission: Submission) -> Answer:
         if isinstance(submission, DuetimeError):
@@ -174,7 +172,8 @@ class Tasks:
         if is_atomic and len(tasks) < len(results):
             return _refuse_all(results, request.id)
         admitted, refusal = await self._admit(tenant, tasks, key, is_atomic=is_atomic)
-        fingerprint = self._digest_of(body, tasks) if key else b""
+        has_secrets = any(task.has_secrets for task in tasks if task.options is not None)
+        fingerprint = self._digest_of(body, has_secrets=has_secrets) if key else b""
         submissions = await self.flow.submit(tasks[:admitted], key, fingerprint, is_atomic=is_atomic)
         if refusal is not None:
             submissions = [*submissions, *(refusal for _ in tasks[admitted:])]

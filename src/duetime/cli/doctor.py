@@ -200,10 +200,10 @@ async def _check_rows(dsn: str, deep: bool, vault: Vault) -> list[Finding]:
 
 def _vault_of(arguments: argparse.Namespace) -> Vault:
     """The keys that a node started here would have."""
-    config = read_config({"secrets_key_file": arguments.secrets_key_file, "data": arguments.data})
+    config = read_config({name: getattr(arguments, name) for name in ("secrets_key_file", "data", "database_url")})
     folder_key = Path(config.data) / FILE_NAME
-    is_of_folder = not (arguments.database_url or config.secrets_keys or config.secrets_key_file)
-    if is_of_folder and folder_key.exists():
+    is_of_folder = bool(arguments.data) or not config.database_url
+    if is_of_folder and not config.secrets_keys and config.secrets_key_file is None and folder_key.exists():
         config = read_config({"secrets_key_file": str(folder_key)})
     return Vault(read_secrets_keys(config))
 

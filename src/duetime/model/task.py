@@ -149,8 +149,8 @@ class NewTask(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def has_secrets(self) -> bool:
-        target = None if self.options is None else self.options.target
-        return target is not None and bool(target.secret_headers)
+        options = self.options
+        return options is not None and options.target is not None and bool(options.target.secret_headers)
 
     @property
     def is_plain(self) -> bool:
