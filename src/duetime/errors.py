@@ -27,9 +27,13 @@ DuetimeError
 └── UsageError             the command line, the configuration or the machine; exit code 2
 """
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import msgspec
+
+#: Of the errors of a request, for people; programs have them all.
+_IN_A_SENTENCE = 5
 
 
 class FieldError(msgspec.Struct, frozen=True):
@@ -57,6 +61,15 @@ class InvalidInput(DuetimeError):
     @classmethod
     def at(cls, path: str, message: str) -> "InvalidInput":
         return cls(f"{path}: {message}", (FieldError(path, message),))
+
+    @classmethod
+    def all(cls, errors: Sequence[FieldError], most: int = 50) -> "InvalidInput":
+        """Every field that is wrong; who has more to mend than `most` finds the rest when these are."""
+        named = [f"{error.path}: {error.message}" if error.path else error.message for error in errors[:_IN_A_SENTENCE]]
+        more = len(errors) - len(named)
+        if more:
+            named.append(f"and {more} more" if len(errors) < most else f"and at least {most - len(named)} more")
+        return cls("; ".join(named), tuple(errors[:most]))
 
 
 class MalformedRequest(DuetimeError):

@@ -40,7 +40,7 @@ from duetime.errors import InvalidInput
         ),
         (
             TypeRequest,
-            b'{"rate_limit": {"limits": 1}}',
+            b'{"rate_limit": {"limits": 1, "limit": 1, "period": 1}}',
             "rate_limit.limits: there is no such field; there are: limit, period, key",
         ),
         (

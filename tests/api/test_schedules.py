@@ -278,7 +278,7 @@ async def test_a_batch_answers_for_each_in_order(api: Api) -> None:
     ]
     assert [each.get("version") for each in answer["results"]] == [1, None, 2, None, 1, None, None, None, None]
     paths = [[error["path"] for error in each["error"]["errors"]] for each in answer["results"] if "error" in each]
-    assert paths == [["spec.cron[0]"], ["spec.cron"], ["name"], ["name"], ["name"], [""]]
+    assert paths == [["spec.cron[0]"], ["spec.cron", "task"], ["name"], ["name"], ["name"], [""]]
     assert (answer["accepted"], answer["rejected"]) == (3, 6)
     assert [each["name"] for each in (await read(api, ""))["items"]] == ["changed", "new", "same"]
     assert (await read(api, "/new"))["jitter"] == 0

@@ -371,7 +371,7 @@ BAD: list[tuple[str, str, dict[str, Any]]] = [
     ("lease", "tags[0]", {"worker": "w", "tags": [" "]}),
     ("lease", "rooms", {"worker": "w", "rooms": 1}),
     ("settle", "settlements", {"worker": "w"}),
-    ("settle", "settlements[0].id", {"worker": "w", "settlements": [{"id": "x"}]}),
+    ("settle", "settlements[0].id", {"worker": "w", "settlements": [{"id": "x", "attempt": 1, "outcome": "failed"}]}),
     ("beat", "leaving", {"worker": "w", "leaving": "yes"}),
     ("beat", "attempts[0].attempt", {"worker": "w", "attempts": [{"id": "0" * 32, "attempt": 0}]}),
     ("beat", "attempts[0].attempt", {"worker": "w", "attempts": [{"id": "0" * 32, "attempt": 2**31}]}),

@@ -154,7 +154,7 @@ class Types:
         by: int | None = None,
     ) -> tuple[bool, TypePut]:
         """Store a type; whether it is new, and how waiting tasks of these lanes would fare."""
-        compiled = _compile(schema)
+        compiled = compile_schema(schema)
         is_new = await self._check_room(tenant, name)
         tried = await self._try_on_waiting(compiled, name, lanes)
         stored_rules = None if rules.is_empty else msgspec.json.encode(rules)
@@ -165,7 +165,7 @@ class Types:
 
     async def preview(self, tenant: int, name: str, schema: bytes | None, lanes: list[int]) -> TypePreview:
         """What `put` would answer, with some of the tasks that would not match; raises what it would raise."""
-        compiled = _compile(schema)
+        compiled = compile_schema(schema)
         is_new = await self._check_room(tenant, name)
         tried = await self._try_on_waiting(compiled, name, lanes)
         return TypePreview(name, is_new, tried.sampled, tried.invalid, tried.examples)
@@ -212,7 +212,7 @@ class _Tried:
     examples: list[TypeMismatch] = field(default_factory=list)
 
 
-def _compile(schema: bytes | None) -> PayloadSchema | None:
+def compile_schema(schema: bytes | None) -> PayloadSchema | None:
     try:
         return None if schema is None else PayloadSchema(schema)
     except SchemaError as error:

@@ -13,7 +13,7 @@ from duetime.api.operations import ADMINS, OPERATORS, Operation, Reply
 from duetime.api.pages import KeyPage
 from duetime.api.schemas import KeyRequest, RotateRequest
 from duetime.database.pool import Database
-from duetime.errors import InvalidInput, NotFound
+from duetime.errors import FieldError, InvalidInput, NotFound
 
 _decode_key = make_decoder(KeyRequest)
 _decode_rotate = make_decoder(RotateRequest)
@@ -104,8 +104,9 @@ class Administration:
 
     async def make(self, request: Request) -> Answer:
         request.query()
-        asked = await request.json(_decode_key)
-        _check(asked, self.database.clock.now())
+        now = self.database.clock.now()
+        asked = await request.json(_decode_key, judge=lambda some: _check(some, now))
+        _check(asked, now)
         caller = request.caller
         info, key = await create_key(
             self.database,
@@ -149,15 +150,21 @@ def _key_number(request: Request) -> int:
 
 
 def _check(asked: KeyRequest, now: datetime) -> None:
+    errors: list[FieldError] = []
     if (asked.types or asked.queues) and asked.role not in ("producer", "worker"):
-        raise InvalidInput.at("role", f"a key with the role {asked.role} reaches all types and queues; leave them out")
+        wrong = f"a key with the role {asked.role} reaches all types and queues; leave them out"
+        errors.append(FieldError("role", wrong))
     if asked.types and asked.role == "worker":
-        raise InvalidInput.at("types", "a worker is confined by its queues; leave types out")
+        errors.append(FieldError("types", "a worker is confined by its queues; leave types out"))
     for field, patterns in (("types", asked.types), ("queues", asked.queues)):
-        for place, pattern in enumerate(patterns):
-            if not _PATTERN.fullmatch(pattern):
-                raise InvalidInput.at(f"{field}[{place}]", "use letters, digits and . _ : / -, and * for any of them")
+        errors += [
+            FieldError(f"{field}[{place}]", "use letters, digits and . _ : / -, and * for any of them")
+            for place, pattern in enumerate(patterns)
+            if not _PATTERN.fullmatch(pattern)
+        ]
     if not asked.name.isprintable():
-        raise InvalidInput.at("name", "use printable characters")
+        errors.append(FieldError("name", "use printable characters"))
     if asked.expires_at is not None and asked.expires_at <= now:
-        raise InvalidInput.at("expires_at", "must lie in the future")
+        errors.append(FieldError("expires_at", "must lie in the future"))
+    if errors:
+        raise InvalidInput.all(errors)

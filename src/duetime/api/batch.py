@@ -6,19 +6,27 @@ cut apart first and then judged one by one, so that a bad one gets its error in
 its place.  A body that is not JSON is refused as a whole.
 """
 
+from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Raw
 
-from duetime.api.http import JSON, NDJSON, check_text, make_decoder
+from duetime.api.http import JSON, NDJSON, UNREADABLE, check_text, explain_unreadable, make_decoder
 from duetime.api.problems import read_decode_error
 from duetime.api.schemas import PlainTaskRequest, TaskRequest
-from duetime.errors import DuetimeError, InvalidInput, MalformedBody, TooLarge, UnsupportedMediaType
+from duetime.errors import InvalidInput, TooLarge, UnsupportedMediaType
 from duetime.model.task import MAX_BATCH
 
-Item = TaskRequest | DuetimeError
+
+class Unread(NamedTuple):
+    """An item that was cut out of the body and not looked into."""
+
+    part: bytes
+    #: Its line, where each item is one.
+    line: int | None = None
+
 
 #: A single item has one payload of 64 KiB and a few options.
 MAX_ITEM_BYTES = 256 * 1024
@@ -29,7 +37,6 @@ _EASY_VALUES = 300_000
 _decoder = make_decoder(TaskRequest)
 _list_decoder = make_decoder(list[TaskRequest])
 _plain_decoder = make_decoder(list[PlainTaskRequest])
-_UNREADABLE = (msgspec.DecodeError, RecursionError, UnicodeError)
 
 
 def read_plain_items(content_type: str, body: bytes) -> list[PlainTaskRequest] | None:
@@ -39,29 +46,31 @@ def read_plain_items(content_type: str, body: bytes) -> list[PlainTaskRequest] |
     check_text(body)
     try:
         items = _plain_decoder.decode(body)
-    except _UNREADABLE:
+    except UNREADABLE:
         return None
     return items if len(items) <= MAX_BATCH else None
 
 
-def read_items(content_type: str, body: bytes) -> list[Item]:
-    """The items in order, an error in the place of each that cannot be read."""
+def read_items(content_type: str, body: bytes) -> list[TaskRequest] | list[Unread]:
+    """The items in order; if not all are right, for `read_item`."""
     if content_type in NDJSON:
         check_text(body)
-        return _read_lines(body)
+        return _cut_lines(body)
     if content_type != JSON:
         raise UnsupportedMediaType(f"send {JSON} or {NDJSON[0]}, not {content_type}")
     check_text(body)
     if _is_easy(body):
         try:
-            items: list[Any] = _list_decoder.decode(body)
+            items = _list_decoder.decode(body)
         except msgspec.ValidationError:
             pass
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             raise read_decode_error(error, body) from error
         else:
-            return _not_too_many(items)
-    return [_read_item(bytes(part)) for part in _cut_array(body)]
+            if len(items) > MAX_BATCH:
+                raise _too_many()
+            return items
+    return [Unread(bytes(part)) for part in _cut_array(body)]
 
 
 def _is_easy(body: bytes) -> bool:
@@ -70,27 +79,27 @@ def _is_easy(body: bytes) -> bool:
     return has_few_values and body.count(b"{") <= _EASY_OBJECTS
 
 
-def _read_item(part: bytes) -> Item:
+def read_item(item: Unread, judge: Callable[[TaskRequest], object]) -> TaskRequest:
+    """The item; raises all that is wrong with it, and MalformedBody if the body is no JSON there.
+
+    `judge` says what else is wrong with one that is not right.
+    """
+    part = item.part
     if len(part) > MAX_ITEM_BYTES:
-        return TooLarge(f"the item has {len(part)} bytes; at most {MAX_ITEM_BYTES} are allowed")
+        raise TooLarge(f"the item has {len(part)} bytes; at most {MAX_ITEM_BYTES} are allowed")
     try:
         return _decoder.decode(part)
-    except _UNREADABLE as error:
-        return read_decode_error(error, part, _decoder.type)
+    except UNREADABLE as error:
+        raise explain_unreadable(error, _decoder, part, judge) from error
 
 
-def _read_lines(body: bytes) -> list[Item]:
+def _cut_lines(body: bytes) -> list[Unread]:
     if body.count(b"\n") > 2 * MAX_BATCH:
         raise _too_many()
-    items: list[Item] = []
-    for number, line in enumerate(body.split(b"\n"), 1):
-        if not line.strip():
-            continue
-        item = _read_item(line)
-        if isinstance(item, MalformedBody):
-            raise MalformedBody(f"line {number} is not JSON, so nothing was stored: {item.detail}")
-        items.append(item)
-    return _not_too_many(items)
+    lines = [Unread(line, number) for number, line in enumerate(body.split(b"\n"), 1) if line.strip()]
+    if len(lines) > MAX_BATCH:
+        raise _too_many()
+    return lines
 
 
 @cache
@@ -108,15 +117,9 @@ def _cut_array(body: bytes) -> list[Raw]:
         if "at most length" in str(error):
             raise _too_many() from error
         raise InvalidInput("the body must be an array of tasks") from error
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise read_decode_error(error, body) from error
     return [part for part in parts if bytes(part)]
-
-
-def _not_too_many(items: list[Item]) -> list[Item]:
-    if len(items) > MAX_BATCH:
-        raise _too_many()
-    return items
 
 
 def _too_many() -> TooLarge:

@@ -13,7 +13,7 @@ from duetime.api.http import Answer, Request, Route, json_answer, make_decoder
 from duetime.api.operations import Operation, Reply
 from duetime.api.task_operations import PAGES
 from duetime.clock import from_ms
-from duetime.errors import InvalidInput
+from duetime.errors import FieldError, InvalidInput
 from duetime.model.breaker_status import BreakerStatus, Forced, State
 from duetime.model.origin import read_host
 
@@ -113,12 +113,17 @@ class BreakerCalls:
 
     async def put(self, request: Request) -> Answer:
         request.query()
-        asked = await request.json(_decode)
         host, tenant = request.path["host"].lower(), request.caller.tenant
-        if read_host(host) != host:
-            raise InvalidInput.at("host", _RIGHT_HOST)
-        if not asked.note.isprintable():
-            raise InvalidInput.at("note", "must be one line of printable text")
+
+        def check(some: BreakerRequest) -> None:
+            errors = [] if read_host(host) == host else [FieldError("host", _RIGHT_HOST)]
+            if not some.note.isprintable():
+                errors.append(FieldError("note", "must be one line of printable text"))
+            if errors:
+                raise InvalidInput.all(errors)
+
+        asked = await request.json(_decode, judge=check)
+        check(asked)
         await self.forced.put(tenant, host, asked.state, asked.note, by=request.caller.key)
         found = await self._read(tenant)
         return json_answer(200, found.get(host) or BreakerView(host, "closed", "", None, None, 0, 0, None, ""))

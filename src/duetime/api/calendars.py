@@ -7,10 +7,10 @@ from duetime.api import schedule_views as views
 from duetime.api.http import Answer, Request, Route, json_answer, make_decoder
 from duetime.api.schedule_reading import check_name
 from duetime.api.schedule_schemas import CalendarRequest
-from duetime.errors import Conflict, InvalidInput, NotFound
+from duetime.errors import Conflict, FieldError, InvalidInput, NotFound
 from duetime.lifecycle.recurrences import Recurrences, StoredCalendar
 from duetime.lifecycle.schedules import Schedules
-from duetime.recurrence import NamedCalendar
+from duetime.recurrence import NamedCalendar, find_calendar_errors
 
 _decode = make_decoder(CalendarRequest)
 
@@ -46,8 +46,10 @@ class CalendarCalls:
         try:
             has_changed = await self.recurrences.put_calendar(tenant, name, entries)
         except InvalidInput as error:
-            (first, *_) = error.errors
-            raise InvalidInput.at(first.path.replace("exclude", "dates", 1), first.message) from error
+            found = {each.path: each.message for each in error.errors}
+            found |= {each.path: each.message for each in find_calendar_errors(entries)}
+            errors = [FieldError(path.replace("exclude", "dates", 1), message) for path, message in found.items()]
+            raise InvalidInput.all(errors) from error
         replanned = await self.schedules.replan_users_of(tenant, name) if has_changed else 0
         return json_answer(200, views.CalendarPut(name, (await self._find(request)).version, replanned))
 

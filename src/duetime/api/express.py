@@ -81,7 +81,7 @@ class Express:
     def _take_with_care(self, head: Head, caller: Caller, body: bytes, finish: Finish) -> bool:
         """The same for what is not plain."""
         try:
-            task, request, fingerprint = self._tasks.read_one(head.headers, caller, body)
+            task, request, fingerprint = self._tasks.read_one(head.headers, caller, body, explains=False)
         except DuetimeError:
             return False
         lane = self._submitter.find_lane(task)

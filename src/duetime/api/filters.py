@@ -6,7 +6,7 @@ import msgspec
 
 from duetime.api.schemas import DeadFilterRequest, FilterRequest, Instant
 from duetime.clock import to_ms_rounded_up
-from duetime.errors import InvalidInput
+from duetime.errors import FieldError, InvalidInput
 from duetime.views.filters import DEFAULT_LIMIT, MAX_LIMIT, TaskFilter
 
 _RIGHT_TIME = "must be a time such as 2030-01-31T12:00:00Z, with its zone"
@@ -37,8 +37,7 @@ def filter_of(asked: DeadFilterRequest) -> TaskFilter:
             _to_ms("to", asked.to),
         )
     except InvalidInput as error:
-        (first, *_) = error.errors
-        raise InvalidInput.at(f"filter.{first.path}", first.message) from error
+        raise InvalidInput.all([FieldError(f"filter.{each.path}", each.message) for each in error.errors]) from error
 
 
 def read_page(query: dict[str, list[str]]) -> tuple[str | None, int]:

@@ -19,7 +19,7 @@ from duetime.api.bounds import Bodies
 from duetime.api.operations import Operation
 from duetime.api.problems import read_decode_error
 from duetime.api.seconds import decode_hook
-from duetime.errors import InvalidInput, MalformedBody, NotFound, UnsupportedMediaType
+from duetime.errors import DuetimeError, InvalidInput, MalformedBody, NotFound, UnsupportedMediaType
 from duetime.ids import parse_uuid
 from duetime.turns import LONG_BYTES, Turns
 
@@ -35,6 +35,8 @@ NDJSON = ("application/x-ndjson", "application/jsonl")
 MAX_QUERY_FIELDS = 100
 #: The connection's transport in a scope, if the server is ours.
 TRANSPORT = "duetime.transport"
+
+UNREADABLE = (msgspec.DecodeError, RecursionError, UnicodeError)
 
 encode = msgspec.json.Encoder(uuid_format="canonical").encode
 
@@ -70,14 +72,29 @@ class Request:
         given = self.headers.get(b"content-type", b"").decode("latin-1")
         return given.partition(";")[0].strip().lower() or JSON
 
-    async def json(self, decoder: "msgspec.json.Decoder[Body]", turns: Turns | None = None) -> Body:
-        """The body, which must be JSON, read by a typed decoder; a long one in its turn."""
+    async def json(
+        self,
+        decoder: "msgspec.json.Decoder[Body]",
+        turns: Turns | None = None,
+        judge: Callable[[Body], object] | None = None,
+    ) -> Body:
+        """The body, which must be JSON, read by a typed decoder; a long one in its turn.
+
+        `judge` is asked what else is wrong with a body that is not right, so that the answer names everything.
+        """
         if self.content_type() != JSON:
             raise UnsupportedMediaType(f"send {JSON}, not {self.content_type()}")
         body = await self.body()
         if turns is not None and len(body) > LONG_BYTES:
             await turns.take()
-        return decode_json(decoder, body)
+        if len(body) <= LONG_BYTES:
+            return decode_json(decoder, body, judge)
+        check_text(body)
+        try:
+            return decoder.decode(body)
+        except UNREADABLE as error:
+            # What is wrong with megabytes takes longer to say than anybody else should wait.
+            raise await asyncio.to_thread(explain_unreadable, error, decoder, body, judge) from error
 
     async def json_or_nothing(self, decoder: "msgspec.json.Decoder[Body]", otherwise: Body) -> Body:
         """The same for a body that may be left out."""
@@ -141,12 +158,30 @@ def read_uuid(text: str) -> uuid.UUID | None:
         return None
 
 
-def decode_json(decoder: "msgspec.json.Decoder[Body]", body: bytes) -> Body:
+def decode_json(
+    decoder: "msgspec.json.Decoder[Body]",
+    body: bytes,
+    judge: Callable[[Body], object] | None = None,
+    *,
+    explains: bool = True,
+) -> Body:
+    """The body as a value; `judge` is asked what else is wrong, with what is right of a body that is not."""
     check_text(body)
     try:
         return decoder.decode(body)
-    except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
-        raise read_decode_error(error, body, decoder.type) from error
+    except UNREADABLE as error:
+        if not explains:
+            raise MalformedBody("the body cannot be read") from error
+        raise explain_unreadable(error, decoder, body, judge) from error
+
+
+def explain_unreadable(
+    error: Exception, decoder: "msgspec.json.Decoder[Body]", body: bytes, judge: Callable[[Body], object] | None
+) -> DuetimeError:
+    """The error of ours for a body that the decoder refused."""
+    if judge is None:
+        return read_decode_error(error, body, decoder.type)
+    return read_decode_error(error, body, decoder.type, lambda repaired: judge(decoder.decode(repaired)))
 
 
 def make_decoder(kind: type[Body]) -> "msgspec.json.Decoder[Body]":

@@ -119,13 +119,17 @@ class LimitCalls:
 
     async def put(self, request: Request) -> Answer:
         request.query()
-        asked = await request.json(_decode)
         name, caller = request.path["name"], request.caller
+
+        asked = await request.json(_decode)
+        errors = [FieldError(field, right) for field, right in wrong_with(asked)]
         if not name.isprintable() or len(name) > MAX_NAME:
-            raise InvalidInput.at("name", f"use 1 to {MAX_NAME} printable characters; a * at the end makes a pattern")
-        check_limits(asked)
+            wrong = f"use 1 to {MAX_NAME} printable characters; a * at the end makes a pattern"
+            errors.append(FieldError("name", wrong))
         if asked.is_empty:
-            raise InvalidInput.at("max_running", "give max_running, rate, or both; DELETE lifts the limit")
+            errors.append(FieldError("max_running", "give max_running, rate, or both; DELETE lifts the limit"))
+        if errors:
+            raise InvalidInput.all(errors)
         is_new, rule = await self.rules.put(caller.tenant, LimitScope.KEY, name, limits=asked, by=caller.key)
         view = _view(rule)
         notes = ["max_running is 0: no task with such a concurrency_key starts"] if asked.max_running == 0 else []
@@ -139,13 +143,6 @@ class LimitCalls:
         await request.no_body()
         await self.rules.delete(request.caller.tenant, LimitScope.KEY, _name(request), by=request.caller.key)
         return Answer(204, b"")
-
-
-def check_limits(limits: Limits, within: str = "") -> None:
-    """Say all that is wrong with limits, each under its field."""
-    errors = tuple(FieldError(f"{within}{field}", right) for field, right in wrong_with(limits))
-    if errors:
-        raise InvalidInput("; ".join(f"{each.path}: {each.message}" for each in errors), errors)
 
 
 def _view(rule: LimitRule) -> KeyLimitView:

@@ -5,13 +5,13 @@ Every error of ours has a stable `code`; a program reads that, a person reads
 in the log, and nothing of its inside.
 """
 
-import re
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from duetime.api.right_values import fields_at, words_at
+from duetime.api.body_errors import Found, field_error, find_errors
 from duetime.errors import DuetimeError, FieldError, InvalidInput, MalformedBody, SearchIncomplete
 
 
@@ -36,11 +36,6 @@ class Problem(msgspec.Struct, frozen=True):
     ] = UNSET
 
 
-_AT = re.compile(r"^(?P<message>.*?)(?: - at `(?:key in )?\$\.?(?P<path>.*)`)?$", re.DOTALL)
-_UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>.*)`", re.DOTALL)
-_MISSING = re.compile(r"Object missing required field `(?P<name>.*)`", re.DOTALL)
-_NO_WORD = "Invalid enum value "
-_SHOWN_NAME = 80
 _decode_raw = msgspec.json.Decoder(msgspec.Raw).decode
 
 
@@ -58,8 +53,13 @@ def problem_of(error: DuetimeError, request_id: bytes | None = None) -> Problem:
     )
 
 
-def read_decode_error(error: Exception, body: bytes, kind: Any = None) -> DuetimeError:
-    """Turn what the JSON decoder said into an error of ours; `kind` is what the body was read as."""
+def read_decode_error(
+    error: Exception, body: bytes, kind: Any = None, judge: Callable[[bytes], object] | None = None
+) -> DuetimeError:
+    """Turn what the JSON decoder said into an error of ours; `kind` is what the body was read as.
+
+    `judge` looks at what is right of the body, and raises what it finds wrong.
+    """
     if isinstance(error, msgspec.ValidationError):
         # The decoder stops at the first wrong value; what follows may not be JSON at all.
         try:
@@ -68,7 +68,7 @@ def read_decode_error(error: Exception, body: bytes, kind: Any = None) -> Duetim
             error = deeper
     match error:
         case msgspec.ValidationError():
-            return _invalid(str(error), kind)
+            return _invalid(error, body, kind, judge)
         case RecursionError():
             return MalformedBody("the JSON is nested too deeply")
         case UnicodeError():
@@ -77,21 +77,46 @@ def read_decode_error(error: Exception, body: bytes, kind: Any = None) -> Duetim
             return MalformedBody(f"the body is not valid JSON: {error}")
 
 
-def _invalid(text: str, kind: Any) -> InvalidInput:
-    found = _AT.match(text)
-    assert found is not None
-    message, path = found["message"], found["path"] or ""
-    if unknown := _UNKNOWN.fullmatch(message):
-        known = fields_at(kind, path)
-        hint = f"; there are: {', '.join(known)}" if known else ""
-        return InvalidInput.at(_join(path, unknown["name"][:_SHOWN_NAME]), f"there is no such field{hint}")
-    if missing := _MISSING.fullmatch(message):
-        return InvalidInput.at(_join(path, missing["name"]), "is required")
-    if message.startswith(_NO_WORD) and (words := words_at(kind, path)):
-        message = f"{message.removeprefix(_NO_WORD)} is none of: {', '.join(words)}"
-    message = message[:1].lower() + message[1:]
-    return InvalidInput.at(path, message) if path else InvalidInput(message, (FieldError("", message),))
+def _invalid(
+    error: msgspec.ValidationError, body: bytes, kind: Any, judge: Callable[[bytes], object] | None
+) -> InvalidInput:
+    try:
+        found = find_errors(body, kind)
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
+        # A value within it is JSON that nobody can decode.
+        found = Found([], None)
+    errors = found.errors or [field_error(str(error), kind)]
+    if judge is not None and found.repaired is not None:
+        try:
+            judge(found.repaired)
+        except msgspec.DecodeError:
+            pass  # What is left is not right either, by a rule about all of it; that has been said.
+        except DuetimeError as deeper:
+            errors += [each for each in deeper.errors if not _is_named(each, found.errors)]
+    return InvalidInput.all(errors)
 
 
-def _join(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
+def wrong_with_each(*checks: Callable[[], object]) -> list[FieldError]:
+    """What all of these checks find wrong."""
+    errors: list[FieldError] = []
+    for check in checks:
+        try:
+            check()
+        except DuetimeError as error:
+            errors += error.errors or (FieldError("", error.detail),)
+    return errors
+
+
+def with_more(error: InvalidInput, judge: Callable[[], object]) -> InvalidInput:
+    """An error, and what else is found wrong."""
+    known = list(error.errors)
+    try:
+        judge()
+    except DuetimeError as deeper:
+        return InvalidInput.all(known + [each for each in deeper.errors if not _is_named(each, known)])
+    return error
+
+
+def _is_named(error: FieldError, known: list[FieldError]) -> bool:
+    """What is said of a field that is wrong anyway, or of what stands in for it, is not news."""
+    return any(error.path == each.path or error.path.startswith((f"{each.path}.", f"{each.path}[")) for each in known)

@@ -13,13 +13,13 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from duetime.admin.limits import MAX_COUNTED, MAX_RULES_PER_TENANT, Counted, LimitRule, LimitRules, QueueState
 from duetime.api.filters import read_page
 from duetime.api.http import Answer, Request, Route, json_answer, make_decoder
-from duetime.api.limits import check_limits
 from duetime.api.operations import Operation, Reply
+from duetime.api.problems import wrong_with_each
 from duetime.api.schedule_reading import check_name
 from duetime.api.task_operations import PAGES
-from duetime.errors import NotFound
+from duetime.errors import FieldError, InvalidInput, NotFound
 from duetime.lifecycle.lanes import Lanes
-from duetime.model.limits import Limits, LimitScope
+from duetime.model.limits import Limits, LimitScope, wrong_with
 from duetime.model.task import Kind, LaneKey
 
 _TAG = "Administration"
@@ -153,11 +153,15 @@ class QueueCalls:
 
     async def put(self, request: Request) -> Answer:
         request.query()
-        asked = await request.json(_decode)
-        name, caller = check_name(request.path["name"]), request.caller
+        name, caller = request.path["name"], request.caller
+
+        asked = await request.json(_decode, judge=lambda _: check_name(name))
+        errors = wrong_with_each(lambda: check_name(name))
+        if isinstance(asked.limits, Limits):
+            errors += [FieldError(f"limits.{field}", right) for field, right in wrong_with(asked.limits)]
+        if errors:
+            raise InvalidInput.all(errors)
         limits = None if asked.limits is UNSET else asked.limits or Limits()
-        if limits is not None:
-            check_limits(limits, "limits.")
         state = None if asked.state is UNSET else asked.state
         is_new, rule = await self.rules.put(
             caller.tenant, LimitScope.QUEUE, name, limits=limits, state=state, by=caller.key

@@ -23,7 +23,7 @@ from duetime.model.schedule import (
 )
 from duetime.model.task import DEFAULT_PRIORITY, DEFAULT_QUEUE, NewTask, Options
 from duetime.model.template import FIELDS, unknown_fields
-from duetime.recurrence import LATEST_YEAR, Spec
+from duetime.recurrence import LATEST_YEAR, Spec, find_spec_errors
 
 _NAME = re.compile(NAME_PATTERN[1:-1])
 _RIGHT_NAME = "use 1 to 128 letters, digits and . _ : / -, beginning with a letter or digit"
@@ -44,7 +44,8 @@ def check_name(name: str) -> str:
 
 def read_times(asked: ScheduleTimes) -> ScheduleBody:
     """The body of a schedule that has nothing but its times."""
-    _check_bounds(asked)
+    if errors := _wrong_bounds(asked):
+        raise invalid(errors)
     return ScheduleBody(
         spec=_read_spec(asked.spec),
         task=_NO_TASK,
@@ -58,10 +59,8 @@ def read_times(asked: ScheduleTimes) -> ScheduleBody:
 
 def read_schedule(reader: TaskReader, tenant: int, name: str, asked: ScheduleRequest, now: datetime) -> NewSchedule:
     """The schedule that is asked for; raises InvalidInput with every field that is wrong."""
-    if check_name(name) in _TAKEN:
-        raise InvalidInput.at("name", f"{name} is the name of a call; take another")
     errors: list[FieldError] = []
-    task = _read_task(reader, tenant, name, asked.task, now, errors)
+    task = _read_parts(reader, tenant, name, asked, now, errors)
     _check_policies(asked, errors)
     if errors or task is None:
         raise invalid(errors)
@@ -166,12 +165,39 @@ def _read_task(
     return msgspec.structs.replace(task, options=options)
 
 
-def _check_bounds(asked: ScheduleTimes) -> None:
-    for path, instant in (("start_at", asked.start_at), ("end_at", asked.end_at)):
-        if instant is not None and not 1970 <= instant.year <= LATEST_YEAR:
-            raise InvalidInput.at(path, f"must lie within the years 1970 to {LATEST_YEAR}")
-    if asked.start_at is not None and asked.end_at is not None and asked.end_at <= asked.start_at:
-        raise InvalidInput.at("end_at", "must be later than start_at")
+def _read_parts(
+    reader: TaskReader, tenant: int, name: str, asked: ScheduleRequest, now: datetime, errors: list[FieldError]
+) -> NewTask | None:
+    errors += _wrong_name(name) + _wrong_bounds(asked)
+    return None if asked.task is None else _read_task(reader, tenant, name, asked.task, now, errors)
+
+
+def _wrong_name(name: str) -> list[FieldError]:
+    if not _NAME.fullmatch(name):
+        return [FieldError("name", _RIGHT_NAME)]
+    return [FieldError("name", f"{name} is the name of a call; take another")] if name in _TAKEN else []
+
+
+def _wrong_bounds(asked: ScheduleTimes) -> list[FieldError]:
+    errors = [
+        FieldError(path, f"must lie within the years 1970 to {LATEST_YEAR}")
+        for path, instant in (("start_at", asked.start_at), ("end_at", asked.end_at))
+        if instant is not None and not 1970 <= instant.year <= LATEST_YEAR
+    ]
+    if not errors and asked.start_at is not None and asked.end_at is not None and asked.end_at <= asked.start_at:
+        errors.append(FieldError("end_at", "must be later than start_at"))
+    return errors
+
+
+def wrong_with_schedule(
+    reader: TaskReader, tenant: int, name: str, asked: ScheduleRequest, now: datetime
+) -> list[FieldError]:
+    """All that is wrong with one that is refused, its spec part by part, but not what fields ask of each other."""
+    errors: list[FieldError] = []
+    _read_parts(reader, tenant, name, asked, now, errors)
+    bare = msgspec.structs.replace(asked, start_at=None, end_at=None)
+    definition = read_times(bare).definition(name)
+    return errors + [FieldError(each.path, each.message) for each in find_spec_errors(definition)]
 
 
 def _check_policies(asked: ScheduleRequest, errors: list[FieldError]) -> None:

@@ -1,18 +1,24 @@
 """Schedules: make, look at, steer."""
 
-import base64
-import binascii
-import uuid
-from collections.abc import Sequence
+import asyncio
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import get_args
 
 from duetime.api import schedule_operations as operations
 from duetime.api import schedule_views as views
-from duetime.api.filters import read_flag, read_number, read_one, read_page, read_time
-from duetime.api.http import Answer, Request, Route, decode_json, json_answer, make_decoder, read_uuid
-from duetime.api.schedule_reading import check_name, read_schedule, read_times
+from duetime.api.filters import read_flag, read_number, read_page, read_time
+from duetime.api.http import Answer, Request, Route, decode_json, json_answer, make_decoder
+from duetime.api.problems import with_more
+from duetime.api.schedule_queries import (
+    make_name_cursor,
+    read_choice,
+    read_moment_cursor,
+    read_name_cursor,
+    read_text,
+)
+from duetime.api.schedule_reading import check_name, read_schedule, read_times, wrong_with_schedule
 from duetime.api.schedule_rendering import batch_answer, fires, next_fires, view_of
 from duetime.api.schedule_schemas import (
     MAX_NAME,
@@ -40,6 +46,11 @@ from duetime.lifecycle.stored_schedule import NewSchedule, StoredSchedule
 from duetime.model.schedule import Origin, ScheduleState, decode_body
 from duetime.views.runs import read_ends
 from duetime.views.tasks import OVER
+
+#: Stands in for the name of what is only looked at.
+_PREVIEWED = "a.preview"
+#: Of a batch, so many items are judged before others are served.
+_ITEMS_AT_ONCE = 100
 
 _decode_schedule = make_decoder(ScheduleRequest)
 _decode_batch = make_decoder(RawScheduleBatch)
@@ -81,12 +92,16 @@ class ScheduleCalls:
 
     async def put(self, request: Request) -> Answer:
         request.query()
-        asked = await request.json(_decode_schedule)
         name, tenant = request.path["name"], request.caller.tenant
-        schedule = read_schedule(self.reader, tenant, name, asked, self.database.clock.now())
-        [done] = await self.schedules.put(tenant, [schedule])
-        if isinstance(done, DuetimeError):
-            raise done
+        judge = partial(self._judge, tenant, name)
+        asked = await request.json(_decode_schedule, judge=judge)
+        try:
+            schedule = read_schedule(self.reader, tenant, name, asked, self.database.clock.now())
+            [done] = await self.schedules.put(tenant, [schedule])
+            if isinstance(done, DuetimeError):
+                raise done
+        except InvalidInput as error:
+            raise with_more(error, lambda: judge(asked)) from error
         view = await self._view(await self.schedules.find(tenant, name))
         return json_answer(201 if done.word == "created" else 200, view)
 
@@ -96,7 +111,9 @@ class ScheduleCalls:
         tenant, now = request.caller.tenant, self.database.clock.now()
         results: list[NewSchedule | Put | DuetimeError] = []
         names: list[str] = []
-        for raw in asked.items:
+        for place, raw in enumerate(asked.items):
+            if place % _ITEMS_AT_ONCE == _ITEMS_AT_ONCE - 1:
+                await asyncio.sleep(0)
             names.append(_name_of(bytes(raw)))
             try:
                 item = decode_json(_decode_item, bytes(raw))
@@ -112,35 +129,51 @@ class ScheduleCalls:
 
     async def preview(self, request: Request) -> Answer:
         request.query()
-        asked = await request.json(_decode_preview)
-        name = "a.preview" if asked.name is None else check_name(asked.name)
-        if asked.task is not None:
-            body = read_schedule(self.reader, request.caller.tenant, name, asked, self.database.clock.now()).body
-        else:
-            body = read_times(asked)
-        if body.spec.after is not None:
-            raise InvalidInput.at("spec.after", "has no times of its own: each run follows the end of the one before")
-        recurrence = await self.schedules.compile(request.caller.tenant, name, body)
+        tenant = request.caller.tenant
+
+        def judge(some: PreviewRequest) -> None:
+            self._judge(tenant, _PREVIEWED if some.name is None else some.name, some)
+
+        asked = await request.json(_decode_preview, judge=judge)
+        try:
+            name = _PREVIEWED if asked.name is None else check_name(asked.name)
+            if asked.task is not None:
+                body = read_schedule(self.reader, tenant, name, asked, self.database.clock.now()).body
+            else:
+                body = read_times(asked)
+            if body.spec.after is not None:
+                raise InvalidInput.at(
+                    "spec.after", "has no times of its own: each run follows the end of the one before"
+                )
+            recurrence = await self.schedules.compile(tenant, name, body)
+        except InvalidInput as error:
+            raise with_more(error, lambda: judge(asked)) from error
         from_ms = self.database.clock.now_ms() if asked.from_ is None else to_ms_rounded_up(asked.from_)
         return json_answer(200, views.PreviewView(recurrence.words, fires(recurrence, from_ms, asked.count)))
+
+    def _judge(self, tenant: int, name: str, asked: ScheduleRequest) -> None:
+        """Raise all that is wrong with one that is refused."""
+        errors = wrong_with_schedule(self.reader, tenant, name, asked, self.database.clock.now())
+        if errors:
+            raise InvalidInput.all(errors)
 
     # Looking
 
     async def page(self, request: Request) -> Answer:
         query = request.query()
         cursor, limit = read_page(query)
-        state = _choice(query, "state", tuple(ScheduleState))
+        state = read_choice(query, "state", tuple(ScheduleState))
         found = await self.schedules.page(
             request.caller.tenant,
-            after=_read_name_cursor(cursor),
+            after=read_name_cursor(cursor),
             limit=limit + 1,
-            prefix=_text(query, "prefix", MAX_NAME),
-            origin=_choice(query, "origin", get_args(Origin)),
-            source=_text(query, "source", MAX_SOURCE),
+            prefix=read_text(query, "prefix", MAX_NAME),
+            origin=read_choice(query, "origin", get_args(Origin)),
+            source=read_text(query, "source", MAX_SOURCE),
             state=None if state is None else ScheduleState(state),
         )
         # One more than the page: its presence is the "next" link.
-        following = _make_name_cursor(found[limit - 1].name) if len(found) > limit else None
+        following = make_name_cursor(found[limit - 1].name) if len(found) > limit else None
         return json_answer(200, views.SchedulePage([view_of(each) for each in found[:limit]], following))
 
     async def get(self, request: Request) -> Answer:
@@ -159,7 +192,7 @@ class ScheduleCalls:
         query = request.query()
         cursor, limit = read_page(query)
         schedule = await self._find(request)
-        rows = await self.schedules.read_runs(schedule, _read_moment_cursor(cursor), limit + 1)
+        rows = await self.schedules.read_runs(schedule, read_moment_cursor(cursor), limit + 1)
         tasks = [row["task"] for row in rows[:limit] if row["task"] is not None]
         states = await read_states(self.database, tasks) if tasks else {}
         ends = await read_ends(self.database, [task for task, state in states.items() if state in OVER])
@@ -191,7 +224,7 @@ class ScheduleCalls:
     async def delete(self, request: Request) -> Answer:
         query = request.query()
         await request.no_body()
-        tasks = _choice(query, "tasks", ("keep", "cancel"))
+        tasks = read_choice(query, "tasks", ("keep", "cancel"))
         version = read_number(query, "version", MAX_VERSION)
         schedule = await self._find(request)
         cancelled = await self.schedules.delete(
@@ -281,38 +314,3 @@ def _backfill_id(request: Request) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 19):
         raise NotFound(f"there is no backfill {text[:40]}")
     return int(text)
-
-
-def _choice(query: dict[str, list[str]], name: str, choices: Sequence[str]) -> str | None:
-    text = read_one(query, name)
-    if text is not None and text not in choices:
-        raise InvalidInput.at(name, f"must be one of {', '.join(choices)}")
-    return text
-
-
-def _text(query: dict[str, list[str]], name: str, longest: int) -> str | None:
-    text = read_one(query, name)
-    if text is not None and ("\0" in text or len(text) > longest):
-        raise InvalidInput.at(name, f"must have at most {longest} characters and no NUL")
-    return text
-
-
-def _make_name_cursor(name: str) -> str:
-    return base64.urlsafe_b64encode(name.encode()).rstrip(b"=").decode()
-
-
-def _read_name_cursor(cursor: str | None) -> str:
-    if cursor is None:
-        return ""
-    try:
-        name = base64.b64decode(cursor.encode("ascii") + b"=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
-        return check_name(name.decode("ascii"))
-    except (binascii.Error, ValueError, InvalidInput) as error:
-        raise InvalidInput.at("cursor", "not a cursor of this list; use `next` of the page before, or none") from error
-
-
-def _read_moment_cursor(cursor: str | None) -> uuid.UUID:
-    moment = uuid.UUID(int=(1 << 128) - 1) if cursor is None else read_uuid(cursor)
-    if moment is None:
-        raise InvalidInput.at("cursor", "not a cursor of this list; use `next` of the page before, or none")
-    return moment

@@ -71,7 +71,7 @@ class Steer:
             task, caller = request.task_id(), request.caller
             run_at = None
             if verb == "reschedule":
-                asked = await request.json(_decode_reschedule)
+                asked = await request.json(_decode_reschedule, judge=self._check_time)
                 run_at = self._new_time(asked)
             else:
                 await request.no_body()
@@ -99,7 +99,7 @@ class Steer:
             asked: BulkRequest
             run_at = None
             if verb == "reschedule":
-                asked = reschedule = await request.json(_decode_bulk_reschedule)
+                asked = reschedule = await request.json(_decode_bulk_reschedule, judge=self._check_time)
                 run_at = self._new_time(reschedule)
             else:
                 asked = await request.json(_decode_bulk)
@@ -148,9 +148,15 @@ class Steer:
             raise InvalidInput.at("run_at", "give run_at or delay: exactly one of the two")
         if asked.delay is not UNSET:
             return now + timedelta(seconds=asked.delay)
-        assert asked.run_at is not UNSET
+        run_at = self._check_time(asked)
+        assert run_at is not None
+        return run_at
+
+    def _check_time(self, asked: RescheduleRequest | BulkRescheduleRequest) -> datetime | None:
+        if asked.run_at is UNSET:
+            return None
         errors: list[FieldError] = []
-        run_at = check_run_at(asked.run_at, now, errors)
+        run_at = check_run_at(asked.run_at, self.database.clock.now(), errors)
         if errors:
             raise invalid(errors)
         return run_at

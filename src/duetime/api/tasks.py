@@ -18,7 +18,7 @@ from duetime.admin.keys import Caller
 from duetime.api import task_operations as operations
 from duetime.api.answers import Accepted, BatchAnswer, BatchProblem, Rejected
 from duetime.api.auth import need_reach
-from duetime.api.batch import read_items, read_plain_items
+from duetime.api.batch import Unread, read_item, read_items, read_plain_items
 from duetime.api.filters import read_filter, read_flag, read_page
 from duetime.api.http import (
     JSON,
@@ -42,6 +42,7 @@ from duetime.errors import (
     DuetimeError,
     FieldError,
     InvalidInput,
+    MalformedBody,
     NotFound,
     Overloaded,
     TooManyRequests,
@@ -126,13 +127,20 @@ class Tasks:
             raise refusal
         return admitted, refusal
 
-    def read_one(self, headers: Mapping[bytes, bytes], caller: Caller, body: bytes) -> "Asked":
+    def read_one(
+        self, headers: Mapping[bytes, bytes], caller: Caller, body: bytes, *, explains: bool = True
+    ) -> "Asked":
+        """What is asked for; who does not tell the client what is wrong need not have it explained."""
         trace, clock = read_trace(headers), self.database.clock
         has_key = b"idempotency-key" in headers
         # Without a key, the short way has tried that in vain.
         task = self.reader.read_bare(body, caller.tenant) if has_key and trace is None else None
         if task is None:
-            wanted = decode_json(_decoder, body)
+
+            def judge(some: TaskRequest) -> None:
+                self.reader.read(some, caller.tenant, clock.now(), trace)
+
+            wanted = decode_json(_decoder, body, judge, explains=explains)
             task = self.reader.read_at_once(wanted, caller.tenant, trace)
             if task is None:
                 task = self.reader.read(wanted, caller.tenant, clock.now(), trace)
@@ -195,16 +203,25 @@ class Tasks:
             if tasks is not None:
                 return tasks
 
-        def read(item: TaskRequest | DuetimeError) -> NewTask | DuetimeError:
+        def judge(wanted: TaskRequest) -> NewTask:
+            return self.reader.read(wanted, caller.tenant, now, trace)
+
+        def read(item: TaskRequest | Unread) -> NewTask | DuetimeError:
             try:
-                each = item if isinstance(item, DuetimeError) else self.reader.read(item, caller.tenant, now, trace)
-                if caller.is_confined and isinstance(each, NewTask):
-                    need_reach(caller, each.type, each.lane.queue)
+                task = judge(read_item(item, judge) if isinstance(item, Unread) else item)
+                if caller.is_confined:
+                    need_reach(caller, task.type, task.lane.queue)
+            except MalformedBody as error:
+                if isinstance(item, Unread) and item.line is not None:
+                    detail = f"line {item.line} is not JSON, so nothing was stored: {error.detail}"
+                    raise MalformedBody(detail) from error
+                return error
             except DuetimeError as error:
                 return error
-            return each
+            return task
 
-        return await self.turns.spread(read_items(content_type, body), lambda items: [read(item) for item in items])
+        items: Sequence[TaskRequest | Unread] = read_items(content_type, body)
+        return await self.turns.spread(items, lambda some: [read(item) for item in some])
 
     async def _read_plain(
         self, items: Sequence[PlainTaskRequest], tenant: int, now: datetime

@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from duetime.admin.types import TypeInfo, TypePreview, TypePut, Types
+from duetime.admin.types import TypeInfo, TypePreview, TypePut, Types, compile_schema
 from duetime.api.filters import read_page
 from duetime.api.http import Answer, Request, Route, json_answer, make_decoder
 from duetime.api.operations import Operation, Reply
+from duetime.api.problems import wrong_with_each
 from duetime.api.schedule_reading import check_name
 from duetime.api.task_operations import PAGES
 from duetime.api.type_reading import read_rules
@@ -139,9 +140,28 @@ class TypeCalls:
 async def _read(request: Request) -> tuple[str, bytes | None, TypeRules]:
     """The name, the schema and the rules that are asked for, judged."""
     request.query()
-    asked = await request.json(_decode)
-    # Absent is no schema; null is none that could be used.
-    return check_name(request.path["name"]), bytes(asked.schema) or None, read_rules(asked)
+    name = request.path["name"]
+
+    def check(some: TypeRequest) -> None:
+        errors = wrong_with_each(
+            lambda: check_name(name), lambda: read_rules(some), lambda: compile_schema(_schema_of(some))
+        )
+        if errors:
+            raise InvalidInput.all(errors)
+
+    # What limits ask of each other cannot be judged where one of them is wrong.
+    asked = await request.json(_decode, judge=lambda some: check(structs.replace(some, limits=None)))
+    try:
+        # The schema is compiled by whoever stores it or tries it on.
+        return check_name(name), _schema_of(asked), read_rules(asked)
+    except InvalidInput:
+        check(asked)
+        raise
+
+
+def _schema_of(asked: TypeRequest) -> bytes | None:
+    """Absent is no schema; null is none that could be used."""
+    return bytes(asked.schema) or None
 
 
 def _name(request: Request) -> str:

@@ -88,7 +88,7 @@ class TaskReader:
         errors: list[FieldError] = []
         run_at = _check_times(request, now, errors)
         if errors:
-            raise invalid(errors)
+            raise invalid([*errors, *_wrong_with_payload(request, kind)])
         payload = _read_payload_of(request, kind)
         return NewTask(lane, request.type, payload, run_at, _plain(request.delay) or None, request.expires_at)
 
@@ -201,7 +201,7 @@ class TaskReader:
             errors.append(FieldError("requires", "only for tasks that workers run; leave it out, or leave out target"))
         check_flow(request, kind, now, errors)
         if errors:
-            raise invalid(errors)
+            raise invalid([*errors, *_wrong_with_payload(request, kind)])
         payload = _read_payload_of(request, kind)
         secret: list[str] = []
         if target is not None and request.target is not None:
@@ -265,8 +265,8 @@ class TaskReader:
 _NO_OPTIONS = Options()
 
 
-def invalid(errors: list[FieldError]) -> InvalidInput:
-    return InvalidInput("; ".join(f"{error.path}: {error.message}" for error in errors[:5]), tuple(errors[:MAX_ERRORS]))
+def invalid(errors: Sequence[FieldError]) -> InvalidInput:
+    return InvalidInput.all(errors, MAX_ERRORS)
 
 
 def _read_payload_of(request: PlainTaskRequest, kind: TypeKind | None) -> bytes:
@@ -274,6 +274,15 @@ def _read_payload_of(request: PlainTaskRequest, kind: TypeKind | None) -> bytes:
     if kind is not None and kind.schema is not None:
         check_payload(kind.schema, payload)
     return payload
+
+
+def _wrong_with_payload(request: PlainTaskRequest, kind: TypeKind | None) -> tuple[FieldError, ...]:
+    """Of a request that is refused anyway."""
+    try:
+        _read_payload_of(request, kind)
+    except DuetimeError as error:
+        return error.errors
+    return ()
 
 
 def check_payload(schema: PayloadSchema, payload: bytes) -> None:
@@ -345,16 +354,16 @@ def _check_text(path: str, text: str | None, errors: list[FieldError]) -> None:
         errors.append(FieldError(path, _RIGHT_TEXT))
 
 
-def check_worker_name(name: str) -> None:
-    if not 1 <= len(name) <= 200 or not name.isprintable():
-        raise InvalidInput.at("worker", "use 1 to 200 printable characters")
+def wrong_worker_name(name: str) -> list[FieldError]:
+    if 1 <= len(name) <= 200 and name.isprintable():
+        return []
+    return [FieldError("worker", "use 1 to 200 printable characters")]
 
 
-def check_names(path: str, names: list[str]) -> frozenset[str]:
-    for place, name in enumerate(names):
-        if not _NAME.fullmatch(name):
-            raise InvalidInput.at(f"{path}[{place}]", _RIGHT_NAME)
-    return frozenset(names)
+def wrong_names(path: str, names: Sequence[str]) -> list[FieldError]:
+    return [
+        FieldError(f"{path}[{place}]", _RIGHT_NAME) for place, name in enumerate(names) if not _NAME.fullmatch(name)
+    ]
 
 
 def check_retry(retry: RetryRequest, errors: list[FieldError], path: str = "retry") -> RetryPolicy:

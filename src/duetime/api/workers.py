@@ -9,21 +9,23 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import Protocol
 
 import msgspec
-from msgspec import UNSET, Raw
+from msgspec import UNSET, Raw, structs
 
 from duetime.api import worker_operations as operations
 from duetime.api.answers import BeatAnswer, LeaseAnswer, LeasedAnswer, SettleAnswer
 from duetime.api.auth import need_reach
+from duetime.api.body_errors import MAX_ERRORS
 from duetime.api.bounds import ClientGoneError, Polls
 from duetime.api.http import Answer, Request, Route, encode, json_answer, make_decoder
 from duetime.api.payload_reading import read_payload
 from duetime.api.schemas import BeatRequest, FailureBody, LeaseRequest, Priority, Settlement, SettleRequest
-from duetime.api.validation import check_names, check_worker_name
+from duetime.api.validation import wrong_names, wrong_worker_name
 from duetime.clock import to_us
-from duetime.errors import DuetimeError, FieldError, Forbidden, InvalidInput, Overloaded, Unavailable
+from duetime.errors import DuetimeError, FieldError, Forbidden, InvalidInput, Overloaded, TooLarge, Unavailable
 from duetime.lifecycle.holders import BEAT_EVERY_SECONDS, Named
 from duetime.lifecycle.holders import BeatAnswer as HolderAnswer
 from duetime.lifecycle.lanes import Lanes
@@ -127,19 +129,19 @@ class Workers:
 
     async def lease(self, request: Request) -> Answer:
         request.query()
-        asked = await request.json(_decode_lease)
-        check_worker_name(asked.worker)
+        asked = await request.json(_decode_lease, judge=_check_lease)
+        _check_lease(asked)
         if self.feeder.is_stopping:
             # An empty answer would make the worker ask again at once, until the node is gone.
             raise Unavailable("the node is stopping; ask another one, or this one later")
-        queues = None if asked.queues is None else check_names("queues", asked.queues)
+        queues = None if asked.queues is None else frozenset(asked.queues)
         if request.caller.queues:
             if queues is None:
                 allowed = ", ".join(request.caller.queues)
                 raise Forbidden(f"this key is for the queues {allowed}; name the queues to lease from")
             for queue in queues:
                 need_reach(request.caller, None, queue)
-        tags = check_names("tags", asked.tags)
+        tags = frozenset(asked.tags)
         tenant = request.caller.tenant
         with self.polls.wait(tenant):
             holder = await self.holders.register(tenant, asked.worker)
@@ -207,18 +209,22 @@ class Workers:
     async def settle(self, request: Request) -> Answer:
         request.query()
         asked = await request.json(_decode_settle, self.turns)
-        check_worker_name(asked.worker)
         if (waiting := self.settler.backlog.size) >= MAX_UNSETTLED_BYTES:
             raise Overloaded(f"reports of {waiting // 2**20:,} MiB wait to be stored; keep these and report again")
-        reports = await self.turns.spread(list(enumerate(asked.settlements)), _read_reports)
+        named = wrong_worker_name(asked.worker)
+        wrong: list[DuetimeError] = [InvalidInput.all(named)] if named else []
+        read = partial(_read_reports, wrong=wrong)
+        reports = await self.turns.spread(list(enumerate(asked.settlements)), read)
+        if wrong:
+            raise _all_of(wrong)
         settled = await self.settler.settle(request.caller.tenant, asked.worker, reports)
         dead = settled.dead or UNSET
         return json_answer(200, SettleAnswer(len(settled.settled), settled.lost, settled.cancelled, dead))
 
     async def beat(self, request: Request) -> Answer:
         request.query()
-        asked = await request.json(_decode_beat)
-        check_worker_name(asked.worker)
+        asked = await request.json(_decode_beat, judge=_check_worker)
+        _check_worker(asked)
         named = [Named(each.id, each.attempt, each.started) for each in asked.attempts]
         if asked.leaving:
             await self.holders.sign_off(request.caller.tenant, asked.worker, named)
@@ -227,28 +233,67 @@ class Workers:
         return json_answer(200, BeatAnswer(answer.lost, answer.cancelled))
 
 
-def _read_reports(settlements: Sequence[tuple[int, Settlement]]) -> list[Report]:
-    return [_read_report(place, each) for place, each in settlements]
+def _check_worker(asked: BeatRequest) -> None:
+    if errors := wrong_worker_name(asked.worker):
+        raise InvalidInput.all(errors)
 
 
-def _read_report(place: int, settlement: Settlement) -> Report:
+def _check_lease(asked: LeaseRequest) -> None:
+    errors = wrong_worker_name(asked.worker)
+    errors += wrong_names("queues", asked.queues or ())
+    errors += wrong_names("tags", asked.tags)
+    if errors:
+        raise InvalidInput.all(errors)
+
+
+def _read_reports(settlements: Sequence[tuple[int, Settlement]], wrong: list[DuetimeError]) -> list[Report]:
+    """The reports that are right; what is wrong with the others is added."""
+    reports = []
+    for place, each in settlements:
+        try:
+            reports.append(_read_report(each))
+        except DuetimeError:
+            if len(wrong) < MAX_ERRORS:
+                wrong += _wrong_with(each, f"settlements[{place}]")
+    return reports
+
+
+def _read_report(settlement: Settlement) -> Report:
     started, completed = settlement.started_at, settlement.completed_at
-    try:
-        return Report(
-            settlement.id,
-            settlement.attempt,
-            _OUTCOMES[settlement.outcome],
-            None if settlement.result is UNSET else read_payload(settlement.result, "result", MAX_RESULT_BYTES),
-            None if settlement.error is None else _read_failure(settlement.error),
-            settlement.error is not None and settlement.error.kind == "permanent",
-            None if settlement.retry_after is None else float(settlement.retry_after),
-            _read_time("started_at", started) if isinstance(started, datetime) else started,
-            _read_time("completed_at", completed) if isinstance(completed, datetime) else completed,
-        )
-    except DuetimeError as error:
-        for each in error.errors:
-            error.errors = (FieldError(f"settlements[{place}].{each.path}", each.message),)
-        raise
+    return Report(
+        settlement.id,
+        settlement.attempt,
+        _OUTCOMES[settlement.outcome],
+        None if settlement.result is UNSET else read_payload(settlement.result, "result", MAX_RESULT_BYTES),
+        None if settlement.error is None else _read_failure(settlement.error),
+        settlement.error is not None and settlement.error.kind == "permanent",
+        None if settlement.retry_after is None else float(settlement.retry_after),
+        _read_time("started_at", started) if isinstance(started, datetime) else started,
+        _read_time("completed_at", completed) if isinstance(completed, datetime) else completed,
+    )
+
+
+def _wrong_with(settlement: Settlement, path: str) -> list[DuetimeError]:
+    """All that is wrong with one of which something is."""
+    found: list[DuetimeError] = []
+    nothing = {"result": UNSET, "error": None, "started_at": None, "completed_at": None}
+    for name in nothing:
+        try:
+            _read_report(structs.replace(settlement, **nothing | {name: getattr(settlement, name)}))
+        except DuetimeError as error:
+            error.errors = tuple(FieldError(f"{path}.{each.path}", each.message) for each in error.errors)
+            found.append(error)
+    return found
+
+
+def _all_of(wrong: list[DuetimeError]) -> DuetimeError:
+    """One error for all; too large only if nothing else is wrong."""
+    errors = [each for error in wrong for each in error.errors]
+    if len(wrong) == 1:
+        return wrong[0]
+    if all(isinstance(error, TooLarge) for error in wrong):
+        return TooLarge(f"{len(wrong)} values are too large", tuple(errors[:MAX_ERRORS]))
+    return InvalidInput.all(errors)
 
 
 def _read_failure(error: FailureBody) -> bytes:

@@ -5,6 +5,7 @@ A definition is data; `compile_definition` makes a `Recurrence` of it or raises 
 """
 
 from duetime.recurrence.compile import compile_definition
+from duetime.recurrence.errors import find_calendar_errors, find_spec_errors
 from duetime.recurrence.exclusions import check_calendar
 from duetime.recurrence.recurrence import Recurrence
 from duetime.recurrence.spec import (
@@ -36,4 +37,6 @@ __all__ = [
     "SpecError",
     "check_calendar",
     "compile_definition",
+    "find_calendar_errors",
+    "find_spec_errors",
 ]

@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from duetime.errors import InvalidInput
+from duetime.errors import FieldError, InvalidInput
 from duetime.ids import LATEST_MS
 from duetime.model.task import PriorityClass, TaskState
 
@@ -69,15 +69,18 @@ class TaskFilter(msgspec.Struct, frozen=True):
         """A filter from what a user wrote; `InvalidInput` names the field that is wrong."""
         if from_ms is not None and to_ms is not None and from_ms > to_ms:
             raise InvalidInput.at("to", "must not lie before `from`")
-        return cls(
-            state=parse_state(state),
-            type=_parse_name("type", type),
-            queue=_parse_name("queue", queue),
-            priority=parse_priority(priority),
-            labels=parse_labels(labels),
-            from_ms=from_ms,
-            to_ms=to_ms,
-        )
+        try:
+            return cls(
+                state=parse_state(state),
+                type=_parse_name("type", type),
+                queue=_parse_name("queue", queue),
+                priority=parse_priority(priority),
+                labels=parse_labels(labels),
+                from_ms=from_ms,
+                to_ms=to_ms,
+            )
+        except InvalidInput:
+            raise InvalidInput.all(_wrong_with(state, type, queue, priority, labels)) from None
 
     @property
     def labels_json(self) -> str | None:
@@ -164,6 +167,25 @@ def _parse_name(field: str, name: str | None) -> str | None:
     if name is not None and not _NAME.fullmatch(name):
         raise InvalidInput.at(field, "must be 1 to 128 letters, digits or . _ : / - and begin with a letter or digit")
     return name
+
+
+def _wrong_with(
+    state: str | None, type: str | None, queue: str | None, priority: str | None, labels: Sequence[str]
+) -> list[FieldError]:
+    """All that is wrong with what a user wrote, of which something is."""
+    errors: list[FieldError] = []
+    for check in (
+        lambda: parse_state(state),
+        lambda: _parse_name("type", type),
+        lambda: _parse_name("queue", queue),
+        lambda: parse_priority(priority),
+        lambda: parse_labels(labels),
+    ):
+        try:
+            check()
+        except InvalidInput as error:
+            errors += error.errors
+    return errors
 
 
 def _within_reach(moment_ms: int) -> int:
