@@ -247,7 +247,7 @@ async def test_a_later_submission_replaces_the_one_that_waits(api: Api) -> None:
     assert (second["state"], second["payload"]) == ("scheduled", 2)
     replaced = (await api.get(f"/v1/tasks/{first['id']}")).json
     assert replaced["state"] == "cancelled"
-    assert replaced["attempts"][0]["reason"] == f"replaced by task {second['id']}"
+    assert replaced["end_reason"] == f"replaced by task {second['id']}"
     assert set(await waiting(api)) == {second["id"], other["id"]}
     wait = at(second["run_at"]) - at(second["created_at"])
     assert timedelta(minutes=59) < wait < timedelta(minutes=61)
@@ -341,8 +341,8 @@ async def test_a_debounce_catches_up_on_what_came_to_nothing_behind_a_stored_tas
     assert "replaces" not in second
     assert third["replaces"] == second["id"]
     assert await waiting(api) == [third["id"]]
-    attempts = (await api.get(f"/v1/tasks/{first['id']}")).json["attempts"]
-    assert attempts[0]["reason"] == f"replaced by task {second['id']}"
+    stored = (await api.get(f"/v1/tasks/{first['id']}")).json
+    assert stored["end_reason"] == f"replaced by task {second['id']}"
 
 
 # Rate limits
