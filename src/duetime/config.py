@@ -17,6 +17,12 @@ from msgspec import Meta
 
 from duetime.errors import UsageError
 
+#: How long a holder may be silent before it counts as dead, and loses what it holds.
+DEFAULT_SILENCE_SECONDS = 9.0
+#: Two beats: whoever is late with one must not be taken for dead.
+MIN_SILENCE_SECONDS = 6.0
+MAX_SILENCE_SECONDS = 600.0
+
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The settings of one node."""
@@ -65,6 +71,15 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         list[str],
         Meta(description="The same keys themselves, before those of the file; for the environment."),
     ] = []
+    max_silence: Annotated[
+        float,
+        Meta(
+            description="Seconds that a worker may be silent before it counts as dead, if neither it nor its queues "
+            "say otherwise.",
+            ge=MIN_SILENCE_SECONDS,
+            le=MAX_SILENCE_SECONDS,
+        ),
+    ] = DEFAULT_SILENCE_SECONDS
     retention_days: Annotated[
         int, Meta(description="How long finished tasks and their history are kept.", ge=1, le=3650)
     ] = 14

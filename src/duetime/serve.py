@@ -169,7 +169,9 @@ class Node:
             has_duty=self._has_duty,
         )
         self.feeder.schedules = self.firing
-        self.liveness = Liveness(database, self.holders, self.onward, self.feeder.polls)
+        self.liveness = Liveness(
+            database, self.holders, self.onward, self.feeder.polls, silence_seconds=config.max_silence
+        )
         self.clockwork = Clockwork(database, self.feeder)
         self.survey = Survey(database, self.feeder, self.limits.paused_queues)
         self._rules_loop = Loop("tenants", self._read_rules, jitter=0.0)
@@ -209,6 +211,7 @@ class Node:
             nodes=self.nodes,
             node=self.name,
             vault=self.vault,
+            max_silence=config.max_silence,
         )
         self._secrets: dict[int, bytes] = {}
         #: What the limits in force were made of.

@@ -88,6 +88,7 @@ async def test_every_queue_is_listed_with_what_it_holds(api: Api) -> None:
         "classes": ["critical", "normal"],
         "version": None,
         "updated_at": None,
+        "max_silence": None,
     }
     assert (found[0]["state"], found[0]["kinds"], found[2]["limits"]) == ("paused", [], {"max_running": 1})
     assert (await api.get("/v1/queues/b")).json == found[1]

@@ -358,6 +358,48 @@ async def test_a_beat_after_the_last_one_begins_anew(api: Api) -> None:
     assert (await api.settle(leased))["settled"] == 1
 
 
+async def _max_silence(api: Api, worker: str, **fields: Any) -> Any:
+    answer = await api.post("/v1/workers/lease", {"worker": worker, "max": 1, "wait": 0, **fields})
+    assert answer.status == 200, answer.body
+    [row] = await api.serving.database.fetch(
+        "SELECT max_silence FROM holder WHERE tenant = $1 AND name = $2", api.tenant, worker
+    )
+    assert row["max_silence"] in (None, answer.json["max_silence"])
+    return answer.json["max_silence"], row["max_silence"] is not None
+
+
+async def test_how_long_a_worker_may_be_silent_is_said_by_itself_or_by_its_queues(api: Api) -> None:
+    assert await _max_silence(api, "w") == (9.0, False)
+
+    for queue, silence in (("slow", "2m"), ("slower", 300), ("quick", 6)):
+        put = await api.call("PUT", f"/v1/queues/{queue}", {"max_silence": silence})
+        assert put.status == 201, put.body
+    assert (await api.get("/v1/queues/slow")).json["max_silence"] == 120.0
+
+    assert await _max_silence(api, "w", queues=["other"]) == (9.0, False)
+    assert await _max_silence(api, "w", queues=["slow", "other"]) == (120.0, True)
+    assert await _max_silence(api, "w", queues=["slow", "slower"]) == (300.0, True)
+    assert await _max_silence(api, "w") == (300.0, True)
+    assert await _max_silence(api, "w", queues=["quick"]) == (6.0, True)
+    assert await _max_silence(api, "w", queues=["slow"], max_silence="30s") == (30.0, True)
+    assert await _max_silence(api, "w", queues=["other"]) == (9.0, False)
+
+    again = await api.call("PUT", "/v1/queues/slow", {"state": "paused"})
+    assert again.json["max_silence"] == 120.0
+    again = await api.call("PUT", "/v1/queues/slow", {"max_silence": None})
+    assert (again.json["max_silence"], again.json["state"]) == (None, "paused")
+    assert await _max_silence(api, "w", queues=["slow"]) == (9.0, False)
+    noted = (await api.get("/v1/audit")).json["items"]
+    assert noted[0]["before"] == {"state": "paused", "limits": {}, "max_silence": 120}
+    assert noted[0]["after"] == {"state": "paused", "limits": {}}
+
+
+async def test_a_wrong_silence_is_refused(api: Api) -> None:
+    for silence in (5, 601, "11m", "long"):
+        put = await api.call("PUT", "/v1/queues/q", {"max_silence": silence})
+        assert (put.status, put.paths) == (422, ["max_silence"])
+
+
 BAD: list[tuple[str, str, dict[str, Any]]] = [
     ("lease", "worker", {"worker": ""}),
     ("lease", "worker", {"worker": "a\n"}),
@@ -369,6 +411,8 @@ BAD: list[tuple[str, str, dict[str, Any]]] = [
     ("lease", "wait", {"worker": "w", "wait": -1}),
     ("lease", "queues[1]", {"worker": "w", "queues": ["a", ""]}),
     ("lease", "tags[0]", {"worker": "w", "tags": [" "]}),
+    ("lease", "max_silence", {"worker": "w", "max_silence": 5.9}),
+    ("lease", "max_silence", {"worker": "w", "max_silence": "11m"}),
     ("lease", "rooms", {"worker": "w", "rooms": 1}),
     ("settle", "settlements", {"worker": "w"}),
     ("settle", "settlements[0].id", {"worker": "w", "settlements": [{"id": "x", "attempt": 1, "outcome": "failed"}]}),

@@ -21,7 +21,7 @@ def test_a_queue_is_limited_paused_resumed_and_forgotten(duetime: Run, name: str
     shown = duetime("queues", "show", name, "--json").json
     assert (shown["state"], shown["limits"]["rate"]) == ("paused", 2.5)
     (row,) = [line for line in duetime("queues", "list").out.splitlines() if line.startswith(name)]
-    assert row.split() == [name, "paused", "0", "strict", "2.5/s", "7"]
+    assert row.split() == [name, "paused", "0", "strict", "2.5/s", "7", "-"]
     assert duetime("queues", "put", name, "--unlimited", "--json").json["limits"] == {}
     assert duetime("queues", "resume", name).out == f"Queue {name}: active, max running -, rate -, burst -.\n"
     assert name in [each["name"] for each in duetime("queues", "list", "--json").lines]
@@ -30,6 +30,19 @@ def test_a_queue_is_limited_paused_resumed_and_forgotten(duetime: Run, name: str
     again = duetime("queues", "delete", name, "--json")
     assert (again.code, again.out) == (1, "")
     assert "no state or limits" in again.err
+
+
+def test_the_workers_of_a_queue_may_be_silent_for_longer(duetime: Run, name: str) -> None:
+    made = duetime("queues", "put", name, "--rate", "2")
+    patient = duetime("queues", "put", name, "--max-silence", "2m")
+
+    assert made.code == 0
+    assert patient.out == f"Queue {name}: active, max running -, rate 2/s, burst -, max silence 2m.\n"
+    assert duetime("queues", "show", name, "--json").json["max_silence"] == 120
+    (row,) = [line for line in duetime("queues", "list").out.splitlines() if line.startswith(name)]
+    assert row.split() == [name, "active", "-", "2/s", "-", "2m"]
+    usual = duetime("queues", "put", name, "--max-silence", "default")
+    assert usual.out == f"Queue {name}: active, max running -, rate 2/s, burst -.\n"
 
 
 def test_a_key_is_limited_shown_and_freed(duetime: Run, name: str) -> None:
@@ -52,6 +65,8 @@ def test_a_key_is_limited_shown_and_freed(duetime: Run, name: str) -> None:
     [
         (("queues", "put", "q"), "--unlimited"),
         (("queues", "put", "q", "--rate", "1", "--unlimited"), "--unlimited"),
+        (("queues", "put", "q", "--max-silence", "5s"), "not between 6s and 10m"),
+        (("queues", "put", "q", "--max-silence", "long"), "not a duration"),
         (("limits", "put", "k"), "--max-running, --rate"),
         (("limits", "put", "k", "--max-running", "-1"), "--max-running"),
         (("limits", "put", "k", "--max-running", "1000001"), "0 to 1,000,000"),

@@ -154,6 +154,7 @@ def test_a_second_signal_ends_it_at_once(node: NodeProcess, client: Client, fold
         (["work:worker", "--url", "http://127.0.0.1:9", "--key", "k", "--threads", "0"], "of 1 or more"),
         (["work:worker", "--concurrency", "many"], "invalid int value"),
         (["work:worker", "--shutdown-timeout", "soon"], "is not a duration"),
+        (["work:worker", "--url", "http://127.0.0.1:9", "--key", "k", "--max-silence", "2s"], 'from "6s" to "10m"'),
         (["work:worker", "--log-format", "xml"], "invalid choice: 'xml'"),
         (["work:worker", "--log-level", "loud"], "invalid choice: 'loud'"),
     ],

@@ -11,6 +11,7 @@ from duetime.lifecycle.claim import LaneOrder, claim_due
 from duetime.lifecycle.holders import ALL_AGAIN_SECONDS, LATE_COMMIT, Holders, Look, Named
 from duetime.lifecycle.settle import Report
 from duetime.model.task import Options, Outcome, TaskState
+from duetime.scheduler.liveness import Liveness
 from engine import Engine
 from proxy import proxied
 
@@ -282,3 +283,44 @@ def test_a_clock_that_went_back_makes_a_node_read_all_again() -> None:
     assert second == Look(looked_at + timedelta(seconds=3) - LATE_COMMIT, 10.0 + ALL_AGAIN_SECONDS)
 
     assert second.after(looked_at, 16.0) == Look()
+
+
+async def test_a_worker_that_may_be_silent_for_longer_keeps_its_tasks_on_every_node(engine: Engine) -> None:
+    now = [1_000.0]
+    await engine.submit(2)
+    [first] = await engine.claim("patient", room=1)
+    [second] = await engine.claim("usual", room=1)
+    await engine.holders.allow_silence(first.holder, 30.0)
+    # Of another node, which has heard nothing of it.
+    there = Holders(engine.database, engine.onward)
+    liveness = Liveness(engine.database, there, engine.onward, monotonic=lambda: now[0])
+    seen = {}
+    for _ in range(35):
+        await liveness.step()
+        now[0] += 1.0
+        for task in (first.id, second.id):
+            if task not in seen and await engine.state(task) is TaskState.READY:
+                seen[task] = now[0] - 1_000.0
+
+    assert seen == {second.id: 10.0, first.id: 31.0}
+
+
+async def test_how_long_a_holder_may_be_silent_is_written_again_after_another_node_wrote_it(engine: Engine) -> None:
+    async def stored() -> float | None:
+        [row] = await engine.database.fetch("SELECT max_silence FROM holder")
+        seconds: float | None = row["max_silence"]
+        return seconds
+
+    here = engine.holders
+    there = Holders(engine.database, engine.onward)
+    holder = await here.register(engine.tenant, "w")
+    await here.allow_silence(holder, 30.0)
+    await there.allow_silence(holder, 60.0)
+    assert await stored() == 60.0
+
+    # What a node took for stored is looked at every second.
+    await Liveness(engine.database, here, engine.onward).step()
+    await here.allow_silence(holder, 30.0)
+    assert await stored() == 30.0
+    await here.allow_silence(holder, None)
+    assert await stored() is None

@@ -17,6 +17,15 @@ def test_a_holder_lapses_after_nine_seconds_of_the_same_counter() -> None:
     assert found == [[]] * 9 + [[(1, 5)]]
 
 
+def test_holders_that_may_be_silent_for_longer_or_shorter_lapse_later_or_sooner() -> None:
+    watch, silences = Watch(12.0), {1: 30.0, 2: 6.0}
+
+    found = [watch.look({1: 5, 2: 5, 3: 5}, float(second), silences) for second in range(31)]
+
+    for holder, seconds in ((1, 30), (2, 6), (3, 12)):
+        assert next(second for second, lapsed in enumerate(found) if (holder, 5) in lapsed) == seconds
+
+
 def test_the_counter_that_was_seen_is_named() -> None:
     watch = Watch()
     look_for(watch, 8, {1: 5, 2: 7})

@@ -79,6 +79,10 @@ async def test_a_queue_is_paused_resumed_limited_and_forgotten(each_client: Any,
     resumed = await each_client.resume_queue(queue)
     lifted = await each_client.limit_queue(queue, None)
 
+    patient = await each_client.allow_silence(queue, "2m")
+    usual = await each_client.allow_silence(queue, None)
+
+    assert (patient.max_silence, usual.max_silence) == (120.0, None)
     assert paused.state == "paused"
     assert paused.notes == ["the queue is paused: nothing of it starts; 1 task is due now"]
     assert (limited.state, limited.limits) == ("paused", Limits(max_running=2, rate=5.0, burst=10))

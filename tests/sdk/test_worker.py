@@ -387,6 +387,23 @@ async def test_a_worker_that_is_cancelled_gives_back_what_it_holds(
     assert [reason.reason for reason in told.waiting_for] == ["no_worker", "position"]
 
 
+async def test_a_worker_says_how_long_it_may_be_silent(node: NodeProcess, client: AsyncClient, queue: str) -> None:
+    worker = Worker(node.url, node.key, queues=[queue], max_silence="2m")
+
+    @worker.task("step")
+    async def step(payload: object) -> None: ...
+
+    async with running(worker):
+        task = await client.submit("step", queue=queue)
+        await client.wait(task.id, timeout=60)
+        with psycopg.connect(embedded_url(node)) as connection:
+            rows = connection.execute(
+                "SELECT max_silence FROM duetime.holder WHERE name = %s", [worker.name]
+            ).fetchall()
+
+    assert rows == [(120.0,)]
+
+
 async def test_an_idle_worker_that_has_stopped_is_no_worker_any_more(
     node: NodeProcess, client: AsyncClient, queue: str
 ) -> None:

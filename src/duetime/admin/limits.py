@@ -13,6 +13,7 @@ from typing import Literal
 import asyncpg
 import msgspec
 import structlog
+from msgspec import UNSET, UnsetType
 
 from duetime.admin.changes import read_changes
 from duetime.database.pool import Database
@@ -43,6 +44,8 @@ class LimitRule(msgspec.Struct, frozen=True):
     state: QueueState
     version: int
     updated_at: datetime
+    #: Of a queue: how long workers that take from it may be silent.
+    max_silence: float | None = None
 
 
 class Counted(msgspec.Struct, frozen=True):
@@ -85,6 +88,8 @@ class LimitRules:
         self._paused: frozenset[tuple[int, str]] = frozenset()
         self._keys: dict[int, _Keys] = {}
         self._keyed: frozenset[int] = frozenset()
+        #: By tenant and queue, how long workers may be silent.
+        self._silences: dict[int, dict[str, float]] = {}
         self._change = -1
         self._reading = asyncio.Lock()
 
@@ -104,6 +109,13 @@ class LimitRules:
 
     def paused_queues(self) -> frozenset[tuple[int, str]]:
         return self._paused
+
+    def silence_of(self, tenant: int, queues: frozenset[str] | None) -> float | None:
+        """How long a worker of these queues (None: of all) may be silent: the longest of what is said for them."""
+        said = self._silences.get(tenant)
+        if said is None:
+            return None
+        return max((seconds for queue, seconds in said.items() if queues is None or queue in queues), default=None)
 
     def of_key(self, tenant: int, key: str) -> tuple[str, Limits] | None:
         """The name that fits a key, and its limits: the key itself before the longest pattern."""
@@ -127,8 +139,11 @@ class LimitRules:
         queues: dict[tuple[int, str], Limits] = {}
         paused = set()
         keys: dict[int, _Keys] = {}
+        silences: dict[int, dict[str, float]] = {}
         for row in rows:
             tenant, name = row["tenant"], row["name"]
+            if row["max_silence"] is not None:
+                silences.setdefault(tenant, {})[name] = row["max_silence"]
             if row["state"] == "paused":
                 paused.add((tenant, name))
             try:
@@ -145,6 +160,7 @@ class LimitRules:
                 queues[tenant, name] = limits
         self._queues, self._paused = queues, frozenset(paused)
         self._keys, self._keyed = keys, frozenset(keys)
+        self._silences = silences
 
     # As they are stored
 
@@ -156,9 +172,10 @@ class LimitRules:
         *,
         limits: Limits | None = None,
         state: QueueState | None = None,
+        max_silence: float | UnsetType | None = UNSET,
         by: int | None = None,
     ) -> tuple[bool, LimitRule]:
-        """Store a rule; what is None stays as it is.  Returns whether it is new, and what is stored now."""
+        """Store a rule; what is None or not set stays as it is.  Returns whether it is new, and what is stored now."""
         rows = await self._database.run(
             _SQL["put"],
             tenant=tenant,
@@ -166,6 +183,8 @@ class LimitRules:
             name=name,
             limits=None if limits is None else _encode(limits),
             state=state,
+            sets_silence=max_silence is not UNSET,
+            max_silence=None if max_silence is UNSET else max_silence,
             most=MAX_RULES_PER_TENANT,
             noun=_NOUNS[scope],
             by=by,
@@ -214,4 +233,6 @@ def _missing(scope: LimitScope, name: str) -> NotFound:
 
 
 def _rule(row: asyncpg.Record) -> LimitRule:
-    return LimitRule(row["name"], _decode(row["limits"]), row["state"], row["version"], row["updated_at"])
+    return LimitRule(
+        row["name"], _decode(row["limits"]), row["state"], row["version"], row["updated_at"], row["max_silence"]
+    )

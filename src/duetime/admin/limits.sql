@@ -3,7 +3,7 @@
 -- Locks: the rule, then the row of rule_change.
 -- Gives: the rule if it is new or was changed; nothing where it is the same, or the tenant has too many.
 WITH old AS MATERIALIZED (
-    SELECT version, limits, state
+    SELECT version, limits, state, max_silence
       FROM limit_rule
      WHERE tenant = @tenant::int
        AND scope = @scope::smallint
@@ -11,16 +11,19 @@ WITH old AS MATERIALIZED (
        FOR UPDATE
 ),
 stored AS (
-    INSERT INTO limit_rule AS kept (tenant, scope, name, limits, state)
-    SELECT @tenant::int, @scope::smallint, @name::text, coalesce(@limits::bytea, '{}'), coalesce(@state::text, 'active')
+    INSERT INTO limit_rule AS kept (tenant, scope, name, limits, state, max_silence)
+    SELECT @tenant::int, @scope::smallint, @name::text, coalesce(@limits::bytea, '{}'), coalesce(@state::text, 'active'),
+           @max_silence::float8
      WHERE EXISTS (SELECT FROM old)
         OR (SELECT count(*) FROM limit_rule WHERE tenant = @tenant::int) < @most::int
         ON CONFLICT (tenant, scope, name) DO UPDATE
        SET limits = coalesce(@limits::bytea, kept.limits), state = coalesce(@state::text, kept.state),
+           max_silence = CASE WHEN @sets_silence::boolean THEN @max_silence::float8 ELSE kept.max_silence END,
            version = kept.version + 1, updated_at = clock_timestamp()
-     WHERE (kept.limits, kept.state)
-           IS DISTINCT FROM (coalesce(@limits::bytea, kept.limits), coalesce(@state::text, kept.state))
- RETURNING name, limits, state, version, updated_at
+     WHERE (kept.limits, kept.state, kept.max_silence)
+           IS DISTINCT FROM (coalesce(@limits::bytea, kept.limits), coalesce(@state::text, kept.state),
+                             CASE WHEN @sets_silence::boolean THEN @max_silence::float8 ELSE kept.max_silence END)
+ RETURNING name, limits, state, max_silence, version, updated_at
 ),
 risen AS (
     UPDATE rule_change
@@ -32,12 +35,15 @@ noted AS (
     INSERT INTO audit (tenant, key, action, subject, before, after)
     SELECT @tenant::int, @by::int, @noun::text || CASE stored.version WHEN 1 THEN '.create' ELSE '.change' END, stored.name,
            CASE WHEN old.version IS NOT NULL
-                THEN jsonb_build_object('state', old.state, 'limits', convert_from(old.limits, 'UTF8')::jsonb) END,
+                THEN jsonb_build_object('state', old.state, 'limits', convert_from(old.limits, 'UTF8')::jsonb)
+                     || CASE WHEN old.max_silence IS NULL THEN '{}' ELSE jsonb_build_object('max_silence', old.max_silence) END
+                END,
            jsonb_build_object('state', stored.state, 'limits', convert_from(stored.limits, 'UTF8')::jsonb)
+           || CASE WHEN stored.max_silence IS NULL THEN '{}' ELSE jsonb_build_object('max_silence', stored.max_silence) END
       FROM stored
       LEFT JOIN old ON true
 )
-SELECT name, limits, state, version, updated_at
+SELECT name, limits, state, max_silence, version, updated_at
   FROM stored;
 
 -- name: delete
@@ -46,7 +52,7 @@ WITH gone AS (
      WHERE tenant = @tenant::int
        AND scope = @scope::smallint
        AND name = @name::text
- RETURNING name, limits, state
+ RETURNING name, limits, state, max_silence
 ),
 risen AS (
     UPDATE rule_change
@@ -58,6 +64,7 @@ noted AS (
     INSERT INTO audit (tenant, key, action, subject, before)
     SELECT @tenant::int, @by::int, @noun::text || '.delete', name,
            jsonb_build_object('state', state, 'limits', convert_from(limits, 'UTF8')::jsonb)
+           || CASE WHEN max_silence IS NULL THEN '{}' ELSE jsonb_build_object('max_silence', max_silence) END
       FROM gone
 )
 SELECT name
@@ -65,14 +72,14 @@ SELECT name
 
 -- name: read_one
 -- Index: limit_rule_pkey (tenant, scope, name), as of all that follow.
-SELECT name, limits, state, version, updated_at
+SELECT name, limits, state, max_silence, version, updated_at
   FROM limit_rule
  WHERE tenant = @tenant::int
    AND scope = @scope::smallint
    AND name = @name::text;
 
 -- name: read_page
-SELECT name, limits, state, version, updated_at
+SELECT name, limits, state, max_silence, version, updated_at
   FROM limit_rule
  WHERE tenant = @tenant::int
    AND scope = @scope::smallint
@@ -81,7 +88,7 @@ SELECT name, limits, state, version, updated_at
  LIMIT @limit::int;
 
 -- name: read_all
-SELECT tenant, scope, name, limits, state
+SELECT tenant, scope, name, limits, state, max_silence
   FROM limit_rule;
 
 -- name: count_tasks

@@ -76,6 +76,7 @@ class LeaseAnswer(Struct):
 
     tasks: list[LeasedAnswer]
     beat_every: Annotated[float, Meta(description="Seconds between two beats.")]
+    max_silence: Annotated[float, Meta(description="Seconds without a beat after which the worker counts as dead.")]
 
 
 class SettleAnswer(Struct):

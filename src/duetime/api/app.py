@@ -44,6 +44,7 @@ from duetime.api.types import TypeCalls
 from duetime.api.validation import TaskReader
 from duetime.api.workers import Beating, Leasing, Workers
 from duetime.cluster.contract import NodeView
+from duetime.config import DEFAULT_SILENCE_SECONDS
 from duetime.database.pool import Database
 from duetime.errors import DuetimeError, MethodNotAllowed, NotFound, Unauthorized
 from duetime.lifecycle.admission import Admission
@@ -99,6 +100,7 @@ class App:
         nodes: Callable[[], list[NodeView]],
         node: str,
         vault: Vault | None = None,
+        max_silence: float = DEFAULT_SILENCE_SECONDS,
     ) -> None:
         self._keys = keys
         self._clock = database.clock
@@ -109,7 +111,7 @@ class App:
         self._bodies = Bodies()
         #: Without the database, every request would be a line.
         self._not_served = Sparing()
-        self._workers = Workers(lanes, feeder, holders, settler, turns)
+        self._workers = Workers(lanes, feeder, holders, settler, limits, max_silence, turns)
         reader = TaskReader(types, vault)
         flow = FlowControl(database, submitter, steering)
         #: How long lists and verbs look for what matches a filter.

@@ -16,6 +16,7 @@ from duetime.api.http import Answer, Request, Route, json_answer, make_decoder
 from duetime.api.operations import Operation, Reply
 from duetime.api.problems import wrong_with_each
 from duetime.api.schedule_reading import check_name
+from duetime.api.seconds import Silence
 from duetime.api.task_operations import PAGES
 from duetime.errors import FieldError, InvalidInput, NotFound
 from duetime.lifecycle.lanes import Lanes
@@ -32,6 +33,10 @@ class QueueRequest(Struct, forbid_unknown_fields=True):
     limits: Annotated[
         Limits | UnsetType | None, Meta(description="All limits of the queue; null or an empty object lifts them.")
     ] = UNSET
+    max_silence: Annotated[
+        Silence | UnsetType | None,
+        Meta(description="For workers that take from it and do not say it themselves; null: as long as is usual."),
+    ] = UNSET
 
 
 class QueueView(Struct):
@@ -45,6 +50,7 @@ class QueueView(Struct):
     classes: list[str]
     version: int | None
     updated_at: datetime | None
+    max_silence: float | None = None
 
 
 class QueuePut(Struct):
@@ -58,6 +64,7 @@ class QueuePut(Struct):
     running: int
     due: int
     notes: list[str]
+    max_silence: float | None = None
 
 
 class QueuePage(Struct):
@@ -94,7 +101,7 @@ PUT_QUEUE = Operation(
     path=_ONE,
     name="put_queue",
     tag=_TAG,
-    summary="Pause or resume a queue, and set its limits",
+    summary="Pause or resume a queue, set its limits, and how long its workers may be silent",
     description="Known to every node within a second. What runs already goes on; nothing is lost.",
     body=QueueRequest,
     example={"limits": {"max_running": 10, "rate": 50.0}},
@@ -164,7 +171,13 @@ class QueueCalls:
         limits = None if asked.limits is UNSET else asked.limits or Limits()
         state = None if asked.state is UNSET else asked.state
         is_new, rule = await self.rules.put(
-            caller.tenant, LimitScope.QUEUE, name, limits=limits, state=state, by=caller.key
+            caller.tenant,
+            LimitScope.QUEUE,
+            name,
+            limits=limits,
+            state=state,
+            max_silence=asked.max_silence,
+            by=caller.key,
         )
         lanes = await self._lanes_of(caller.tenant, name)
         counted = await self.rules.count_tasks(list(lanes))
@@ -177,6 +190,7 @@ class QueueCalls:
             counted.running,
             counted.due,
             _notes(rule, counted) + ([] if lanes else ["no task was ever put into this queue"]),
+            rule.max_silence,
         )
         return json_answer(201 if is_new else 200, done)
 
@@ -198,7 +212,9 @@ def _view(name: str, rule: LimitRule | None, keys: Iterable[LaneKey]) -> QueueVi
     classes = [priority.word for priority in sorted({key.priority for key in keys})]
     if rule is None:
         return QueueView(name, "active", Limits(), len(keys), kinds, classes, None, None)
-    return QueueView(name, rule.state, rule.limits, len(keys), kinds, classes, rule.version, rule.updated_at)
+    return QueueView(
+        name, rule.state, rule.limits, len(keys), kinds, classes, rule.version, rule.updated_at, rule.max_silence
+    )
 
 
 def _notes(rule: LimitRule, counted: Counted) -> list[str]:

@@ -13,7 +13,18 @@ from typing import Annotated, Any, Literal, cast
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
 from duetime.api.flow_schemas import DebounceRequest, UniqueRequest, printable
-from duetime.api.seconds import Backoff, Delay, KeyRetention, Overlapping, RetryAfter, RetrySpan, Sla, Timeout, Wait
+from duetime.api.seconds import (
+    Backoff,
+    Delay,
+    KeyRetention,
+    Overlapping,
+    RetryAfter,
+    RetrySpan,
+    Silence,
+    Sla,
+    Timeout,
+    Wait,
+)
 from duetime.model.retry import DEFAULT_RETRY
 from duetime.model.task import Delivery, TaskState
 
@@ -280,6 +291,7 @@ class LeaseRequest(Struct, forbid_unknown_fields=True):
     tags: Annotated[list[Tag], Meta(max_length=64, description="What the worker has, for tasks that require it.")] = []
     max: Annotated[int, Meta(ge=1, le=1000, description="At most this many tasks: as many as it has room for.")] = 1
     wait: Wait = cast(Wait, 0.0)
+    max_silence: Annotated[Silence | None, Meta(description="null: as its queues say.")] = None
 
 
 class FailureBody(Struct, forbid_unknown_fields=True):

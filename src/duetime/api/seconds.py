@@ -7,6 +7,7 @@ in the OpenAPI document.
 
 from typing import Any, ClassVar
 
+from duetime.config import MAX_SILENCE_SECONDS, MIN_SILENCE_SECONDS
 from duetime.model.duration import DURATION_PATTERN, format_duration, parse_duration
 from duetime.model.task import MAX_TIMEOUT_SECONDS
 
@@ -58,6 +59,11 @@ class Overlapping(Seconds):
 class Wait(Seconds):
     maximum = 60.0
     purpose = "How long to wait for a task to become due"
+
+
+class Silence(Seconds):
+    minimum, maximum = MIN_SILENCE_SECONDS, MAX_SILENCE_SECONDS
+    purpose = "How long a worker may be silent before it counts as dead and loses what it holds"
 
 
 class RetryAfter(Seconds):

@@ -15,6 +15,7 @@ from typing import Protocol
 import msgspec
 from msgspec import UNSET, Raw, structs
 
+from duetime.admin.limits import LimitRules
 from duetime.api import worker_operations as operations
 from duetime.api.answers import BeatAnswer, LeaseAnswer, LeasedAnswer, SettleAnswer
 from duetime.api.auth import need_reach
@@ -25,6 +26,7 @@ from duetime.api.payload_reading import read_payload
 from duetime.api.schemas import BeatRequest, FailureBody, LeaseRequest, Priority, Settlement, SettleRequest
 from duetime.api.validation import wrong_names, wrong_worker_name
 from duetime.clock import to_us
+from duetime.config import DEFAULT_SILENCE_SECONDS
 from duetime.errors import DuetimeError, FieldError, Forbidden, InvalidInput, Overloaded, TooLarge, Unavailable
 from duetime.lifecycle.holders import BEAT_EVERY_SECONDS, Named
 from duetime.lifecycle.holders import BeatAnswer as HolderAnswer
@@ -80,6 +82,7 @@ class Beating(Protocol):
     """Who knows the workers."""
 
     async def register(self, tenant: int, name: str) -> int: ...
+    async def allow_silence(self, holder: int, seconds: float | None) -> None: ...
     async def beat(self, tenant: int, name: str, attempts: Sequence[Named]) -> HolderAnswer: ...
     async def sign_off(self, tenant: int, name: str, attempts: Sequence[Named]) -> int | None: ...
 
@@ -116,6 +119,9 @@ class Workers:
     feeder: Leasing
     holders: Beating
     settler: Settler
+    limits: LimitRules
+    #: How long workers may be silent where nothing else is said.
+    max_silence: float = DEFAULT_SILENCE_SECONDS
     turns: Turns = field(default_factory=Turns)
     polls: Polls = field(default_factory=Polls)
     _polls: set["_Poll"] = field(default_factory=set)
@@ -145,10 +151,13 @@ class Workers:
         tenant = request.caller.tenant
         with self.polls.wait(tenant):
             holder = await self.holders.register(tenant, asked.worker)
+            said = asked.max_silence
+            silence = self.limits.silence_of(tenant, queues) if said is None else float(said)
+            await self.holders.allow_silence(holder, silence)
             ask = Ask(holder, tenant, Kind.PULL, queues, tags, asked.max)
             leased = await self._poll(request, ask, max(asked.wait, LEAST_WAIT_SECONDS))
         tasks = await self.turns.spread(leased, lambda some: [self._answer(task) for task in some])
-        answer = LeaseAnswer(tasks, BEAT_EVERY_SECONDS)
+        answer = LeaseAnswer(tasks, BEAT_EVERY_SECONDS, silence or self.max_silence)
         if request.is_gone():
             await self._give_back(leased)
             raise ClientGoneError

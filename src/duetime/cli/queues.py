@@ -9,6 +9,7 @@ from duetime.cli import arguments as words
 from duetime.cli.connect import add_connection_options, add_json_option, talk
 from duetime.cli.limits import add_limit_options, limit_words, read_limits
 from duetime.cli.output import Column, Table, print_line, print_note, print_raw
+from duetime.config import MAX_SILENCE_SECONDS, MIN_SILENCE_SECONDS
 from duetime.errors import UsageError
 from duetime.model.limits import Limits
 from duetime.sdk.client import Client
@@ -22,6 +23,7 @@ class _Queue(msgspec.Struct):
     kinds: list[str] = []
     classes: list[str] = []
     notes: list[str] = []
+    max_silence: float | None = None
 
 
 class _Page(msgspec.Struct):
@@ -45,8 +47,16 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     show = actions.add_parser("show", help="show a queue", allow_abbrev=False)
     show.set_defaults(run=lambda given: talk(given, lambda client: _show(client, given)))
 
-    put = actions.add_parser("put", help="set all limits of a queue", allow_abbrev=False)
+    put = actions.add_parser(
+        "put", help="set all limits of a queue, or how long its workers may be silent", allow_abbrev=False
+    )
     add_limit_options(put)
+    put.add_argument(
+        "--max-silence",
+        type=_silence,
+        metavar="DURATION",
+        help="how long its workers may be silent before they count as dead, 6s to 10m; or default",
+    )
     put.add_argument("--unlimited", action="store_true", help="lift all limits; a paused queue stays paused")
     put.set_defaults(run=lambda given: talk(given, lambda client: _put_limits(client, given)))
 
@@ -76,7 +86,7 @@ def _path(name: str) -> str:
 
 
 def _list(client: Client, arguments: argparse.Namespace) -> int:
-    names = ("NAME", "STATE", "MAX RUNNING", "RATE", "BURST", "KINDS", "CLASSES")
+    names = ("NAME", "STATE", "MAX RUNNING", "RATE", "BURST", "MAX SILENCE", "KINDS", "CLASSES")
     table = Table(tuple(Column(name) for name in names))
     cursor = ""
     while True:
@@ -88,7 +98,14 @@ def _list(client: Client, arguments: argparse.Namespace) -> int:
         else:
             table.add(
                 [
-                    (each.name, each.state, *limit_words(each.limits), ",".join(each.kinds), ",".join(each.classes))
+                    (
+                        each.name,
+                        each.state,
+                        *limit_words(each.limits),
+                        "-" if each.max_silence is None else words.spoken(each.max_silence),
+                        ",".join(each.kinds),
+                        ",".join(each.classes),
+                    )
                     for each in page.items
                 ]
             )
@@ -103,9 +120,24 @@ def _show(client: Client, arguments: argparse.Namespace) -> int:
 
 def _put_limits(client: Client, arguments: argparse.Namespace) -> int:
     limits = read_limits(arguments)
-    if limits.is_empty != arguments.unlimited:
-        raise UsageError("give --max-running, --rate, or both; or --unlimited to lift all limits")
-    return _put(client, arguments, {"limits": limits})
+    fields: dict[str, object] = {}
+    if arguments.max_silence is not None:
+        fields["max_silence"] = arguments.max_silence or None
+    if limits.is_empty != arguments.unlimited and not (limits.is_empty and fields):
+        raise UsageError("give --max-running, --rate, or both; --unlimited to lift all limits; or --max-silence")
+    if not limits.is_empty or arguments.unlimited:
+        fields["limits"] = limits
+    return _put(client, arguments, fields)
+
+
+def _silence(text: str) -> float:
+    """Seconds; 0 stands for the default."""
+    if text == "default":
+        return 0.0
+    seconds = words.duration(text)
+    if not MIN_SILENCE_SECONDS <= seconds <= MAX_SILENCE_SECONDS:
+        raise argparse.ArgumentTypeError(f"'{text}' is not between 6s and 10m; 'default' takes it back")
+    return seconds
 
 
 def _put(client: Client, arguments: argparse.Namespace, fields: dict[str, object]) -> int:
@@ -118,7 +150,8 @@ def _print(body: bytes, arguments: argparse.Namespace) -> int:
         return 0
     queue = msgspec.json.decode(body, type=_Queue)
     running, rate, burst = limit_words(queue.limits)
-    print_line(f"Queue {queue.name}: {queue.state}, max running {running}, rate {rate}, burst {burst}.")
+    silence = "" if queue.max_silence is None else f", max silence {words.spoken(queue.max_silence)}"
+    print_line(f"Queue {queue.name}: {queue.state}, max running {running}, rate {rate}, burst {burst}{silence}.")
     for note in queue.notes:
         print_note(note)
     return 0

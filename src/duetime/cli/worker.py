@@ -41,6 +41,11 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument("--prefetch", type=int, metavar="N", help="tasks that wait beside those that run")
     parser.add_argument("--name", help="the first part of the worker's name (default: the host's name)")
     parser.add_argument("--shutdown-timeout", metavar="SECONDS", help='for what runs at the end, like 25 or "2m"')
+    parser.add_argument(
+        "--max-silence",
+        metavar="SECONDS",
+        help='how long it may be silent before it counts as dead, 6 to 600 or "10m" (default: 9, or as its queues say)',
+    )
     add_connection_options(parser, has_tenant=False)
     add_log_options(parser)
     parser.set_defaults(run=run)
@@ -65,6 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
             prefetch=arguments.prefetch,
             name=arguments.name,
             shutdown_timeout=arguments.shutdown_timeout,
+            max_silence=arguments.max_silence,
         )
     except _BrokenModule as error:
         print("".join(error.trace.format()), end="", file=sys.stderr)

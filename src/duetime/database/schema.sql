@@ -247,7 +247,8 @@ CREATE TABLE duetime.holder (
     beaten_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
     ended_at timestamp with time zone,
     signed_off boolean DEFAULT false NOT NULL,
-    running_us bigint[] DEFAULT '{}'::bigint[] NOT NULL
+    running_us bigint[] DEFAULT '{}'::bigint[] NOT NULL,
+    max_silence double precision
 )
 WITH (fillfactor='50');
 
@@ -300,7 +301,8 @@ CREATE TABLE duetime.limit_rule (
     limits bytea NOT NULL,
     state text DEFAULT 'active'::text NOT NULL,
     version integer DEFAULT 1 NOT NULL,
-    updated_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
+    updated_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    max_silence double precision
 );
 
 CREATE TABLE duetime.limit_slot (

@@ -98,6 +98,8 @@ class Holders:
         self._counts: dict[int, int] = {}
         self._looks: dict[int, Look] = {}
         self._overtime = Overtime()
+        #: What the rows say, as far as is known here; None is left out.
+        self._silences: dict[int, float] = {}
         #: Told of holders that have signed off here.
         self.on_left: Callable[[set[int]], None] | None = None
         self._gather: Gather[_Beat, BeatAnswer] = Gather(
@@ -122,6 +124,16 @@ class Holders:
             if rows:
                 found = self._ids[tenant, name] = rows[0]["id"]
         return found
+
+    async def allow_silence(self, holder: int, seconds: float | None) -> None:
+        """From now on the holder may be silent for so long; None: as long as the node says that watches it."""
+        if self._silences.get(holder) != seconds:
+            await self._database.run(SQL["allow_silence"], holder=holder, seconds=seconds)
+            self.learn_silences({**self._silences, holder: seconds})
+
+    def learn_silences(self, silences: Mapping[int, float | None]) -> None:
+        """How long the living holders may be silent."""
+        self._silences = {holder: seconds for holder, seconds in silences.items() if seconds is not None}
 
     async def beat(self, tenant: int, name: str, attempts: Sequence[Named]) -> BeatAnswer:
         """Raise the holder's counter; the answer names what it must stop."""

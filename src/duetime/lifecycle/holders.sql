@@ -62,9 +62,15 @@ SELECT claim.holder, claim.task, claim.number, NULL
 
 -- name: read_beats
 -- The counters of all living holders, and the database's time.
-SELECT id, beats, tenant, name
+SELECT id, beats, tenant, name, max_silence
   FROM holder
  WHERE ended_at IS NULL;
+
+-- name: allow_silence
+-- How long a holder may be silent from now on; NULL: as long as the node says that watches it.
+UPDATE holder
+   SET max_silence = @seconds::float8
+ WHERE id = @holder::bigint;
 
 -- name: end_silent
 -- End holders whose counter is still the one that was seen unchanged for too long.

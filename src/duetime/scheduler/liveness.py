@@ -1,17 +1,20 @@
 """Who is alive: holders whose counter stands still are ended.
 
-A holder lapses when its counter was seen unchanged for nine seconds of this
-process's own monotonic time, while its own calls to the database succeeded
-throughout.  A database that was away, a process that was stopped, or a clock
+A holder lapses when its counter was seen unchanged for nine seconds (or as long
+as it may be silent) of this process's own monotonic time, while its own calls
+to the database succeeded throughout.  A database that was away, a process that was stopped, or a clock
 that jumped therefore lapse nobody: the watch begins anew.
 """
 
 import time
+from collections.abc import Mapping
 from datetime import timedelta
+from types import MappingProxyType
 
 import structlog
 
 from duetime.clock import Monotonic
+from duetime.config import DEFAULT_SILENCE_SECONDS
 from duetime.database.pool import Database
 from duetime.errors import Unavailable
 from duetime.lifecycle.holders import SQL, Holders
@@ -21,7 +24,7 @@ from duetime.scheduler.polls import Polls
 from duetime.service import Loop
 
 log = structlog.get_logger()
-SILENCE_SECONDS = 9.0
+SILENCE_SECONDS = DEFAULT_SILENCE_SECONDS
 LOOK_EVERY = timedelta(seconds=1)
 #: A longer gap between two looks means that this process stood still itself.
 LONGEST_GAP_SECONDS = 3.0
@@ -33,12 +36,18 @@ _EVER = timedelta(days=3650)
 class Watch:
     """Counters and since when they are unchanged; no I/O."""
 
-    def __init__(self) -> None:
+    def __init__(self, silence_seconds: float = SILENCE_SECONDS) -> None:
+        self._silence_seconds = silence_seconds
         self._seen: dict[int, tuple[int, float]] = {}
         self._looked_at: float | None = None
 
-    def look(self, beats: dict[int, int], at: float) -> list[tuple[int, int]]:
-        """Take the counters read at this time; returns the holders that have been silent too long."""
+    def look(
+        self, beats: Mapping[int, int], at: float, silences: Mapping[int, float] = MappingProxyType({})
+    ) -> list[tuple[int, int]]:
+        """Take the counters read at this time; returns the holders that have been silent too long.
+
+        Those in `silences` may be silent for so long, the others for as long as is usual.
+        """
         if self._looked_at is not None and at - self._looked_at > LONGEST_GAP_SECONDS:
             self._seen.clear()
         self._looked_at = at
@@ -46,7 +55,11 @@ class Watch:
             holder: known if (known := self._seen.get(holder)) and known[0] == count else (count, at)
             for holder, count in beats.items()
         }
-        return [(holder, count) for holder, (count, since) in self._seen.items() if at - since >= SILENCE_SECONDS]
+        return [
+            (holder, count)
+            for holder, (count, since) in self._seen.items()
+            if at - since >= silences.get(holder, self._silence_seconds)
+        ]
 
     def interrupted(self) -> None:
         """The database did not answer: nobody could have beaten."""
@@ -62,13 +75,14 @@ class Liveness:
         onward: Onward,
         polls: Polls | None = None,
         monotonic: Monotonic = time.monotonic,
+        silence_seconds: float = SILENCE_SECONDS,
     ) -> None:
         self._database = database
         self._holders = holders
         self._onward = onward
         self._polls = polls
         self._monotonic = monotonic
-        self._watch = Watch()
+        self._watch = Watch(silence_seconds)
         self._full_sweep_at = monotonic()
         self.loop = Loop("liveness", self.step, jitter=0.0)
 
@@ -78,7 +92,10 @@ class Liveness:
         asked = set() if self._polls is None else self._polls.holders()
         try:
             rows = await self._database.run(SQL["read_beats"], timeout=2.0)
-            silent = self._watch.look({row["id"]: row["beats"] for row in rows}, self._monotonic())
+            silences = {row["id"]: row["max_silence"] for row in rows if row["max_silence"] is not None}
+            silent = self._watch.look({row["id"]: row["beats"] for row in rows}, self._monotonic(), silences)
+            # Another node may have written what this one took for stored.
+            self._holders.learn_silences(silences)
             ended = await end_silent_holders(self._database, self._holders, silent)
         except Unavailable:
             self._watch.interrupted()

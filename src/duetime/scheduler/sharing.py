@@ -268,6 +268,9 @@ class SharedFeeder:
                 return messages.decode_beaten(answer)
         return await self._holders.beat(tenant, name, attempts)
 
+    async def allow_silence(self, holder: int, seconds: float | None) -> None:
+        await self._holders.allow_silence(holder, seconds)
+
     async def sign_off(self, tenant: int, name: str, attempts: Sequence[Named]) -> int | None:
         """Who is not told of it finds out within a second, by itself."""
         holder = await self._holders.sign_off(tenant, name, attempts)

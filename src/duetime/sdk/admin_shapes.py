@@ -160,6 +160,8 @@ class Queue(msgspec.Struct, frozen=True):
     updated_at: datetime | None = None
     #: What a change means for tasks that are there already, in the answer to it.
     notes: list[str] = []
+    #: How long workers that take from it may be silent, if they do not say it themselves.
+    max_silence: float | None = None
 
 
 class QueuePage(msgspec.Struct, frozen=True):

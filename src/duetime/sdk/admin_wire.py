@@ -20,6 +20,8 @@ from duetime.sdk.admin_shapes import (
     TypePreview,
     TypePut,
 )
+from duetime.sdk.errors import Duration
+from duetime.sdk.shapes import seconds_of
 from duetime.sdk.wire import Call, encode, make_query, without_none
 
 _read_type = msgspec.json.Decoder(TaskType).decode
@@ -62,6 +64,11 @@ def delete_type(name: str) -> Call[None]:
 
 def limit_queue(name: str, limits: Limits | None) -> Call[Queue]:
     return Call("PUT", _path("queues", name), _read_queue, encode({"limits": limits}))
+
+
+def allow_silence(name: str, max_silence: Duration | None) -> Call[Queue]:
+    seconds = None if max_silence is None else seconds_of(max_silence)
+    return Call("PUT", _path("queues", name), _read_queue, encode({"max_silence": seconds}))
 
 
 def steer_queue(name: str, state: Literal["active", "paused"]) -> Call[Queue]:

@@ -10,6 +10,7 @@ from typing import TypeVar, Unpack
 
 from duetime.sdk import admin_wire as calls
 from duetime.sdk.admin_shapes import KeyLimit, Limits, Queue, TaskType, TypeOptions, TypePreview, TypePut
+from duetime.sdk.errors import Duration
 from duetime.sdk.wire import Call
 
 T = TypeVar("T")
@@ -49,6 +50,10 @@ class Administration(ABC):
     def limit_queue(self, name: str, limits: Limits | None) -> Queue:
         """Set all limits of a queue; None lifts them."""
         return self.send(calls.limit_queue(name, limits))
+
+    def allow_silence(self, name: str, max_silence: Duration | None) -> Queue:
+        """How long workers of a queue may be silent before they count as dead; None: as long as is usual."""
+        return self.send(calls.allow_silence(name, max_silence))
 
     def pause_queue(self, name: str) -> Queue:
         """Nothing of the queue starts; what runs goes on."""
@@ -129,6 +134,10 @@ class AsyncAdministration(ABC):
     async def limit_queue(self, name: str, limits: Limits | None) -> Queue:
         """Set all limits of a queue; None lifts them."""
         return await self.send(calls.limit_queue(name, limits))
+
+    async def allow_silence(self, name: str, max_silence: Duration | None) -> Queue:
+        """How long workers of a queue may be silent before they count as dead; None: as long as is usual."""
+        return await self.send(calls.allow_silence(name, max_silence))
 
     async def pause_queue(self, name: str) -> Queue:
         """Nothing of the queue starts; what runs goes on."""

@@ -32,8 +32,10 @@ from duetime.sdk.wire import Answer
 
 logger = logging.getLogger("duetime.worker")
 
-#: A worker counts as dead after three beats' time; nothing is begun when it may be two thirds over.
-_FRESH_BEATS = 2.0
+#: Nothing is begun when the time after which the worker counts as dead may be two thirds over.
+_FRESH_SHARE = 2.0 / 3.0
+#: That time, as long as the server has not said it.
+_USUAL_SILENCE_SECONDS = 9.0
 _TIMEOUT_SECONDS = 4.0
 #: A stop does not wait longer for the server to hear of it.
 SIGN_OFF_SECONDS = 2.0
@@ -57,6 +59,7 @@ class Beats(threading.Thread):
     ) -> None:
         super().__init__(name="duetime-beats", daemon=True)
         self.every = BEAT_EVERY_SECONDS
+        self.max_silence = _USUAL_SILENCE_SECONDS
         headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
         self._pool = Pool(url, maxsize=1, timeout=urllib3.Timeout(total=_TIMEOUT_SECONDS), headers=headers)
         self._worker = worker
@@ -71,7 +74,7 @@ class Beats(threading.Thread):
 
     def is_fresh(self, now: float) -> bool:
         """Whether an acknowledged beat is recent enough for something new to be begun."""
-        return now - self._acknowledged_at < _FRESH_BEATS * self.every
+        return now - self._acknowledged_at < _FRESH_SHARE * self.max_silence
 
     def beat_now(self) -> None:
         self._wanted.set()

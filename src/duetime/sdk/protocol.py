@@ -23,6 +23,7 @@ class LeaseRequest(msgspec.Struct):
     tags: tuple[str, ...]
     max: int
     wait: float
+    max_silence: float | msgspec.UnsetType = msgspec.UNSET
 
 
 class LeasedTask(msgspec.Struct, gc=False):
@@ -46,6 +47,8 @@ class LeasedTask(msgspec.Struct, gc=False):
 class Lease(msgspec.Struct):
     tasks: list[LeasedTask] = []
     beat_every: float = BEAT_EVERY_SECONDS
+    #: After so many seconds without a beat the worker counts as dead.
+    max_silence: float | None = None
 
 
 class Failure(msgspec.Struct, omit_defaults=True):

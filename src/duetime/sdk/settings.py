@@ -19,6 +19,8 @@ class WorkerSettings:
     #: Tasks that wait in the worker beside those that run; None: as many as a tenth of a second needs.
     prefetch: int | None
     shutdown_timeout: float
+    #: How long it may be silent before it counts as dead; None: as its queues or the server say.
+    max_silence: float | None = None
 
     def __post_init__(self) -> None:
         if self.concurrency < 1 or self.threads < 1:
@@ -27,5 +29,7 @@ class WorkerSettings:
             raise ConfigurationError("prefetch cannot be negative")
         if self.shutdown_timeout < 0:
             raise ConfigurationError("shutdown_timeout cannot be negative")
+        if self.max_silence is not None and not 6 <= self.max_silence <= 600:
+            raise ConfigurationError('max_silence is from "6s" to "10m"')
         if self.queues is not None and not self.queues:
             raise ConfigurationError("a worker needs a queue; queues=None takes from all of them")

@@ -123,7 +123,12 @@ class Shift:
             asked_at = time.monotonic()
             body = encode(
                 LeaseRequest(
-                    self._name, self._settings.queues, self._settings.tags, min(room, MAX_LEASE), _POLL_SECONDS
+                    self._name,
+                    self._settings.queues,
+                    self._settings.tags,
+                    min(room, MAX_LEASE),
+                    _POLL_SECONDS,
+                    max_silence=msgspec.UNSET if self._settings.max_silence is None else self._settings.max_silence,
                 )
             )
             try:
@@ -140,6 +145,8 @@ class Shift:
                 tries = Tries(float("inf"))
                 self._has_leased = True
                 self._beats.every = lease.beat_every
+                if lease.max_silence is not None:
+                    self._beats.max_silence = lease.max_silence
                 for task in lease.tasks:
                     self._take(Held(task, self._handlers.get(task.type, NO_HANDLER)), asked_at)
                 self._crew.begin_waiting()

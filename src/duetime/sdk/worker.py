@@ -67,6 +67,7 @@ class Worker:
         prefetch: int | None = None,
         name: str | None = None,
         shutdown_timeout: Duration = 25.0,
+        max_silence: Duration | None = None,
     ) -> None:
         self._url, self._key = url, key
         self._queues = None if queues is None else _names(queues)
@@ -75,6 +76,7 @@ class Worker:
         self._threads = threads
         self._prefetch = prefetch
         self._shutdown_timeout = seconds_of(shutdown_timeout)
+        self._max_silence = None if max_silence is None else seconds_of(max_silence)
         self._handlers: dict[str, Handler] = {}
         self._schedules: list[DeclaredSchedule] = []
         #: By types made from their names: handlers that only a schedule has registered so far.
@@ -167,6 +169,7 @@ class Worker:
         prefetch: int | None = None,
         name: str | None = None,
         shutdown_timeout: Duration | None = None,
+        max_silence: Duration | None = None,
     ) -> None:
         """Replace settings, before it runs; what is None stays."""
         self._url = url or self._url
@@ -180,6 +183,8 @@ class Worker:
         self._prefix = name or self._prefix
         if shutdown_timeout is not None:
             self._shutdown_timeout = seconds_of(shutdown_timeout)
+        if max_silence is not None:
+            self._max_silence = seconds_of(max_silence)
 
     def _settings(self) -> WorkerSettings:
         url, key = find_server(self._url, self._key)
@@ -194,6 +199,7 @@ class Worker:
             self._threads,
             self._prefetch,
             self._shutdown_timeout,
+            self._max_silence,
         )
 
     @property

@@ -1,0 +1,2 @@
+ALTER TABLE holder DROP COLUMN max_silence;
+ALTER TABLE limit_rule DROP COLUMN max_silence;
