@@ -29,8 +29,9 @@ def ask_for(
     kind: Kind = Kind.PULL,
     queues: frozenset[str] | None = None,
     tags: frozenset[str] = frozenset(),
+    types: frozenset[str] | None = None,
 ) -> Ask:
-    return Ask(holder, tenant, kind, queues, tags, room)
+    return Ask(holder, tenant, kind, queues, tags, room, types)
 
 
 def wake_of(lane: int, due_ms: int = NOW, unique: int = 0) -> uuid.UUID:

@@ -68,6 +68,7 @@ class Engine:
         self,
         payload: bytes = b"{}",
         *,
+        type: str = "test.task",
         queue: str = "default",
         run_at: datetime | None = None,
         delay: float | None = None,
@@ -79,7 +80,7 @@ class Engine:
     ) -> NewTask:
         return NewTask(
             self.lane_key(queue),
-            "test.task",
+            type,
             payload,
             run_at=run_at,
             delay=delay,

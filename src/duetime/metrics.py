@@ -53,6 +53,12 @@ WAITING_WITHOUT_WORKER = Gauge(
     ["tenant", "requires"],
     registry=_REGISTRY,
 )
+TASKS_WITHOUT_HANDLER = Gauge(
+    "duetime_tasks_without_handler",
+    "Due tasks of a tenant that wait because no worker that is there handles their type, by type.",
+    ["tenant", "type"],
+    registry=_REGISTRY,
+)
 
 
 def count_settled(outcomes: Mapping[str, int]) -> None:

@@ -106,6 +106,25 @@ async def test_only_tasks_of_the_asked_queues_and_tags_are_leased(api: Api) -> N
     assert [each["id"] for each in await api.lease(tags=["gpu", "eu"])] == [gpu["id"]]
 
 
+async def test_only_tasks_of_the_asked_types_are_leased(api: Api) -> None:
+    mail, sms = await api.submit(type="mail"), await api.submit(type="sms")
+
+    assert [each["id"] for each in await api.lease(types=["mail", "other"])] == [mail["id"]]
+    assert await api.lease(types=["mail"], wait=0.05) == []
+    assert (await api.get(f"/v1/tasks/{sms['id']}")).json["state"] == "ready"
+    assert [(each["id"], each["attempt"]) for each in await api.lease(types=["sms"])] == [(sms["id"], 1)]
+
+
+@pytest.mark.parametrize(
+    ("types", "path"), [([], "types"), (["no type!"], "types[0]"), (["a"] * 1_001, "types"), ("mail", "types")]
+)
+async def test_types_that_cannot_be_are_refused(api: Api, types: object, path: str) -> None:
+    refused = await api.post("/v1/workers/lease", {"worker": "w", "types": types})
+
+    assert refused.status == 422
+    assert [error["path"] for error in refused.json["errors"]] == [path]
+
+
 async def test_a_worker_gets_no_other_tenants_tasks(api: Api) -> None:
     other = await api.serving.tenant(f"{api.tenant_name}-neighbour")
     await other.submit()

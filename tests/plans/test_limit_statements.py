@@ -10,11 +10,12 @@ import pytest
 from duetime.budgets.contract import Want
 from duetime.budgets.postgres import PostgresBudgets
 from duetime.database.pool import Database
-from duetime.ids import EARLIEST, just_after
+from duetime.ids import EARLIEST, LATEST, just_after
 from duetime.lifecycle.claim import SQL as CLAIM_SQL
 from duetime.lifecycle.flow import SQL as FLOW_SQL
 from duetime.lifecycle.holders import SQL as HOLDERS_SQL
 from duetime.lifecycle.park import Cap, Parked, Place, await_places, park, read_ended, read_running, take_places
+from duetime.lifecycle.sift import Move, sift
 from engine import Engine
 from plans.explain import BELIEVE_EMPTY, ExplainingDatabase, Plans
 from services import Server
@@ -25,7 +26,7 @@ CROWD = 20_000
 FEW = 100
 STATEMENTS = {
     *("park", "read_running", "read_ended", "take_slots", "await_slots", "claim_around", "take"),
-    *("read_beats", "read_left_behind", "end_silent", "take_rate", "read_known", "read_key", "advance_key"),
+    *("sift", "read_beats", "read_left_behind", "end_silent", "take_rate", "read_known", "read_key", "advance_key"),
 }
 _CROWD = """
 WITH silent AS (
@@ -134,6 +135,9 @@ async def live(engine: Engine) -> Plans:
     caps = [Cap(tenant, f"mine {number}", BATCH // 4) for number in range(4)]
     assert await await_places(database, caps, 2) == set()
     await park(database, [Parked(task, lane) for task in running])
+    # Those that were submitted and not claimed, and those that were parked.
+    sifted = await sift(database, lane, EARLIEST, LATEST, [Move("test.task", lane, lane, 60_000)], 5)
+    assert sifted.moved == 2 * BATCH
     await PostgresBudgets(database).take({f"mine {number}": Want(10, 10, 1) for number in range(BATCH)})
     until = just_after(database.clock.now_ms())
     wanted = {"lanes": [lane], "hints": [EARLIEST], "rooms": [BATCH], "slots": [0], "until": until}

@@ -6,6 +6,7 @@ from bisect import insort
 from collections import Counter
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -14,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from asks import NOW, ask_for, key_of, plan_of, take, wake_of
 from depth import far
 from duetime.ids import due_ms_of, just_after, make_id
+from duetime.model.gates import encode_gate, with_type
 from duetime.model.task import Kind, LaneKey, PriorityClass
 from duetime.scheduler.core import (
     MAX_BYTES_PER_CLAIM,
@@ -294,6 +296,11 @@ LANES = {
         ]
     )
 }
+#: Of which all rows wait for somebody who handles the type.
+LANES |= {
+    256 * place + 1: msgspec.structs.replace(LANES[257], gate=encode_gate(with_type((), name)))
+    for place, name in ((8, "x"), (9, "y"))
+}
 
 
 class CoreMachine(RuleBasedStateMachine):
@@ -323,12 +330,19 @@ class CoreMachine(RuleBasedStateMachine):
         queues=st.sampled_from([None, frozenset({"a"})]),
         tags=st.sampled_from([frozenset[str](), frozenset({"gpu"})]),
         room=st.integers(0, 8),
+        types=st.sampled_from([None, frozenset({"x"}), frozenset({"x", "y"})]),
     )
     def ask(
-        self, tenant: int | None, kind: Kind, queues: frozenset[str] | None, tags: frozenset[str], room: int
+        self,
+        tenant: int | None,
+        kind: Kind,
+        queues: frozenset[str] | None,
+        tags: frozenset[str],
+        room: int,
+        types: frozenset[str] | None,
     ) -> None:
         self.numbers += 1
-        self.asks[self.numbers] = Ask(self.numbers, tenant, kind, queues, tags, room)
+        self.asks[self.numbers] = Ask(self.numbers, tenant, kind, queues, tags, room, types)
         self.core.ask(self.numbers, self.asks[self.numbers])
 
     @rule(data=st.data())

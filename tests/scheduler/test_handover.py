@@ -10,9 +10,10 @@ from asks import NOW, ask_for, key_of, plan_of, take, wake_of
 from duetime.database.pool import Database
 from duetime.lifecycle.submit import Submitted, Submitter
 from duetime.model.task import Kind, LaneKey, NewTask, PriorityClass
-from duetime.scheduler.core import MAX_LANES_PER_RESERVE, Core
+from duetime.scheduler.core import Core
 from duetime.scheduler.feed import Feeder
 from duetime.scheduler.plan import Ask
+from duetime.scheduler.reserving import MAX_LANES_PER_RESERVE
 from duetime.sdk.uuid7 import make_uuid7
 from engine import Engine
 from proxy import proxied
@@ -28,7 +29,7 @@ def test_a_lane_without_work_is_served_by_whoever_waits() -> None:
     seats = core.reserve({7: (key_of(), 4)}, NOW)
 
     assert seats == {7: [(1, 2), (2, 2)]}
-    assert core.holder_of(2) == 200
+    assert core.ask_of(2).holder == 200
 
 
 def test_reserved_asks_are_in_no_claim_until_they_are_seated() -> None:

@@ -1,4 +1,7 @@
-"""Everything that limits do at once, by chance: at the end nothing waits for ever, and nothing is still counted."""
+"""Everything that limits and types do at once, by chance.
+
+At the end nothing waits for ever, nothing is still counted, and nobody got what it does not handle.
+"""
 
 import asyncio
 import random
@@ -24,6 +27,9 @@ from engine import Engine, submitted
 
 STEPS = 80
 KEYS = ("a", "b", "c")
+TYPES = ("a", "b", "c")
+#: What workers handle; None: everything.
+HANDLED = (None, frozenset({"a"}), frozenset({"b"}), frozenset({"a", "c"}))
 HOST = "x.example:80"
 LIMITS = (
     *(None, Limits(max_running=0), Limits(max_running=1), Limits(max_running=2, strict=True)),
@@ -36,6 +42,8 @@ OUTCOMES = (Outcome.SUCCEEDED, Outcome.SUCCEEDED, Outcome.FAILED, Outcome.RELEAS
 class Storm:
     def __init__(self, engine: Engine, feeders: Sequence[Feeder], breakers: Breakers, chance: random.Random) -> None:
         self.engine, self.feeders, self.breakers, self.chance = engine, feeders, breakers, chance
+        #: Of types, so that the other events stay the same.
+        self.kinds = random.Random(1)
         self.tasks: list[uuid.UUID] = []
         self.running: list[tuple[str, LeasedTask]] = []
 
@@ -71,7 +79,8 @@ class Storm:
                 rate_key=self.chance.choice([None, *KEYS]),
                 target=Target(f"http://{HOST}/") if is_push else None,
             )
-            task = self.engine.new_task(b'{"shop": %d}' % self.chance.randrange(3), options=options)
+            payload = b'{"shop": %d}' % self.chance.randrange(3)
+            task = self.engine.new_task(payload, type=self.kinds.choice(TYPES), options=options)
             key = self.engine.lane_key(kind=Kind.PUSH if is_push else Kind.PULL)
             new.append(msgspec.structs.replace(task, lane=key))
         self.tasks += [submitted(each) for each in await self.engine.submitter.submit(new)]
@@ -80,8 +89,11 @@ class Storm:
         worker, feeder = self.chance.choice(["w1", "w2"]), self.chance.choice(self.feeders)
         holder = await self.engine.holders.register(self.engine.tenant, worker)
         kind = self.chance.choice([Kind.PULL, Kind.PUSH])
-        ask = Ask(holder, self.engine.tenant, kind, None, frozenset(), self.chance.randrange(1, 20))
-        self.running += [(worker, task) for task in await feeder.lease(ask, wait)]
+        types = self.kinds.choice(HANDLED) if kind is Kind.PULL else None
+        ask = Ask(holder, self.engine.tenant, kind, None, frozenset(), self.chance.randrange(1, 20), types)
+        leased = await feeder.lease(ask, wait)
+        assert all(task.type in (types or TYPES) for task in leased)
+        self.running += [(worker, task) for task in leased]
 
     async def settle(self, count: int, outcome: Outcome) -> None:
         self.chance.shuffle(self.running)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -278,6 +279,35 @@ async def test_every_node_can_say_who_serves_a_lane(team: Team) -> None:
     assert told[0].has_holders
     poll.cancel()
     await asyncio.wait([poll])
+
+
+async def test_a_poll_on_another_node_gets_only_what_it_handles(team: Team) -> None:
+    owner, [other] = await team.feeding()
+    types = {"a": frozenset({"a"}), "b": frozenset({"b"})}
+    asks = {name: replace(await other.ask(f"w-{name}"), types=types[name]) for name in "ab"}
+    of_a = asyncio.create_task(other.shared.lease(asks["a"], 60.0))
+    await waits(owner)
+    [first] = await other.submit(type="b")
+
+    [second] = await other.submit(type="a")
+
+    assert [leased.id for leased in await of_a] == [second]
+    assert [(leased.id, leased.number) for leased in await other.shared.lease(asks["b"], 30.0)] == [(first, 1)]
+    assert await other.state(first) is TaskState.RUNNING
+
+
+async def test_every_node_can_say_what_the_workers_of_a_lane_handle(team: Team) -> None:
+    owner, [other] = await team.feeding()
+    lane = owner.lanes.find(owner.lane_key())
+    assert lane is not None
+    ask = replace(await other.ask(), types=frozenset({"a", "c"}))
+    assert await other.shared.lease(ask, 0.05) == []
+
+    told = [await node.shared.describe(lane) for node in (owner, other)]
+
+    assert told[0] == told[1]
+    assert told[0] is not None
+    assert (told[0].workers, told[0].handled) == (1, ("a", "c"))
 
 
 async def waits(owner: Node, count: int = 1) -> None:

@@ -1,5 +1,6 @@
 """What waits past its time, as the gauges and the alarm have it."""
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -42,15 +43,22 @@ async def submit(
     queue: str = "default",
     kind: Kind = Kind.PULL,
     requires: tuple[str, ...] = (),
+    type: str = "test",
 ) -> None:
     key = LaneKey(engine.tenant, queue, priority, kind, requires)
-    await engine.submitter.submit([NewTask(key, "test", b"{}")])
+    await engine.submitter.submit([NewTask(key, type, b"{}")])
 
 
-async def come_to_work(engine: Engine, feeder: Feeder, tags: frozenset[str] = frozenset(), room: int = 0) -> None:
+async def come_to_work(
+    engine: Engine,
+    feeder: Feeder,
+    tags: frozenset[str] = frozenset(),
+    room: int = 0,
+    types: frozenset[str] | None = None,
+) -> None:
     """A worker that asks once, with so much room."""
-    holder = await engine.holders.register(engine.tenant, f"w-{sorted(tags)}")
-    await feeder.lease(Ask(holder, engine.tenant, Kind.PULL, None, tags, room), 0.2 if room else 0.0)
+    holder = await engine.holders.register(engine.tenant, f"w-{sorted(tags)}-{sorted(types or ())}")
+    await feeder.lease(Ask(holder, engine.tenant, Kind.PULL, None, tags, room, types), 0.2 if room else 0.0)
 
 
 def shown(name: str, **labels: str) -> list[float]:
@@ -84,6 +92,28 @@ async def test_lanes_that_nobody_can_serve_are_counted_by_tenant_and_tags(
     await survey.step()
     assert shown("duetime_lanes_without_worker") == [0]
     assert shown("duetime_waiting_without_worker") == []
+
+
+async def test_tasks_of_types_that_nobody_handles_are_counted_by_tenant_and_type(
+    engine: Engine, feeder: Feeder, survey: Survey
+) -> None:
+    for name in ("a.only", "b.only", "b.only", "c.only"):
+        await submit(engine, type=name)
+    await survey.step()
+    assert shown("duetime_tasks_without_handler") == [], "there is no worker at all"
+
+    await come_to_work(engine, feeder, room=10, types=frozenset({"a.only"}))
+    async with asyncio.timeout(10.0):
+        while shown("duetime_tasks_without_handler", tenant="default", type="b.only") != [2]:
+            await asyncio.sleep(0.01)
+            await survey.step()
+    assert shown("duetime_tasks_without_handler", type="c.only") == [1]
+    assert shown("duetime_lanes_without_worker") == [2]
+
+    await come_to_work(engine, feeder, types=frozenset({"b.only"}))
+    await survey.step()
+    assert shown("duetime_tasks_without_handler", type="b.only") == []
+    assert shown("duetime_tasks_without_handler") == [1]
 
 
 async def test_a_lane_that_was_drained_to_its_end_does_not_wait(engine: Engine, feeder: Feeder, survey: Survey) -> None:

@@ -16,6 +16,8 @@ class Status:
     room: int = 1
     is_known: bool = True
     limited_by: tuple[tuple[Limitation, str, datetime | None], ...] = ()
+    workers: int = 0
+    handled: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)

@@ -289,6 +289,10 @@ class LeaseRequest(Struct, forbid_unknown_fields=True):
         Meta(description="Only from these queues; null: from all."),
     ] = None
     tags: Annotated[list[Tag], Meta(max_length=64, description="What the worker has, for tasks that require it.")] = []
+    types: Annotated[
+        Annotated[list[TypeName], Meta(min_length=1, max_length=1_000)] | None,
+        Meta(description="Only tasks of these types: those that the worker handles; null: of all."),
+    ] = None
     max: Annotated[int, Meta(ge=1, le=1000, description="At most this many tasks: as many as it has room for.")] = 1
     wait: Wait = cast(Wait, 0.0)
     max_silence: Annotated[Silence | None, Meta(description="null: as its queues say.")] = None

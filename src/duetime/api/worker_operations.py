@@ -13,9 +13,9 @@ LEASE = Operation(
     tag="Workers",
     summary="Lease tasks to run",
     description="A long poll: answered as soon as something is due, or empty when `wait` is over. Ask for no more than "
-    "there is room for. Closing the connection takes the question back.",
+    "there is room for, and name the types that you handle. Closing the connection takes the question back.",
     body=LeaseRequest,
-    example={"worker": "mailer-7f3a", "queues": ["default"], "max": 10, "wait": 30},
+    example={"worker": "mailer-7f3a", "queues": ["default"], "types": ["email.send"], "max": 10, "wait": 30},
     replies={200: Reply("The tasks, perhaps none.", LeaseAnswer)},
     problems=(400, 413, 415, 422),
 )

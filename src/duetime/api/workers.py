@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
+from functools import lru_cache, partial
 from typing import Protocol
 
 import msgspec
@@ -148,13 +148,14 @@ class Workers:
             for queue in queues:
                 need_reach(request.caller, None, queue)
         tags = frozenset(asked.tags)
+        types = None if asked.types is None else frozenset(asked.types)
         tenant = request.caller.tenant
         with self.polls.wait(tenant):
             holder = await self.holders.register(tenant, asked.worker)
             said = asked.max_silence
             silence = self.limits.silence_of(tenant, queues) if said is None else float(said)
             await self.holders.allow_silence(holder, silence)
-            ask = Ask(holder, tenant, Kind.PULL, queues, tags, asked.max)
+            ask = Ask(holder, tenant, Kind.PULL, queues, tags, asked.max, types)
             leased = await self._poll(request, ask, max(asked.wait, LEAST_WAIT_SECONDS))
         tasks = await self.turns.spread(leased, lambda some: [self._answer(task) for task in some])
         answer = LeaseAnswer(tasks, BEAT_EVERY_SECONDS, silence or self.max_silence)
@@ -247,10 +248,17 @@ def _check_worker(asked: BeatRequest) -> None:
         raise InvalidInput.all(errors)
 
 
+# A worker asks for the same ones again and again.
+@lru_cache(maxsize=1_024)
+def _wrong_types(types: tuple[str, ...]) -> tuple[FieldError, ...]:
+    return tuple(wrong_names("types", types))
+
+
 def _check_lease(asked: LeaseRequest) -> None:
     errors = wrong_worker_name(asked.worker)
     errors += wrong_names("queues", asked.queues or ())
     errors += wrong_names("tags", asked.tags)
+    errors += _wrong_types(tuple(asked.types or ()))
     if errors:
         raise InvalidInput.all(errors)
 

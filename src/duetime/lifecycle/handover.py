@@ -24,8 +24,9 @@ from duetime.model.task import LeasedTask, NewTask
 class Seats:
     """Room of waiting holders, kept for tasks that are being stored."""
 
-    #: By lane, a seat for each row, the last first: the ask's number and its holder.
-    by_lane: dict[int, list[tuple[int, int]]]
+    #: By lane, groups of asks that handle the same types (None: every type) with their seats, one for each row that
+    #: may be of these: the ask's number and its holder, the last first.
+    by_lane: dict[int, list[tuple[frozenset[str] | None, list[tuple[int, int]]]]]
     #: The asks that take part; each is told at the end what came of it.
     numbers: frozenset[int]
     #: By task, the ask and the holder that it is stored for.
@@ -33,13 +34,13 @@ class Seats:
     #: When they were stored; None as long as that is not certain.
     picked_at: datetime | None = None
 
-    def take(self, lane: int, identifier: uuid.UUID) -> int | None:
+    def take(self, lane: int, identifier: uuid.UUID, type_name: str) -> int | None:
         """The holder that gets this task; None: it waits in due."""
-        seats = self.by_lane.get(lane)
-        if not seats:
-            return None
-        self.taken[identifier] = seats.pop()
-        return self.taken[identifier][1]
+        for types, seats in self.by_lane.get(lane, ()):
+            if seats and (types is None or type_name in types):
+                self.taken[identifier] = seats.pop()
+                return self.taken[identifier][1]
+        return None
 
 
 class Desk(Protocol):

@@ -49,7 +49,7 @@ def columns(calls: list[Call], seats: Seats | None) -> dict[str, object]:
         if seats is None
         else sparse(
             [
-                seats.take(lane, identifier) if task.run_at is None and not task.delay else None
+                seats.take(lane, identifier, task.type) if task.run_at is None and not task.delay else None
                 for call in calls
                 for task, lane, identifier in zip(call.tasks, call.lanes, call.ids, strict=True)
             ]

@@ -256,10 +256,11 @@ class Singles:
         if len(load) == 1 and seats is None and not has_requests:
             return await self._store_one(load[0], ids[0], now_ms)
         holders = None
+        all_types = [each.task.type for each in load]
         if seats is not None:
-            holders = sparse([seats.take(lane, identifier) for lane, identifier in zip(lanes, ids, strict=True)])
+            holders = sparse([seats.take(*each) for each in zip(lanes, ids, all_types, strict=True)])
         lanes_given, lane = same(lanes)
-        types, type = same([each.task.type for each in load])
+        types, type = same(all_types)
         parameters: dict[str, object] = {
             "lanes": lanes_given,
             "lane": lane,

@@ -2,9 +2,13 @@
 
 Tasks with the same gate, of the same queue and class, are alike in all that may
 keep them waiting; when they have to wait, they do so in one lane of that gate.
+
+A task that a worker was about to get and does not handle waits at a gate, too: that
+of its type, which only those pass who handle the type.
 """
 
 import hashlib
+from functools import lru_cache
 from typing import Protocol
 
 import msgspec
@@ -15,8 +19,13 @@ from duetime.model.task import Options
 
 #: What it is, its name, and the value inside the payload: ("type", "mail", ""), ("type_key", "mail", "c-7"),
 #: ("type_rate", "mail", "c-7"), ("key", "c-7", ""), ("rate", "sms", ""), ("host", "example.com:443", "").
+#: ("handles", "mail", "") limits nothing: whoever takes what waits there has to handle the type.
 MeterName = tuple[str, str, str]
 Gate = tuple[MeterName, ...]
+
+_HANDLES = "handles"
+#: Scopes that name a type: all that waits there is of it.
+_OF_A_TYPE = frozenset({_HANDLES, "type", "type_key", "type_rate"})
 
 MAX_VALUE = 255
 _encode = msgspec.json.encode
@@ -62,6 +71,29 @@ def encode_gate(gate: Gate) -> str:
 
 def decode_gate(text: str) -> Gate:
     return _decode_gate(text) if text else ()
+
+
+def with_type(gate: Gate, type_name: str) -> Gate:
+    """The same gate, for those of one type alone."""
+    return gate if any(scope in _OF_A_TYPE for scope, _, _ in gate) else (*gate, (_HANDLES, type_name, ""))
+
+
+def limits_at(gate: str) -> Gate:
+    """What of a gate is a limit."""
+    return tuple(name for name in decode_gate(gate) if name[0] != _HANDLES)
+
+
+# A claim asks this of each lane and each holder that waits.
+@lru_cache(maxsize=8_192)
+def type_at(gate: str) -> str | None:
+    """The type of all that waits at the gate; None: there may be any."""
+    return next((name for scope, name, _ in decode_gate(gate) if scope in _OF_A_TYPE), None)
+
+
+@lru_cache(maxsize=8_192)
+def is_for_type_alone(gate: str) -> bool:
+    """Whether all that waits there waits for somebody who handles its type, and for no limit."""
+    return bool(gate) and not limits_at(gate)
 
 
 def _of_type(limits: TypeLimits, name: str, payload: bytes) -> list[MeterName]:

@@ -15,13 +15,15 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from duetime.ids import EARLIEST, SHARDS, due_ms_of
+from duetime.model.gates import type_at
 from duetime.model.task import Kind, LaneKey
 from duetime.scheduler.accounts import Accounts
 from duetime.scheduler.due_lanes import DueLanes, Place, Work, just_before_wake
 from duetime.scheduler.limits import Governor, Used
 from duetime.scheduler.meter import UNLIMITED
-from duetime.scheduler.plan import Ask, LaneStatus, Order, Plan
-from duetime.scheduler.shares import Competitor, cut, deal, deal_by_turns, deal_by_weight, share_of
+from duetime.scheduler.plan import Ask, LaneStatus, Order, Plan, handled_by
+from duetime.scheduler.reserving import reserve
+from duetime.scheduler.shares import Competitor, cut, deal_by_turns, deal_by_weight, share_of
 
 _NEVER = 1 << 62
 MAX_ROWS_PER_CLAIM = 2_000
@@ -30,8 +32,6 @@ MAX_LANES_PER_CLAIM = 500
 SMALL_ROOM = 256
 #: So many rows may somebody be ahead of the others, divided by its share.
 TURN_ROWS = 8.0
-#: With more lanes due than this nothing is reserved: looking through them would cost more than it saves.
-MAX_LANES_PER_RESERVE = 64
 #: A claim brings payloads along; keep what one statement carries within this.
 MAX_BYTES_PER_CLAIM = 16 * 1024 * 1024
 
@@ -161,7 +161,8 @@ class Core:
             self._charge(work, order.room, order.share)
         for number in holders:
             self._asks[number].is_flying = True
-        return Plan(tuple(orders), holders)
+        types = {number: types for number in holders if (types := self._asks[number].ask.types) is not None}
+        return Plan(tuple(orders), holders, types)
 
     def claimed(
         self,
@@ -202,29 +203,8 @@ class Core:
         Only where nothing else is due for them: whoever waits already comes first.  The asks fly until
         they are `seated`.
         """
-        keys = [key for key, _ in wanted.values()]
-        fitting = [
-            (number, asked.ask)
-            for number, asked in self._asks.items()
-            if not asked.is_flying and any(asked.ask.fits(key) for key in keys)
-        ]
-        if not fitting:
-            return {}
-        self._table.let_come_due(now_ms)
-        left = {number: ask.room for number, ask in fitting if not self._has_due_for(ask, now_ms)}
-        seats: dict[int, list[tuple[int, int]]] = {}
-        if not left:
-            return seats
-        for lane, (key, count) in wanted.items():
-            work = self._table.known.get(lane)
-            if key.tenant in self._suspended or (work is not None and (work.is_flying or self._table.is_due(work))):
-                continue
-            if self.governor.is_limited(key.tenant) or self.governor.is_closed(key) or self._is_uncounted(lane, key):
-                # What has to be counted, or may not start, goes the way of all others.
-                continue
-            dealt = deal(count, [number for number in left if self._asks[number].ask.fits(key)], left)
-            if dealt:
-                seats[lane] = dealt
+        asks = {number: asked.ask for number, asked in self._asks.items() if not asked.is_flying}
+        seats = reserve(wanted, asks, self._table, self._suspended, self.governor, now_ms)
         for dealt in seats.values():
             for number, _ in dealt:
                 self._asks[number].is_flying = True
@@ -238,17 +218,28 @@ class Core:
             elif number in self._asks:
                 self._asks[number].is_flying = False
 
-    def holder_of(self, number: int) -> int:
-        return self._asks[number].ask.holder
+    def ask_of(self, number: int) -> Ask:
+        return self._asks[number].ask
 
-    def _has_due_for(self, ask: Ask, now_ms: int) -> bool:
-        places = [
-            place
-            for place in self._table.due
-            if place[0] is ask.kind and ask.tenant in (None, place[1]) and place[1] not in self._suspended
-        ]
-        works = [work for place in places for work in self._table.due[place].values() if work.closed_until_ms <= now_ms]
-        return len(works) > MAX_LANES_PER_RESERVE or any(ask.fits(work.key) for work in works)
+    def is_wanted(self, key: LaneKey) -> bool:
+        """Whether a holder that waits with room would take from such a lane."""
+        return any(asked.ask.room > 0 and asked.ask.fits(key) for asked in self._asks.values())
+
+    def hold(self, lane: int) -> uuid.UUID | None:
+        """Plan nothing of a lane until `let_go`; gives the wake behind which its due rows lie, None: there are none."""
+        work = self._table.known.get(lane)
+        if work is None or work.is_flying or not self._table.is_due(work):
+            return None
+        work.is_flying, work.woken = True, None
+        return work.hint
+
+    def let_go(self, lane: int) -> None:
+        work = self._table.known[lane]
+        work.is_flying = False
+        if work.is_dropped:
+            self._table.drained(work, None)
+        elif work.woken is not None:
+            work.hint = min(work.hint, just_before_wake(work.woken))
 
     def put_back(self, plan: Plan, now_ms: int = 0) -> None:
         """A plan could not be carried out; its lanes and asks still wait."""
@@ -343,17 +334,23 @@ class Core:
     def _competitors(self, place: tuple[Kind, int], numbers: list[int], now_ms: int) -> list[Competitor]:
         """The lanes of one tenant that can be served now."""
         fitting: dict[int, tuple[int, ...]] = {}
-        for work in sorted(self._table.due[place].values(), key=lambda work: self._lanes.of(place, work.lane)):
+        #: Lanes from which an ask takes nothing as long as there is something in a lane of a type that it handles and
+        #: that was taken from there: it came before.
+        later: dict[LaneKey, set[int]] = {}
+        for work in self._in_turn(place, numbers):
             if work.is_flying:
                 continue
             if work.closed_until_ms > now_ms:
                 self._opens_ms = min(self._opens_ms, work.closed_until_ms)
                 continue
-            asks = tuple(number for number in numbers if self._asks[number].ask.fits(work.key))
+            behind = later.get(work.key, ()) if later else ()
+            asks = tuple(number for number in numbers if number not in behind and self._asks[number].ask.fits(work.key))
             if asks and self._is_open(work, now_ms):
                 fitting[work.lane] = asks
                 if len(fitting) == MAX_LANES_PER_CLAIM:
                     break
+                if work.source is not None:
+                    later.setdefault(work.source, set()).update(asks)
         if not fitting:
             return []
         works = {lane: self._table.known[lane] for lane in fitting}
@@ -363,6 +360,18 @@ class Core:
             Competitor(lane, place[1], shares[lane], stand[lane], self.governor.room(works[lane].key, now_ms), asks)
             for lane, asks in fitting.items()
         ]
+
+    def _in_turn(self, place: Place, numbers: Iterable[int]) -> list[Work]:
+        """The lanes that are due there, the least served first; but those of types before all others."""
+        works = sorted(self._table.due[place].values(), key=lambda work: self._lanes.of(place, work.lane))
+        if any(work.source is not None for work in works):
+            handled = handled_by([self._asks[number].ask for number in numbers])
+            if handled is not None:
+                # A tenant may have hundreds of types that nobody who waits handles.
+                wanted = frozenset(handled)
+                works = [work for work in works if work.source is None or type_at(work.key.gate) in wanted]
+            works.sort(key=lambda work: work.source is None)
+        return works
 
     def _is_open(self, work: Work, now_ms: int) -> bool:
         """Whether its limits let anything of the lane start; if not, it is left alone until they may."""

@@ -8,8 +8,12 @@ import heapq
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
+
+import msgspec
 
 from duetime.ids import EARLIEST, due_ms_of
+from duetime.model.gates import encode_gate, limits_at
 from duetime.model.task import Kind, LaneKey
 from duetime.scheduler.limits import Reserved
 
@@ -27,6 +31,8 @@ class Work:
     #: Claims read behind this wake; what lies before has been taken.
     hint: uuid.UUID = EARLIEST
     mean_bytes: float = 200.0
+    #: All that waits there waits for somebody who handles its type: the lane from which it was taken for that.
+    source: LaneKey | None = None
     #: A limit is used up: until then nothing of the lane is read.
     closed_until_ms: int = 0
     #: A claim of this lane is under way, and this is where its rows are reserved.
@@ -56,7 +62,8 @@ class DueLanes:
             self.drained(work, None)
             work = None
         if work is None:
-            work = self.known[lane] = Work(lane, key, due_ms, just_before_wake(wake))
+            hint = just_before_wake(wake)
+            work = self.known[lane] = Work(lane, key, due_ms, hint, source=source_of(key))
             self._await_time(work)
             return True
         work.is_dropped = False
@@ -115,6 +122,13 @@ class DueLanes:
         if len(self._heap) > 2 * len(self.known) + 1_000:
             self._heap = [(work.next_ms, work.lane) for work in self.known.values() if not self.is_due(work)]
             heapq.heapify(self._heap)
+
+
+@lru_cache(maxsize=8_192)
+def source_of(key: LaneKey) -> LaneKey | None:
+    """Of a lane for those of one type alone, the lane where they were found among others."""
+    gate = encode_gate(limits_at(key.gate))
+    return None if gate == key.gate else msgspec.structs.replace(key, gate=gate)
 
 
 def just_before_wake(wake: uuid.UUID) -> uuid.UUID:

@@ -31,8 +31,9 @@ from duetime.scheduler.core import Core
 from duetime.scheduler.gating import Gatekeeper, Rules, Verdict
 from duetime.scheduler.looking import Looker
 from duetime.scheduler.meter import DRAW_EVERY_MS
-from duetime.scheduler.plan import Ask, LaneStatus, Plan
+from duetime.scheduler.plan import Ask, LaneStatus, Plan, handled_by
 from duetime.scheduler.polls import Polls
+from duetime.scheduler.reserving import make_seats
 from duetime.scheduler.returns import Returns
 from duetime.service import Loop
 from duetime.turns import Turns
@@ -104,16 +105,10 @@ class Feeder:
         keyed = {
             lane: (key, count)
             for lane, count in wanted.items()
-            if (key := self._lanes.key_of(lane)) is not None and self.feeds(lane)
+            if (key := self._lanes.key_of(lane)) is not None and self.feeds(lane) and not self._gates.is_parking(key)
         }
         dealt = self._core.reserve(keyed, self._database.clock.now_ms())
-        if not dealt:
-            return None
-        by_lane: dict[int, list[tuple[int, int]]] = {}
-        for lane, asks in dealt.items():
-            for number, count in reversed(asks):
-                by_lane.setdefault(lane, []).extend([(number, self._core.holder_of(number))] * count)
-        return Seats(by_lane, frozenset(number for asks in dealt.values() for number, _ in asks))
+        return make_seats(dealt, self._core.ask_of) if dealt else None
 
     def hand_over(self, seats: Seats, tasks: Mapping[int, list[LeasedTask]]) -> None:
         """Answer the polls that were reserved; what was stored for one that has gone is given back."""
@@ -206,8 +201,14 @@ class Feeder:
             return LaneStatus(False, 0, 0, False)
         status = self._core.describe(lane, key)
         limited_by = self._core.governor.describe(key, self._database.clock.now_ms())
-        has_holders = any(ask.fits(key) for ask in self.polls.recent_asks())
-        return replace(status, has_holders=has_holders, limited_by=limited_by)
+        asks = [ask for ask in self.polls.recent_asks() if ask.serves(key)]
+        return replace(
+            status,
+            has_holders=any(ask.fits(key) for ask in asks),
+            limited_by=limited_by,
+            workers=len(asks),
+            handled=handled_by(asks),
+        )
 
     # Running
 
@@ -330,11 +331,16 @@ class Feeder:
                 self._core.put_back(plan, self._database.clock.now_ms())
                 await asyncio.sleep(1.0)
                 return
-            verdict = await self._judge(claims)
+            verdict = await self._judge(claims, plan)
             try:
-                await self._land(plan, claims, verdict)
+                try:
+                    await self._land(plan, claims, verdict)
+                finally:
+                    self._gates.forget(verdict)
+                await self._sift(verdict, until)
             finally:
-                self._gates.forget(verdict)
+                for lane in verdict.held:
+                    self._core.let_go(lane)
         finally:
             self.polls.end_overdue(plan.holders)
             self._free_flights += 1
@@ -350,15 +356,19 @@ class Feeder:
             verdict.aside,
             self._database.clock.now_ms(),
         )
+        for lane, foreign in verdict.foreign.items():
+            # More of what nobody here handles is likely to follow: it is moved before anybody looks there again.
+            if foreign.is_most and (hint := self._core.hold(lane)) is not None:
+                verdict.held[lane] = hint
         await self._hand_out(
             {number: [claims.taken[lane][place][1] for lane, place in got] for number, got in answers.items()}
         )
         if verdict.parked:
             await self._park(verdict)
 
-    async def _judge(self, claims: Claims) -> Verdict:
+    async def _judge(self, claims: Claims, plan: Plan) -> Verdict:
         try:
-            return await self._gates.judge(claims)
+            return await self._gates.judge(claims, plan)
         except Unavailable as error:
             log.warning("limits could not be checked", error=str(error))
         except Exception:
@@ -372,6 +382,18 @@ class Feeder:
         except Unavailable as error:
             # Their holders do not name them, so two beats release them.
             log.warning("claims could not be parked", error=str(error))
+
+    async def _sift(self, verdict: Verdict, until: uuid.UUID) -> None:
+        """Move more of what was foreign out of the way, unless somebody waits for it."""
+        for lane, hint in verdict.held.items():
+            moves = [move for key, move in verdict.foreign[lane].moves.values() if not self._core.is_wanted(key)]
+            if not moves:
+                continue
+            try:
+                self.wake(await self._gates.sift(lane, hint, until, moves))
+            except Unavailable as error:
+                # They are claimed and parked instead.
+                log.warning("tasks of other types could not be moved", error=str(error))
 
     async def _hand_out(self, answers: dict[int, list[LeasedTask]]) -> None:
         late: list[LeasedTask] = []
@@ -428,6 +450,7 @@ class Feeder:
 
     def due_lanes(self, most: int) -> list[tuple[int, LaneKey, uuid.UUID, bool]]:
         """Lanes that are due and may run: key, where to read on, and whether anybody asks for such work; the oldest."""
-        asks = {(ask.tenant, ask.kind, ask.queues, ask.tags): ask for ask in self.polls.recent_asks()}.values()
+        recent = self.polls.recent_asks()
+        asks = {(ask.tenant, ask.kind, ask.queues, ask.tags, ask.types): ask for ask in recent}.values()
         oldest = heapq.nsmallest(most, self._core.due_lanes(), key=lambda each: each[2].int)
         return [(lane, key, hint, any(ask.fits(key) for ask in asks)) for lane, key, hint in oldest]

@@ -1,8 +1,14 @@
-"""Between a claim and its holders: what a limit that is not the lane's keeps is parked at its gate.
+"""Between a claim and its holders: what may not run yet, or not there, is parked at its gate.
 
 A task at home is claimed with its neighbours; only then is it known what it is
 limited by.  If its gate has room it runs, else it is parked once, in the lane
 of the gate, and read again when the gate has room for it.
+
+So it is with a task whose type its holder does not handle (`foreign`): it is parked
+in the lane of its type, and if it was found in the lane of a limit, in that of the
+limit and its type, where only those look who handle it.  From there it goes nowhere
+but to its holder as long as its limits are the same, so no two gates can send it to
+each other.
 """
 
 import secrets
@@ -20,11 +26,24 @@ from duetime.ids import SHARDS
 from duetime.lifecycle.claim import Claims
 from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.park import Cap, Parked, Place, await_places, park, read_ended, read_running, take_places
-from duetime.model.gates import Gate, GateRules, MeterName, decode_gate, encode_gate, gate_of
+from duetime.lifecycle.sift import Move
+from duetime.model.gates import (
+    Gate,
+    GateRules,
+    MeterName,
+    encode_gate,
+    gate_of,
+    limits_at,
+    type_at,
+    with_type,
+)
 from duetime.model.limits import MAX_STRICT
 from duetime.model.origin import host_of
 from duetime.model.task import Kind, LaneKey, LeasedTask
+from duetime.scheduler.due_lanes import source_of
+from duetime.scheduler.foreign import Foreign, find_foreign, sift_behind
 from duetime.scheduler.limits import Governor, Reserved, Rulebook, Throttle
+from duetime.scheduler.plan import Plan
 
 log = structlog.get_logger()
 #: How long a task waits that has no lane at its gate.
@@ -54,11 +73,13 @@ class _Row:
     gate: Gate
     #: What was reserved for it alone; of the lane of a gate, all is reserved together.
     admitted: Reserved = ()
+    #: Not everybody who takes from its home handles its type: it waits among its like.
+    is_apart: bool = False
 
     @property
     def gate_key(self) -> LaneKey:
         """The lane in which it has to wait, if it has to."""
-        return replace_gate(self.key, self.gate)
+        return replace_gate(self.key, with_type(self.gate, self.task.type) if self.is_apart else self.gate)
 
 
 @dataclass
@@ -69,6 +90,10 @@ class Verdict:
     #: Counts what is on its way to each gate.
     approached: Counter[LaneKey] = field(default_factory=Counter)
     parked: list[_Row] = field(default_factory=list)
+    #: Of which lanes what was claimed was of types that its holders do not handle.
+    foreign: dict[int, Foreign] = field(default_factory=dict)
+    #: Lanes of which nothing is planned until what stands behind is moved as well, with their hints.
+    held: dict[int, uuid.UUID] = field(default_factory=dict)
 
     def put_aside(self, row: _Row) -> None:
         self.aside.setdefault(row.lane, set()).add(row.place)
@@ -99,10 +124,12 @@ class Gatekeeper:
 
     # What was claimed
 
-    async def judge(self, claims: Claims) -> Verdict:
+    async def judge(self, claims: Claims, plan: Plan) -> Verdict:
         """Start what may run; the rest is to be parked, and `forget` must follow."""
         verdict = Verdict(approached=self._approached)
         try:
+            if plan.types or self._approached:
+                self._turn_away(claims, plan, verdict)
             await self._judge(claims, verdict)
         except BaseException:
             self.forget(verdict)
@@ -112,6 +139,49 @@ class Gatekeeper:
     def forget(self, verdict: Verdict) -> None:
         """Its rows are where they belong, as far as they can be got there."""
         self._approached -= Counter(row.gate_key for row in verdict.parked)
+
+    def is_parking(self, key: LaneKey) -> bool:
+        """Whether something of such a lane is on its way to a gate."""
+        return bool(self._approached) and key in self._types_approached()
+
+    def _types_approached(self) -> dict[LaneKey, set[str | None]]:
+        """By lane, of which types some are on their way from there to the lane of their type."""
+        types: dict[LaneKey, set[str | None]] = {}
+        for key in self._approached:
+            if (source := source_of(key)) is not None:
+                types.setdefault(source, set()).add(type_at(key.gate))
+        return types
+
+    def _turn_away(self, claims: Claims, plan: Plan, verdict: Verdict) -> None:
+        """What its holder does not handle goes to the lane of its type; nothing overtakes what is on its way there."""
+        approached = self._types_approached()
+        if not plan.types and not approached:
+            return
+        for order in plan.orders:
+            rows = claims.taken.get(order.lane, ())
+            key = self._planned(order.lane)
+            if key is None or not rows:
+                continue
+            places = find_foreign(order, rows, plan.types)
+            if places:
+                verdict.foreign[order.lane] = Foreign(places, len(rows))
+            if late := approached.get(key):
+                places |= {place for place, (_, task) in enumerate(rows) if task.type in late}
+            for place in sorted(places):
+                task = rows[place][1]
+                home, is_alike = self._home_of(task, order.lane, key)
+                limits = limits_at(key.gate) if is_alike else ()
+                verdict.put_aside(_Row(order.lane, place, home, task, limits, is_apart=True))
+
+    def _home_of(self, task: LeasedTask, lane: int, key: LaneKey) -> tuple[LaneKey, bool]:
+        """The key of its home, and whether that goes with the lane in which it waited.
+
+        The lane of a gate may have been another queue's when the claim was planned, or when the task was parked.
+        """
+        if task.lane == lane:
+            return key, True
+        home = self._lanes.key_of(task.lane) or replace_gate(key, ())
+        return home, msgspec.structs.replace(home, gate=key.gate) == key
 
     async def _judge(self, claims: Claims, verdict: Verdict) -> None:
         rules, now_ms = self._rules, self._database.clock.now_ms()
@@ -124,19 +194,22 @@ class Gatekeeper:
                 continue
             if not key.gate and not self._governor.is_limited(key.tenant) and self._begin_all(key, rows, now_ms):
                 continue
-            passed = frozenset(decode_gate(key.gate))
+            passed = frozenset(limits_at(key.gate))
+            aside = frozenset(verdict.aside.get(lane, ()))
+            # To leave the lane of a limit and its type would bring it to those again who do not handle it.
+            is_apart = bool(passed) and type_at(key.gate) is not None
             for place, (_, task) in enumerate(rows):
+                if place in aside:
+                    continue
                 begun = self._begin(key, task, passed, now_ms)
                 gate = gate_of(rules, key.tenant, task.type, task.payload, task.options)
-                home = key if task.lane == lane else self._lanes.key_of(task.lane) or replace_gate(key, ())
-                # The lane of a gate may have been another queue's when the claim was planned, or when it was parked.
-                is_alike = home is key or msgspec.structs.replace(home, gate=key.gate) == key
-                admitted = self._admit(key, gate, passed, now_ms) if is_alike else None
+                home, is_alike = self._home_of(task, lane, key)
+                admitted = self._admit(key, gate, passed, task.type, now_ms) if is_alike else None
                 if admitted is None:
                     self._governor.withdraw(begun, now_ms)
-                    verdict.put_aside(_Row(lane, place, home, task, gate))
+                    verdict.put_aside(_Row(lane, place, home, task, gate, is_apart=is_apart))
                 else:
-                    kept.append(_Row(lane, place, key, task, gate, (*admitted, *begun)))
+                    kept.append(_Row(lane, place, key, task, gate, (*admitted, *begun), is_apart))
         try:
             kept = await self._with_places(kept, verdict, now_ms)
         except BaseException:
@@ -179,18 +252,20 @@ class Gatekeeper:
         for (tenant, host), count in begun.items():
             self.calls.began(tenant, host, count, now_ms)
 
-    def _admit(self, key: LaneKey, gate: Gate, passed: frozenset[MeterName], now_ms: int) -> Reserved | None:
+    def _admit(
+        self, key: LaneKey, gate: Gate, passed: frozenset[MeterName], type_name: str, now_ms: int
+    ) -> Reserved | None:
         """What is reserved for a task that may run, beside what its lane has reserved; None: it may not."""
-        if key.gate:
+        if passed:
             # Its lane's gate had room; if the limits have changed since it was parked, it may belong elsewhere.
             return () if passed.issuperset(gate) else None
         if not gate:
             return ()
-        gate_key = replace_gate(key, gate)
-        lane = self._lanes.find(gate_key)
-        if gate_key in self._approached or (lane is not None and self._planned(lane) is not None):
-            # Others came before it.
-            return None
+        for gate_key in {replace_gate(key, gate), replace_gate(key, with_type(gate, type_name))}:
+            lane = self._lanes.find(gate_key)
+            if gate_key in self._approached or (lane is not None and self._planned(lane) is not None):
+                # Others came before it.
+                return None
         return self._governor.admit(key.tenant, gate, now_ms)
 
     async def _with_places(self, rows: list[_Row], verdict: Verdict, now_ms: int) -> list[_Row]:
@@ -221,20 +296,34 @@ class Gatekeeper:
         for row in verdict.parked:
             wait_ms = 0
             lane = self._lanes.find(row.gate_key)
-            if lane is None and not row.gate:
+            if lane is None and not row.gate_key.gate:
                 lane = row.task.lane
             elif lane is None:
                 lane = await self._lanes.ensure_gate(row.gate_key)
             if lane is None:
                 lane, wait_ms = row.task.lane, self._wait_at_home(row.key.tenant)
+            foreign = verdict.foreign.get(row.lane)
+            if foreign is not None and row.place in foreign.places:
+                move = Move(row.task.type, row.task.lane, lane, wait_ms)
+                foreign.moves[move.type, move.home] = (row.gate_key, move)
             parked.append(Parked(row.task, lane, wait_ms))
         return await park(self._database, parked)
 
-    def _wait_at_home(self, tenant: int) -> int:
+    async def sift(self, lane: int, hint: uuid.UUID, until: uuid.UUID, moves: Sequence[Move]) -> list[uuid.UUID]:
+        """What stands behind foreign rows and is like them goes the same way; returns wakes of it."""
+        wakes: list[uuid.UUID] = []
+        async for sifted in sift_behind(self._database, lane, hint, until, moves, TURN_MS):
+            wakes += sifted.wakes
+            for move in moves:
+                if move.wait_ms and (key := self._lanes.key_of(move.home)) is not None:
+                    self._wait_at_home(key.tenant, sifted.moved)
+        return wakes
+
+    def _wait_at_home(self, tenant: int, count: int = 1) -> int:
         """In turn, so that a tenant with more gates than lanes costs no more than so many reads a second."""
         now_ms = self._database.clock.now_ms()
         turn_ms = max(now_ms + NO_LANE_MS, self._turns_ms.get(tenant, 0) + TURN_MS)
-        self._turns_ms[tenant] = turn_ms
+        self._turns_ms[tenant] = turn_ms + (count - 1) * TURN_MS
         return turn_ms - now_ms
 
     def not_begun(self, tasks: Sequence[LeasedTask]) -> None:

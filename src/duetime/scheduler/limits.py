@@ -18,7 +18,7 @@ from typing import Protocol
 from duetime.budgets.contract import Want
 from duetime.clock import from_ms
 from duetime.model.attempt import Attempt, Past
-from duetime.model.gates import Gate, MeterName, decode_gate, encode_gate
+from duetime.model.gates import Gate, MeterName, decode_gate, encode_gate, is_for_type_alone
 from duetime.model.limits import Limits
 from duetime.model.task import LaneKey
 from duetime.scheduler.meter import UNLIMITED, Limitation, Meter, in_words
@@ -323,7 +323,8 @@ class Governor:
         return tuple(found)
 
     def _of_task(self, key: LaneKey, gate: Gate, now_ms: int) -> list[Meter]:
-        meters = [*self.meters(key, now_ms), *([] if key.gate else self._of_gate(key.tenant, gate, now_ms))]
+        has_gate = bool(key.gate) and not is_for_type_alone(key.gate)
+        meters = [*self.meters(key, now_ms), *([] if has_gate else self._of_gate(key.tenant, gate, now_ms))]
         return [meter for meter in meters if isinstance(meter, Meter)]
 
     def _of_gate(self, tenant: int, gate: Gate, now_ms: int) -> list[Meter | Throttle]:

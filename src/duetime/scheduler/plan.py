@@ -1,9 +1,11 @@
 """What goes into the core and comes out of it: asks of holders, and plans for claims."""
 
 import uuid
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 
+from duetime.model.gates import type_at
 from duetime.model.task import Kind, LaneKey
 from duetime.scheduler.meter import Limitation
 
@@ -20,14 +22,33 @@ class Ask:
     queues: frozenset[str] | None
     tags: frozenset[str]
     room: int
+    #: What it handles; None: every type.
+    types: frozenset[str] | None = None
 
     def fits(self, key: LaneKey) -> bool:
+        """Whether the lane may have something for it; of what type each row there is, only the lanes of types say."""
+        return self.serves(key) and (
+            self.types is None or not key.gate or (name := type_at(key.gate)) is None or name in self.types
+        )
+
+    def serves(self, key: LaneKey) -> bool:
+        """Whether it takes from such a lane, if it handles what is in it."""
         return (
             key.kind is self.kind
             and (self.tenant is None or key.tenant == self.tenant)
             and (self.queues is None or key.queue in self.queues)
             and self.tags.issuperset(key.requires)
         )
+
+
+def handled_by(asks: Iterable[Ask]) -> tuple[str, ...] | None:
+    """The types that these handle, all together; None: every type."""
+    types: set[str] = set()
+    for ask in asks:
+        if ask.types is None:
+            return None
+        types |= ask.types
+    return tuple(sorted(types))
 
 
 @dataclass(frozen=True)
@@ -47,6 +68,8 @@ class Order:
 class Plan:
     orders: tuple[Order, ...]
     holders: dict[int, int]
+    #: By ask, what it handles; those that handle everything are left out.
+    types: Mapping[int, frozenset[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -63,3 +86,6 @@ class LaneStatus:
     is_paused: bool = False
     #: The limits that are used up, in words, and when each opens by itself.
     limited_by: tuple[tuple[Limitation, str, datetime | None], ...] = ()
+    #: How many workers there are for such a lane, whatever they handle, and what they do; None: every type.
+    workers: int = 0
+    handled: tuple[str, ...] | None = None

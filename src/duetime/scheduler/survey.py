@@ -3,7 +3,8 @@
 The feeder knows which of its lanes are due; the oldest row of each is read from
 the database, because a lane that was just drained to its end looks due until
 the next claim.  Lanes of suspended tenants and of paused queues wait because
-somebody wants them to, and are left out.
+somebody wants them to, and are left out.  Tasks of types that nobody handles are
+in the lanes of these types, and are counted there.
 """
 
 import time
@@ -19,6 +20,7 @@ from duetime import metrics
 from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.ids import due_ms_of, just_after
+from duetime.model.gates import type_at
 from duetime.model.task import LaneKey, PriorityClass
 from duetime.scheduler.feed import Feeder
 from duetime.service import Loop
@@ -29,6 +31,9 @@ LOOK_EVERY = timedelta(seconds=5)
 MAX_LANES = 2_000
 #: At most so many tenants and sets of tags are named.
 MAX_NAMED = 200
+#: Tasks of types that nobody handles are counted in so many lanes, and up to so many in each.
+MAX_COUNTED_LANES = 100
+MAX_COUNTED = 1_000
 #: A class may wait so much longer than a lower one before it counts.
 INVERSION_SECONDS = 5.0
 WARN_EVERY_SECONDS = 60.0
@@ -44,6 +49,7 @@ class Wait:
     tenant: str
     seconds: float
     has_holders: bool
+    lane: int = 0
 
 
 class Survey:
@@ -65,6 +71,7 @@ class Survey:
     async def step(self) -> timedelta:
         waits = await self.read_waits()
         _publish(waits)
+        _publish_unhandled(await self.count_unhandled(waits))
         inversion = find_inversion(waits)
         metrics.PRIORITY_INVERSION.set(inversion is not None)
         now = self._monotonic()
@@ -105,9 +112,26 @@ class Survey:
                 row["tenant"],
                 max(0.0, (now_ms - due_ms_of(row["wake"])) / 1000),
                 lanes[row["lane"]][2] or row["is_served"],
+                row["lane"],
             )
             for row in rows
         ]
+
+    async def count_unhandled(self, waits: Iterable[Wait]) -> Counter[tuple[str, str]]:
+        """By tenant and type, the tasks that wait because nobody who is there handles their type."""
+        counts: Counter[tuple[str, str]] = Counter()
+        found = {
+            wait.lane: (wait.tenant, name)
+            for wait in waits
+            if not wait.has_holders and (name := type_at(wait.key.gate)) is not None
+        }
+        lanes = list(found)[:MAX_COUNTED_LANES]
+        if lanes:
+            until = just_after(self._database.clock.now_ms())
+            rows = await self._database.run(SQL["count_due"], lanes=lanes, until=until, most=MAX_COUNTED)
+            for row in rows:
+                counts[found[row["lane"]]] += row["count"]
+        return counts
 
 
 def find_inversion(waits: Iterable[Wait]) -> tuple[Wait, Wait] | None:
@@ -136,3 +160,9 @@ def _publish(waits: Sequence[Wait]) -> None:
     named = Counter((wait.tenant, ",".join(wait.key.requires)) for wait in alone)
     for (tenant, requires), lanes in named.most_common(MAX_NAMED):
         metrics.WAITING_WITHOUT_WORKER.labels(tenant, requires).set(lanes)
+
+
+def _publish_unhandled(counts: Counter[tuple[str, str]]) -> None:
+    metrics.TASKS_WITHOUT_HANDLER.clear()
+    for (tenant, name), tasks in counts.items():
+        metrics.TASKS_WITHOUT_HANDLER.labels(tenant, name).set(tasks)

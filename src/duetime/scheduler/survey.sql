@@ -23,3 +23,17 @@ SELECT asked.lane, tenant.name AS tenant, oldest.wake, running.task IS NOT NULL 
     ON lane.id = asked.lane
   JOIN tenant
     ON tenant.id = lane.tenant;
+
+-- name: count_due
+-- How many rows of each lane are due, counted no further than @most.
+-- Index: due_pkey (lane, wake).
+-- Time:  @until is the wake that stands for the database's now().
+SELECT asked.lane, waiting.count
+  FROM unnest(@lanes::int[]) AS asked (lane)
+ CROSS JOIN LATERAL (
+       SELECT count(*)
+         FROM (SELECT
+                 FROM due
+                WHERE due.lane = asked.lane
+                  AND due.wake <= @until::uuid
+                LIMIT @most::int) AS counted) AS waiting;

@@ -10,6 +10,7 @@ SETTLE_PATH = "/v1/workers/settle"
 BEAT_PATH = "/v1/workers/beat"
 
 MAX_LEASE = 1000
+MAX_TYPES = 1000
 MAX_RESULT_BYTES = 64 * 1024
 MAX_DETAIL_BYTES = 8 * 1024
 MAX_MESSAGE_BYTES = 2 * 1024
@@ -24,6 +25,8 @@ class LeaseRequest(msgspec.Struct):
     max: int
     wait: float
     max_silence: float | msgspec.UnsetType = msgspec.UNSET
+    #: What it handles; left out: every type.
+    types: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
 class LeasedTask(msgspec.Struct, gc=False):

@@ -19,10 +19,19 @@ from duetime.sdk import attempt_log, handlers
 from duetime.sdk.beats import SIGN_OFF_SECONDS, Beats, Named
 from duetime.sdk.context import Held, Stop
 from duetime.sdk.crew import Crew
-from duetime.sdk.errors import ApiError, ServerUnavailable
+from duetime.sdk.errors import ApiError, InvalidRequest, ServerUnavailable
 from duetime.sdk.handlers import NO_HANDLER, Handler
 from duetime.sdk.http import HttpClient
-from duetime.sdk.protocol import LEASE_PATH, MAX_LEASE, LeaseRequest, Settlement, Verdicts, encode, read_lease
+from duetime.sdk.protocol import (
+    LEASE_PATH,
+    MAX_LEASE,
+    MAX_TYPES,
+    LeaseRequest,
+    Settlement,
+    Verdicts,
+    encode,
+    read_lease,
+)
 from duetime.sdk.reports import Reports
 from duetime.sdk.settings import WorkerSettings
 from duetime.sdk.wire import Tries
@@ -52,6 +61,10 @@ class Shift:
     ) -> None:
         self._settings = settings
         self._handlers = registered
+        #: What it asks for.
+        self._types: tuple[str, ...] | msgspec.UnsetType = (
+            tuple(sorted(registered)) if len(registered) <= MAX_TYPES else msgspec.UNSET
+        )
         self._name = name
         self._stop_wanted = stop_wanted
         self._loop = asyncio.get_running_loop()
@@ -129,6 +142,7 @@ class Shift:
                     min(room, MAX_LEASE),
                     _POLL_SECONDS,
                     max_silence=msgspec.UNSET if self._settings.max_silence is None else self._settings.max_silence,
+                    types=self._types,
                 )
             )
             try:
@@ -137,6 +151,8 @@ class Shift:
                 logger.warning("cannot take tasks, trying again: %s", error)
                 await asyncio.sleep(tries.wait_after(error))
             except (ApiError, msgspec.DecodeError) as error:
+                if self._are_types_refused(error):
+                    continue
                 if not self._has_leased:
                     raise
                 logger.error("cannot take tasks, trying again: %s", error)
@@ -154,6 +170,16 @@ class Shift:
                 if 0 < len(lease.tasks) <= _FEW_TASKS:
                     # Their handlers begin in the next round of the loop: that comes before the next question.
                     await asyncio.sleep(0)
+
+    def _are_types_refused(self, error: Exception) -> bool:
+        """A server that knows no types refuses the field: then tasks of other types arrive, and are reported."""
+        if self._types is msgspec.UNSET or not isinstance(error, InvalidRequest):
+            return False
+        if not any(each.path.split("[")[0] == "types" for each in error.errors):
+            return False
+        logger.warning("the server does not take the types that are handled here, asking for all: %s", error)
+        self._types = msgspec.UNSET
+        return True
 
     def _room(self) -> int:
         if len(self._held) >= _MOST_HELD:

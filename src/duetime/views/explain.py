@@ -28,6 +28,7 @@ from duetime.views.tasks import attempts_of, lane_key, options_of, read_tasks, t
 SQL = load(__package__, "explain.sql")
 
 MAX_COUNTED = 1_000
+MAX_TYPES_SHOWN = 10
 
 Reason = Literal[
     "time",
@@ -39,6 +40,7 @@ Reason = Literal[
     "rate_limit",
     "breaker",
     "no_worker",
+    "no_handler",
     "no_node",
     "position",
     "running",
@@ -64,6 +66,16 @@ class LaneStatus(Protocol):
     @property
     def limited_by(self) -> Sequence[tuple[Limitation, str, datetime | None]]:
         """What keeps the lane from being served now, and until when if that is known."""
+        ...
+
+    @property
+    def workers(self) -> int:
+        """How many there are for such a lane, whatever they handle."""
+        ...
+
+    @property
+    def handled(self) -> Sequence[str] | None:
+        """The types that these handle; None: every type."""
         ...
 
 
@@ -132,6 +144,10 @@ class _Lane:
     is_suspended: bool = False
     is_paused: bool = False
     limited_by: Sequence[tuple[Limitation, str, datetime | None]] = ()
+    type: str = ""
+    workers: int = 0
+    #: What they handle; None: every type.
+    handled: Sequence[str] | None = None
 
 
 async def _look_ahead(database: Database, feeder: LaneFeeder | None, key: LaneKey, row: asyncpg.Record) -> _Lane:
@@ -155,7 +171,15 @@ async def _look_ahead(database: Database, feeder: LaneFeeder | None, key: LaneKe
     if status is None:
         return replace(known, has_room=False, has_node=False)
     has_holders = status.has_holders or seen["is_served"]
-    return replace(known, has_holders=has_holders, has_room=status.room > 0, limited_by=status.limited_by)
+    return replace(
+        known,
+        has_holders=has_holders,
+        has_room=status.room > 0,
+        limited_by=status.limited_by,
+        type=row["type"],
+        workers=status.workers,
+        handled=status.handled,
+    )
 
 
 def _reasons(row: asyncpg.Record, state: TaskState, lane: _Lane) -> tuple[list[Waiting], str]:
@@ -221,6 +245,8 @@ def _missing_holders(lane: _Lane) -> list[tuple[Waiting, str]]:
     if lane.is_paused:
         detail = f"its queue '{lane.key.queue}' is paused"
         return [(Waiting("queue_paused", detail), f"PUT /v1/queues/{lane.key.queue} with state active")]
+    if lane.workers and lane.handled is not None and lane.type not in lane.handled:
+        return [_missing_handler(lane, lane.handled)]
     if lane.limited_by:
         return [(Waiting(reason, detail, until), _REMEDIES[reason]) for reason, detail, until in lane.limited_by]
     if not lane.has_node:
@@ -264,6 +290,19 @@ def _end_of_retries(row: asyncpg.Record, due_at: datetime) -> str:
     if retry.max_retry_duration is not None:
         told += f", or {format_duration(retry.max_retry_duration)} after its first attempt if that is earlier"
     return told
+
+
+def _missing_handler(lane: _Lane, handled: Sequence[str]) -> tuple[Waiting, str]:
+    shown = ", ".join(handled[:MAX_TYPES_SHOWN])
+    more = f" and {len(handled) - MAX_TYPES_SHOWN} more" if len(handled) > MAX_TYPES_SHOWN else ""
+    there = "the one worker that is" if lane.workers == 1 else f"none of the {lane.workers} workers that are"
+    handles = "does not handle" if lane.workers == 1 else "handles"
+    detail = (
+        f"{there} there for queue '{lane.key.queue}' {handles} type '{lane.type}'; "
+        f"{'it handles' if lane.workers == 1 else 'they handle'} {shown}{more}"
+    )
+    remedy = f"Start a worker for queue '{lane.key.queue}' that has a handler for '{lane.type}'"
+    return Waiting("no_handler", detail), remedy
 
 
 def _is_running(row: asyncpg.Record, path: str) -> tuple[list[Waiting], str]:

@@ -1,0 +1,77 @@
+"""Who may get tasks that are about to be stored (`lifecycle.handover`): asks with room, if nothing waits for them."""
+
+from collections.abc import Callable, Container, Mapping
+
+from duetime.lifecycle.handover import Seats
+from duetime.model.task import LaneKey
+from duetime.scheduler.due_lanes import DueLanes
+from duetime.scheduler.limits import Governor
+from duetime.scheduler.plan import Ask
+from duetime.scheduler.shares import deal
+
+#: With more lanes due than this nothing is reserved: looking through them would cost more than it saves.
+MAX_LANES_PER_RESERVE = 64
+
+
+def reserve(
+    wanted: Mapping[int, tuple[LaneKey, int]],
+    asks: Mapping[int, Ask],
+    table: DueLanes,
+    suspended: Container[int],
+    governor: Governor,
+    now_ms: int,
+) -> dict[int, list[tuple[int, int]]]:
+    """By lane, (ask, how many) for so many tasks; whoever waits already comes first."""
+    keys = [key for key, _ in wanted.values()]
+    fitting = [(number, ask) for number, ask in asks.items() if any(ask.fits(key) for key in keys)]
+    if not fitting:
+        return {}
+    table.let_come_due(now_ms)
+    left = {number: ask.room for number, ask in fitting if not _has_due_for(ask, table, suspended, now_ms)}
+    seats: dict[int, list[tuple[int, int]]] = {}
+    if not left:
+        return seats
+    for lane, (key, count) in wanted.items():
+        work = table.known.get(lane)
+        if key.tenant in suspended or (work is not None and (work.is_flying or table.is_due(work))):
+            continue
+        if governor.is_limited(key.tenant) or governor.is_closed(key):
+            # What has to be counted, or may not start, goes the way of all others.
+            continue
+        dealt = [
+            seat
+            for numbers in _alike({number: asks[number] for number in left if asks[number].fits(key)})
+            for seat in deal(count, numbers, left)
+        ]
+        if dealt:
+            seats[lane] = dealt
+    return seats
+
+
+def make_seats(dealt: Mapping[int, list[tuple[int, int]]], ask_of: Callable[[int], Ask]) -> Seats:
+    """What was reserved, a seat for each task."""
+    by_lane: dict[int, list[tuple[frozenset[str] | None, list[tuple[int, int]]]]] = {}
+    for lane, counts in dealt.items():
+        rows = dict(counts)
+        for numbers in _alike({number: ask_of(number) for number in rows}):
+            seats = [(number, ask_of(number).holder) for number in reversed(numbers) for _ in range(rows[number])]
+            by_lane.setdefault(lane, []).append((ask_of(numbers[0]).types, seats))
+    return Seats(by_lane, frozenset(number for counts in dealt.values() for number, _ in counts))
+
+
+def _alike(asks: Mapping[int, Ask]) -> list[list[int]]:
+    """Asks that handle the same types: of what types the tasks are is not looked at here, any of them may be all."""
+    groups: dict[frozenset[str] | None, list[int]] = {}
+    for number, ask in asks.items():
+        groups.setdefault(ask.types, []).append(number)
+    return list(groups.values())
+
+
+def _has_due_for(ask: Ask, table: DueLanes, suspended: Container[int], now_ms: int) -> bool:
+    places = [
+        place
+        for place in table.due
+        if place[0] is ask.kind and ask.tenant in (None, place[1]) and place[1] not in suspended
+    ]
+    works = [work for place in places for work in table.due[place].values() if work.closed_until_ms <= now_ms]
+    return len(works) > MAX_LANES_PER_RESERVE or any(ask.fits(work.key) for work in works)
