@@ -7,10 +7,11 @@ that jumped therefore lapse nobody: the watch begins anew.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from types import MappingProxyType
 
+import asyncpg
 import structlog
 
 from duetime.clock import Monotonic
@@ -107,11 +108,8 @@ class Liveness:
         self._holders.forget(known - alive)
         if self._polls is not None and (gone := asked - alive):
             self._polls.forget(gone)
-        for row in rows:
-            if row["id"] in ended:
-                # Who never beat may be the last question of a worker that has signed off by now.
-                tell = log.warning if row["beats"] else log.info
-                tell("holder lapsed", holder=row["name"], tenant=row["tenant"])
+        if ended:
+            await self._tell([row for row in rows if row["id"] in ended])
         is_full = self._monotonic() >= self._full_sweep_at
         swept = await sweep_left_behind(self._database, self._onward, _EVER if is_full else LOOKBACK)
         if is_full:
@@ -119,3 +117,15 @@ class Liveness:
         if swept:
             log.info("attempts moved on from ended holders", attempts=swept)
         return LOOK_EVERY
+
+    async def _tell(self, lapsed: Sequence[asyncpg.Record]) -> None:
+        tenants = list({row["tenant"] for row in lapsed})
+        try:
+            found = await self._database.run(SQL["read_tenant_names"], tenants=tenants)
+        except Unavailable:
+            found = []
+        names = {row["id"]: row["name"] for row in found}
+        for row in lapsed:
+            # Who never beat may be the last question of a worker that has signed off by now.
+            tell = log.warning if row["beats"] else log.info
+            tell("holder lapsed", holder=row["name"], tenant=names.get(row["tenant"], row["tenant"]))
