@@ -180,9 +180,25 @@ async def test_a_wrong_filter_is_a_422_with_its_name(api: Api, query: str, field
         assert (answer.status, answer.paths) == (422, [field]), answer.body
 
 
+async def test_tomorrows_cancelled_tasks_do_not_hide_what_happened(api: Api) -> None:
+    first = await api.submit(type="first")
+    tomorrow = [await api.submit(type="tomorrow", delay="1d") for _ in range(3)]
+    planned = await api.submit(type="planned", delay="2d")
+    await api.post("/v1/tasks/bulk/cancel", {"filter": {"type": "tomorrow"}})
+    [leased] = await api.lease()
+    await api.settle(leased)
+    last = await api.submit(type="last")
+
+    items = (await api.get("/v1/tasks")).json["items"]
+
+    assert items[0]["id"] == last["id"]
+    assert {each["id"] for each in items[1:4]} == {each["id"] for each in tomorrow}
+    assert [each["id"] for each in items[4:]] == [first["id"], planned["id"]]
+
+
 async def submit_haystack(api: Api) -> Any:
-    """One of a type, submitted first and last in order among 5,000 others."""
-    needle = await api.submit(type="needle", labels={"team": "core"}, delay=30)
+    """One of a type, the last in order among 5,000 others."""
+    needle = await api.submit(type="needle", labels={"team": "core"}, delay=90)
     await api.post("/v1/tasks/batch", [{"type": "hay", "delay": 60}] * 5_000)
     return needle
 
@@ -214,7 +230,7 @@ async def test_a_search_that_takes_too_long_says_where_to_go_on(api: Api, monkey
 
     assert steps > 10
     assert [each["id"] for each in answer.json["items"]] == [needle["id"]]
-    stopped = await api.post("/v1/tasks/bulk/cancel", {"filter": {"type": "needle"}, "limit": 100})
+    stopped = await api.post("/v1/tasks/bulk/cancel", {"filter": {"type": "none"}, "limit": 100})
     assert (stopped.status, stopped.json["code"]) == (503, "search_incomplete")
 
 

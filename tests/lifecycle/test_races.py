@@ -60,7 +60,7 @@ async def claim_by_hand(connection: asyncpg.Connection, engine: Engine, worker: 
 async def cancel_by_hand(connection: asyncpg.Connection, task: uuid.UUID) -> None:
     statement = STEER_SQL["cancel"]
     rows = await connection.fetch(
-        statement.sql, *statement.arguments({"lanes": [lane_of(task)], "tasks": [task], "detail": None})
+        statement.sql, *statement.arguments({"lanes": [lane_of(task)], "tasks": [task], "detail": None, "now": None})
     )
     assert len(rows) == 1
 

@@ -186,6 +186,18 @@ async def test_a_new_time_goes_with_its_task(engine: Engine) -> None:
     assert await rows_about(engine.database, done) == 0
 
 
+async def test_places_in_lists_go_with_their_tasks(engine: Engine) -> None:
+    [old] = await engine.submit(delay=DAY)
+    [young] = await engine.submit(delay=AGO * DAY)
+    await engine.steering.cancel([old, young])
+    await pass_days(engine, AGO)
+
+    await upkeep_of(engine).retire()
+
+    assert [row["task"] for row in await engine.database.fetch("SELECT task FROM listed")] == [young]
+    assert await engine.state(young) is TaskState.CANCELLED
+
+
 async def test_what_waits_in_young_partitions_is_not_touched(engine: Engine) -> None:
     await pass_days(engine, AGO - 5)
     tasks = await a_day_of(engine)

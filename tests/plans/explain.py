@@ -27,7 +27,7 @@ MODES = ("force_generic_plan", "force_custom_plan")
 _OWN_TABLES = (
     *("task", "due", "attempt", "claim", "held", "dead", "holder", "idempotency_key", "request_key", "rescheduled"),
     *("schedule_state", "schedule", "fire", "backfill"),
-    *("limit_slot", "budget", "flow_key", "submit_rate", "outbox"),
+    *("limit_slot", "budget", "flow_key", "submit_rate", "outbox", "listed"),
 )
 
 

@@ -21,27 +21,28 @@ async def api(database: Database) -> AsyncIterator[Api]:
     async with serve(database) as serving:
         serving.app.patience.empty_seconds = 0.0
         api = await serving.tenant("acme")
-        await api.submit(type="needle", delay=30)
+        await api.submit(type="needle", delay=90)
         await api.post("/v1/tasks/batch", [{"type": "hay", "delay": 60}] * OTHERS)
         yield api
 
 
 async def test_iterators_go_on_and_a_single_page_says_where(api: Api) -> None:
-    def look() -> tuple[list[str], list[str], str]:
+    def look() -> tuple[list[str], list[str]]:
         with Client(api.serving.url, api.key) as client:
             with pytest.raises(SearchIncomplete) as raised:
                 client.list_page(type="needle")
             found = [task.type for task in client.list(type="needle")]
-            return found, [letter.type for letter in client.list_dead(type="needle")], raised.value.next
+            assert raised.value.next
+            return found, [letter.type for letter in client.list_dead(type="needle")]
 
-    found, dead, cursor = await asyncio.to_thread(look)
+    found, dead = await asyncio.to_thread(look)
     async with AsyncClient(api.serving.url, api.key) as client:
         assert [task.type async for task in client.list(type="needle")] == found == ["needle"]
         assert [letter.type async for letter in client.list_dead(type="needle")] == dead == []
         with pytest.raises(SearchIncomplete) as raised:
             await client.list_page(type="needle")
 
-    assert raised.value.next == cursor
+    assert raised.value.next
 
 
 async def test_the_command_line_goes_on(

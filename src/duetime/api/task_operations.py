@@ -105,8 +105,10 @@ LIST = Operation(
     name="list_tasks",
     tag="Tasks",
     summary="List tasks",
-    description="Soonest first for what waits for its time (`scheduled`, `ready`, `retrying`), else latest "
-    f"due time first. {SEARCH}",
+    description="Without a state the newest first by what happened: a task stands at its due time, or at the time at "
+    "which it was cancelled or made due before that; those whose time is still to come stand at the end, soonest "
+    "first. With a state, soonest first for `scheduled` and `ready`, else latest due time first. "
+    f"{SEARCH}",
     parameters=(
         Parameter("state", "Only tasks in this state.", {"enum": [state.value for state in SHOWN_STATES]}),
         *FILTERS,

@@ -42,6 +42,12 @@ CREATE FUNCTION duetime.mint_wake(due_ms bigint, lane integer, salt bigint) RETU
             || lpad(to_hex(lane), 8, '0'))::uuid
 $$;
 
+CREATE FUNCTION duetime.place_at(at_ms bigint, task uuid) RETURNS uuid
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+    SELECT (lpad(to_hex(at_ms), 12, '0') || right(replace(task::text, '-', ''), 20))::uuid
+$$;
+
 CREATE FUNCTION duetime.random_salt() RETURNS bigint
     LANGUAGE sql PARALLEL SAFE
     AS $$
@@ -316,6 +322,12 @@ CREATE TABLE duetime.limit_slot (
 )
 WITH (fillfactor='50');
 
+CREATE TABLE duetime.listed (
+    lane integer NOT NULL,
+    task uuid NOT NULL,
+    place uuid NOT NULL
+);
+
 CREATE TABLE duetime.migration (
     number integer NOT NULL,
     name text NOT NULL,
@@ -559,6 +571,9 @@ ALTER TABLE ONLY duetime.limit_rule
 ALTER TABLE ONLY duetime.limit_slot
     ADD CONSTRAINT limit_slot_pkey PRIMARY KEY (tenant, name, slot);
 
+ALTER TABLE ONLY duetime.listed
+    ADD CONSTRAINT listed_pkey PRIMARY KEY (lane, task);
+
 ALTER TABLE ONLY duetime.migration
     ADD CONSTRAINT migration_pkey PRIMARY KEY (number);
 
@@ -626,6 +641,8 @@ CREATE INDEX holder_ended ON duetime.holder USING btree (ended_at) WHERE (ended_
 CREATE UNIQUE INDEX holder_name ON duetime.holder USING btree (tenant, name) WHERE (ended_at IS NULL);
 
 CREATE INDEX idempotency_key_expires ON duetime.idempotency_key USING btree (expires_at);
+
+CREATE INDEX listed_place ON duetime.listed USING btree (lane, place);
 
 CREATE INDEX outbox_refused_at ON duetime.outbox_refused USING btree (refused_at);
 

@@ -111,6 +111,11 @@ async def trim_oldest(database: Database, before: datetime) -> None:
             )
 
 
+async def retire_listed(database: Database, before_ms: int) -> None:
+    """Places in lists go with their tasks."""
+    await database.execute("DELETE FROM listed WHERE task < $1", just_before(before_ms), timeout=300.0)
+
+
 async def freeze_partitions(database: Database, before_ms: int) -> list[str]:
     """Freeze partitions whose time is over, once, so that no emergency vacuum has to."""
     frozen = []

@@ -59,7 +59,7 @@ class Steering:
     async def cancel(self, ids: Sequence[uuid.UUID], reason: str | None = None) -> dict[uuid.UUID, Verdict]:
         """End tasks for good; a running one's holder hears of it at its next word."""
         detail = None if reason is None else msgspec.json.encode({"reason": reason})
-        return await self._move(Move.CANCEL, ids, detail=detail)
+        return await self._move(Move.CANCEL, ids, now=self._now, detail=detail)
 
     async def pause(self, ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, Verdict]:
         return await self._move(Move.PAUSE, ids)

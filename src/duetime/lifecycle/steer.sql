@@ -6,8 +6,11 @@
 -- "lane = ANY (ARRAY[...])" keeps the look-up by key, as in claim.sql.
 
 -- name: cancel
--- Takes: due, held, dead or claim.  Leaves: a final attempt, cancelled.
-WITH asked AS MATERIALIZED (
+-- Takes: due, held, dead or claim.  Leaves: a final attempt, cancelled; for what was not due yet a place in lists.
+WITH started AS MATERIALIZED (
+    SELECT to_ms(COALESCE(@now::timestamptz, clock_timestamp())) AS ms
+),
+asked AS MATERIALIZED (
     SELECT lane, task
       FROM unnest(@lanes::int[], @tasks::uuid[]) AS asked (lane, task)
 ),
@@ -53,6 +56,14 @@ running AS (
      WHERE claim.lane = ANY (ARRAY[asked.lane])
        AND claim.task = asked.task
  RETURNING claim.lane, claim.task, claim.number, claim.holder, claim.picked_at
+),
+placed AS (
+    INSERT INTO listed (lane, task, place)
+    SELECT early.lane, early.task, place_at(started.ms, early.task)
+      FROM (SELECT lane, task FROM woken UNION ALL SELECT lane, task FROM kept_back) AS early, started
+     WHERE early.task >= mint_wake(started.ms + 1, 0, 0)
+     ORDER BY early.task
+        ON CONFLICT (lane, task) DO UPDATE SET place = excluded.place
 )
 INSERT INTO attempt (lane, task, number, outcome, final, holder, picked_at, detail)
 SELECT lane, task, number, 6, true, NULL::bigint, NULL::timestamptz, @detail::bytea FROM woken
@@ -121,7 +132,7 @@ SELECT lane,
 RETURNING task, wake;
 
 -- name: run_now
--- Takes: due (not due yet) or held (paused).  Leaves: due, now.
+-- Takes: due (not due yet) or held (paused).  Leaves: due, now; for what was not due yet a place in lists.
 WITH started AS MATERIALIZED (
     SELECT pg_current_xact_id() AS transaction, COALESCE(@now::timestamptz, clock_timestamp()) AS at,
            random_salt() AS salt
@@ -166,6 +177,14 @@ taken AS (
     SELECT lane, task, number, failures, crashes, releases, place FROM woken
      UNION ALL
     SELECT lane, task, number, failures, crashes, releases, place FROM kept_back
+),
+placed AS (
+    INSERT INTO listed (lane, task, place)
+    SELECT taken.lane, taken.task, place_at(to_ms(started.at), taken.task)
+      FROM taken, started
+     WHERE taken.task >= mint_wake(to_ms(started.at) + 1, 0, 0)
+     ORDER BY taken.task
+        ON CONFLICT (lane, task) DO UPDATE SET place = excluded.place
 )
 INSERT INTO due (lane, wake, task, number, failures, crashes, releases)
 SELECT lane, mint_wake(to_ms(at), lane, salt + place), task, number, failures, crashes, releases

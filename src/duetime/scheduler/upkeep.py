@@ -24,6 +24,7 @@ from duetime.lifecycle.retire import (
     freeze_partitions,
     read_old_dead,
     retire_fires,
+    retire_listed,
     retire_partitions,
     retire_requests,
     retire_rescheduled,
@@ -113,6 +114,7 @@ class Upkeep:
                 keep_ms = int(self._retention.total_seconds() * 1000)
                 await retire_partitions(self._database, now_ms - keep_ms)
                 await retire_fires(self._database, now_ms - keep_ms)
+                await retire_listed(self._database, now_ms - keep_ms)
                 await trim_oldest(self._database, self._database.clock.now() - self._retention)
                 await retire_rescheduled(self._database, now_ms - keep_ms)
                 await freeze_partitions(self._database, now_ms - _HOUR_MS)

@@ -65,7 +65,7 @@ async def list_dead(
         following = next_cursor(tenant, wanted, found.next)
         if items or following is None:
             return Page(items, following)
-        # All that was found has been redriven or dropped in between.
+        # Nothing was found yet, or it has been redriven or dropped in between.
         check_time(look, following)
         position = found.next
 

@@ -1,9 +1,10 @@
 """What a list is asked for, and the place in it where the next page begins.
 
 A cursor is opaque to its user: a version, the tenant, a digest of the filter,
-a position, and a check sum.  It gives no right to anything (every query is
-confined to the tenant's own lanes); the checks only make sure that a cursor of
-another list, tenant or program is told apart from the end of this one.
+a position, the time that its list calls now (if it does), and a check sum.  It
+gives no right to anything (every query is confined to the tenant's own lanes);
+the checks only make sure that a cursor of another list, tenant or program is
+told apart from the end of this one.
 """
 
 import base64
@@ -29,8 +30,8 @@ _LABEL_KEY = re.compile(r"[A-Za-z0-9._:/-]{1,63}")
 _MAX_LABELS = 32
 _MAX_LABEL_VALUE = 255
 
-_CURSOR_VERSION = 1
-_CURSOR = struct.Struct(">BI8s16s")
+_CURSOR_VERSION = 2
+_CURSOR = struct.Struct(">BI8s16sQ")
 _CHECK_BYTES = 6
 
 Item = TypeVar("Item")
@@ -109,13 +110,28 @@ class TaskFilter(msgspec.Struct, frozen=True):
         return hashlib.blake2b(msgspec.json.encode(self), digest_size=8).digest()
 
 
-def make_cursor(tenant: int, wanted: TaskFilter, position: uuid.UUID) -> str:
-    body = _CURSOR.pack(_CURSOR_VERSION, tenant, wanted.digest(), position.bytes)
+def make_cursor(tenant: int, wanted: TaskFilter, position: uuid.UUID, until_ms: int = 0) -> str:
+    body = _CURSOR.pack(_CURSOR_VERSION, tenant, wanted.digest(), position.bytes, until_ms)
     return base64.urlsafe_b64encode(body + _check(body)).rstrip(b"=").decode()
 
 
 def read_cursor(tenant: int, wanted: TaskFilter, cursor: str) -> uuid.UUID:
     """The position in a cursor of this very list; `InvalidInput` for any other text."""
+    position, until_ms = _read(tenant, wanted, cursor)
+    if until_ms:
+        raise _of_another_list()
+    return position
+
+
+def read_timed_cursor(tenant: int, wanted: TaskFilter, cursor: str) -> tuple[uuid.UUID, int]:
+    """The same of a list that begins at a time, with that time."""
+    position, until_ms = _read(tenant, wanted, cursor)
+    if not until_ms:
+        raise _of_another_list()
+    return position, until_ms
+
+
+def _read(tenant: int, wanted: TaskFilter, cursor: str) -> tuple[uuid.UUID, int]:
     try:
         packed = base64.b64decode(cursor.encode("ascii") + b"=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError):
@@ -125,10 +141,14 @@ def read_cursor(tenant: int, wanted: TaskFilter, cursor: str) -> uuid.UUID:
     is_ours = base64.urlsafe_b64encode(packed).rstrip(b"=").decode() == cursor
     if not is_ours or len(body) != _CURSOR.size or check != _check(body) or body[0] != _CURSOR_VERSION:
         raise InvalidInput.at("cursor", "not a cursor of this list; use `next` of the page before, or none")
-    _, of_tenant, digest, position = _CURSOR.unpack(body)
+    _, of_tenant, digest, position, until_ms = _CURSOR.unpack(body)
     if of_tenant != tenant or digest != wanted.digest():
-        raise InvalidInput.at("cursor", "belongs to another list; repeat the filters it came with, or use no cursor")
-    return uuid.UUID(bytes=position)
+        raise _of_another_list()
+    return uuid.UUID(bytes=position), until_ms
+
+
+def _of_another_list() -> InvalidInput:
+    return InvalidInput.at("cursor", "belongs to another list; repeat the filters it came with, or use no cursor")
 
 
 def check_limit(limit: int, most: int = MAX_LIMIT) -> None:

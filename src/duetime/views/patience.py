@@ -65,11 +65,13 @@ class Look:
         self.rows = 0
         #: How many rows the next piece should read.
         self.piece = FIRST_ROWS
+        #: It waited for its turn in vain.
+        self._gave_up = False
 
     def is_over(self, *, has_found: bool) -> bool:
         """Whether its time is up: sooner if there is something to answer with."""
         limit = self._patience.found_seconds if has_found else self._patience.empty_seconds
-        return self._patience.monotonic() - self._began_at >= limit
+        return self._gave_up or self._patience.monotonic() - self._began_at >= limit
 
     async def read(self, rows: int, run: Callable[[], Awaitable[Rows]]) -> Rows | None:
         """Read a piece of so many rows, as soon as it is this request's turn; None: too many others search."""
@@ -82,6 +84,7 @@ class Look:
                 answer = await run()
                 took = self._patience.monotonic() - began_at
         except TimeoutError:
+            self._gave_up = True
             return None
         self.rows += rows
         self.piece = max(FIRST_ROWS, min(MOST_ROWS, self.piece * 2 if took < PIECE_SECONDS / 2 else self.piece // 2))

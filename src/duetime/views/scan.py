@@ -141,17 +141,32 @@ async def scan(
     *,
     now: datetime | None = None,
 ) -> Found:
-    """The first matching tasks behind the position, over all lanes that fit: at most `limit`, none only at the end."""
+    """The first matching tasks behind the position, over all lanes that fit: at most `limit`.
+
+    None with a `next` says that the time is up (`check_time`).
+    """
     source = source_of(wanted.state, now)
     low, high = wanted.earliest, wanted.latest
     if position is not None:
         if source.is_ascending:
-            low = max(low, _after(position))
+            low = max(low, after(position))
         else:
             high = min(high, position)
-    merged = _Merge(
-        source.is_ascending, limit, dict.fromkeys(_fitting(await lanes.of_tenant(tenant), wanted), (low, high))
-    )
+    return await read_on(database, await lanes.of_tenant(tenant), wanted, source, low, high, limit, look)
+
+
+async def read_on(
+    database: Database,
+    lanes: Mapping[int, LaneKey],
+    wanted: TaskFilter,
+    source: Source,
+    low: uuid.UUID,
+    high: uuid.UUID,
+    limit: int,
+    look: Look,
+) -> Found:
+    """The first matching tasks of a source between two positions, as far as the time goes."""
+    merged = _Merge(source.is_ascending, limit, dict.fromkeys(_fitting(lanes, wanted), (low, high)))
     growth = 1
     while spans := merged.to_read():
         share = max(1, min((limit + 1) * growth, max(look.piece, limit + 1) // len(spans)))
@@ -168,17 +183,19 @@ async def scan(
         )
         rows = await look.read(share * len(spans), partial(database.fetch, source.statement.sql, *arguments))
         growth *= 4
-        if rows is not None:
-            merged.add(rows, spans)
-            position = merged.cut
+        if rows is None:
+            # Nothing of this source may have been read yet.
+            return merged.found() if merged.cut is not None else Found([], _before(source, low, high))
+        merged.add(rows, spans)
         found = merged.found()
-        if position is None or len(found.tasks) == limit:
+        if found.next is None or len(found.tasks) == limit or look.is_over(has_found=bool(found.tasks)):
             return found
-        if rows is None or look.is_over(has_found=bool(found.tasks)):
-            if found.tasks:
-                return found
-            raise SearchIncomplete(look.rows, make_cursor(tenant, wanted, position))
     return merged.found()
+
+
+def _before(source: Source, low: uuid.UUID, high: uuid.UUID) -> uuid.UUID:
+    """The position from which everything between the two is behind."""
+    return uuid.UUID(int=max(low.int - 1, 0)) if source.is_ascending else high
 
 
 class _Merge:
@@ -214,7 +231,7 @@ class _Merge:
                 del self._spans[lane]
                 self._cuts.pop(lane, None)
                 continue
-            self._spans[lane] = (_after(cut), high) if self._is_ascending else (low, cut)
+            self._spans[lane] = (after(cut), high) if self._is_ascending else (low, cut)
             self._cuts[lane] = cut
         self._matches.sort(reverse=not self._is_ascending)
 
@@ -249,5 +266,6 @@ def _fitting(lanes: Mapping[int, LaneKey], wanted: TaskFilter) -> list[int]:
     ]
 
 
-def _after(position: uuid.UUID) -> uuid.UUID:
+def after(position: uuid.UUID) -> uuid.UUID:
+    """The least that is more."""
     return uuid.UUID(int=min(position.int + 1, (1 << 128) - 1))

@@ -26,6 +26,71 @@ SELECT *
                      LIMIT @share::int) AS read) AS asked) AS looked
  WHERE is_cut OR is_match;
 
+-- name: scan_newest
+-- Every task of the lanes whose time has come, latest first: by its due time, or by the time at which it was
+-- cancelled or made due before that.
+-- Index: task_pkey (lane, id); listed_place (lane, place) and then task_pkey; listed_pkey (lane, task) for matches.
+SELECT *
+  FROM (SELECT wanted.lane, asked.position, asked.task,
+               (@type::text IS NULL OR asked.type = @type)
+               AND (@labels::jsonb IS NULL OR asked.labels @> @labels)
+               AND asked.task >= @earliest::uuid
+               AND asked.task < @latest::uuid
+               AND (asked.is_placed
+                    OR NOT EXISTS (SELECT FROM listed WHERE listed.lane = wanted.lane AND listed.task = asked.task))
+                   AS is_match,
+               asked.place = @share::int AS is_cut
+          FROM unnest(@lanes::int[], @lows::uuid[], @highs::uuid[]) AS wanted (lane, low, high)
+         CROSS JOIN LATERAL (
+               SELECT read.*, row_number() OVER () AS place
+                 FROM (SELECT *
+                         FROM ((SELECT id AS position, id AS task, type, labels, false AS is_placed
+                                  FROM task
+                                 WHERE task.lane = wanted.lane
+                                   AND task.id >= GREATEST(wanted.low, @earliest::uuid)
+                                   AND task.id < LEAST(wanted.high, @latest::uuid)
+                                 ORDER BY id DESC
+                                 LIMIT @share::int)
+                                UNION ALL
+                               (SELECT listed.place, listed.task, early.type, early.labels, true
+                                  FROM listed
+                                 CROSS JOIN LATERAL (
+                                       SELECT type, labels
+                                         FROM task
+                                        WHERE task.lane = wanted.lane
+                                          AND task.id = listed.task
+                                        LIMIT 1) AS early
+                                 WHERE listed.lane = wanted.lane
+                                   AND listed.place >= wanted.low
+                                   AND listed.place < wanted.high
+                                 ORDER BY listed.place DESC
+                                 LIMIT @share::int)) AS found
+                        ORDER BY position DESC
+                        LIMIT @share::int) AS read) AS asked) AS looked
+ WHERE is_cut OR is_match;
+
+-- name: scan_coming
+-- Every task of the lanes whose time is still to come, soonest first, without those that scan_newest gives.
+-- Index: task_pkey (lane, id); listed_pkey (lane, task) for matches.
+SELECT *
+  FROM (SELECT wanted.lane, asked.id AS position, asked.id AS task,
+               (@type::text IS NULL OR asked.type = @type)
+               AND (@labels::jsonb IS NULL OR asked.labels @> @labels)
+               AND NOT EXISTS (SELECT FROM listed WHERE listed.lane = wanted.lane AND listed.task = asked.id)
+                   AS is_match,
+               asked.place = @share::int AS is_cut
+          FROM unnest(@lanes::int[], @lows::uuid[], @highs::uuid[]) AS wanted (lane, low, high)
+         CROSS JOIN LATERAL (
+               SELECT read.*, row_number() OVER () AS place
+                 FROM (SELECT id, type, labels
+                         FROM task
+                        WHERE task.lane = wanted.lane
+                          AND task.id >= wanted.low
+                          AND task.id < wanted.high
+                        ORDER BY id
+                        LIMIT @share::int) AS read) AS asked) AS looked
+ WHERE is_cut OR is_match;
+
 -- name: scan_due
 -- Waiting tasks, soonest first: @state is scheduled or ready.
 -- Index: due_pkey (lane, wake); task_pkey (lane, id) when type or labels are asked for.

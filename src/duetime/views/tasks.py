@@ -24,6 +24,7 @@ from duetime.model.headers import shown_headers
 from duetime.model.retry import DEFAULT_RETRY, RetryPolicy
 from duetime.model.task import DEFAULT_TIMEOUT_SECONDS, LaneKey, Options, Outcome, Target, TaskState
 from duetime.views.filters import DEFAULT_LIMIT, Page, TaskFilter, check_limit, read_cursor
+from duetime.views.newest import Newest
 from duetime.views.patience import Patience
 from duetime.views.scan import Found, TenantLanes, check_time, next_cursor, scan
 
@@ -168,17 +169,27 @@ async def list_tasks(
     now: datetime | None = None,
     patience: Patience | None = None,
 ) -> Page[TaskView]:
-    """A page of tasks: soonest first for `scheduled` and `ready`, else latest due time first."""
+    """A page of tasks: soonest first for `scheduled` and `ready`, latest due time first for the other states.
+
+    Without a state the newest first, by what happened (`views/newest`).
+    """
     check_limit(limit)
     look = (patience or Patience()).begin(tenant)
-    position = None if cursor is None else read_cursor(tenant, wanted, cursor)
+    newest = Newest(database, tenant, wanted, cursor, now) if wanted.state is None else None
+    if newest is not None:
+        position = newest.position
+    else:
+        position = None if cursor is None else read_cursor(tenant, wanted, cursor)
     while True:
-        found = await scan(database, lanes, tenant, wanted, position, limit, look, now=now)
+        if newest is not None:
+            found = await newest.scan(lanes, position, limit, look)
+        else:
+            found = await scan(database, lanes, tenant, wanted, position, limit, look, now=now)
         items, position = await _read_found(database, lanes, tenant, tenant_name, wanted, found, now)
-        following = next_cursor(tenant, wanted, position)
+        following = newest.cursor_at(position) if newest is not None else next_cursor(tenant, wanted, position)
         if items or following is None:
             return Page(items, following)
-        # All that was found has left the state in between.
+        # Nothing was found yet, or it has left the state in between.
         check_time(look, following)
 
 

@@ -1,0 +1,2 @@
+DROP FUNCTION place_at(bigint, uuid);
+DROP TABLE listed;
