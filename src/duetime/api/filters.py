@@ -21,6 +21,7 @@ def read_filter(query: dict[str, list[str]]) -> TaskFilter:
         labels=query.get("label", []),
         from_ms=read_time(query, "from"),
         to_ms=read_time(query, "to"),
+        schedule=read_one(query, "schedule"),
     )
 
 
@@ -35,6 +36,7 @@ def filter_of(asked: DeadFilterRequest) -> TaskFilter:
             asked.label,
             _to_ms("from", asked.from_),
             _to_ms("to", asked.to),
+            asked.schedule,
         )
     except InvalidInput as error:
         raise InvalidInput.all([FieldError(f"filter.{each.path}", each.message) for each in error.errors]) from error

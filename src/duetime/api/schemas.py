@@ -226,6 +226,9 @@ class DeadFilterRequest(Struct, forbid_unknown_fields=True, rename={"from_": "fr
     ] = []
     from_: Annotated[Instant | None, Meta(description="Due at or after this time.")] = None
     to: Annotated[Instant | None, Meta(description="Due before this time.")] = None
+    schedule: Annotated[
+        Annotated[str, Meta(pattern=NAME_PATTERN)] | None, Meta(description="Made by the schedule of this name.")
+    ] = None
 
 
 class FilterRequest(DeadFilterRequest, forbid_unknown_fields=True, rename={"from_": "from"}):

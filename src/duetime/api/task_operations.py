@@ -41,6 +41,11 @@ FILTERS = (
     ),
     Parameter("from", "Only tasks that are due at or after this time.", {"type": "string", "format": "date-time"}),
     Parameter("to", "Only tasks that are due before this time.", {"type": "string", "format": "date-time"}),
+    Parameter(
+        "schedule",
+        "Only tasks that the schedule of this name made, the latest fire time first.",
+        {"type": "string", "pattern": NAME_PATTERN},
+    ),
 )
 SEARCH = (
     "Where the filter fits few of very many tasks, the answer may take some seconds; if nothing is found in ten, "

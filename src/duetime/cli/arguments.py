@@ -161,6 +161,7 @@ def add_filter_options(parser: argparse.ArgumentParser, *, has_state: bool) -> N
     )
     group.add_argument("--from", dest="from_", type=instant, metavar="TIME", help="due at or after this time")
     group.add_argument("--to", type=instant, metavar="TIME", help="due before this time")
+    group.add_argument("--schedule", metavar="NAME", help="made by this schedule")
 
 
 def filter_of(arguments: argparse.Namespace) -> Filter:
@@ -180,12 +181,14 @@ def filter_of(arguments: argparse.Namespace) -> Filter:
         found["from_"] = arguments.from_
     if arguments.to is not None:
         found["to"] = arguments.to
+    if arguments.schedule is not None:
+        found["schedule"] = arguments.schedule
     return found
 
 
 def words_of(wanted: Filter) -> str:
     """The filter as a person would say it."""
-    said = [f"{name} {wanted[name]}" for name in ("state", "type", "queue", "priority") if name in wanted]
+    said = [f"{name} {wanted[name]}" for name in ("state", "type", "queue", "priority", "schedule") if name in wanted]
     said += [f"label {name}={value}" for name, value in (wanted.get("labels") or {}).items()]
     said += [f"due from {wanted['from_']}"] if "from_" in wanted else []
     said += [f"due before {wanted['to']}"] if "to" in wanted else []

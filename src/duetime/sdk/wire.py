@@ -168,6 +168,7 @@ class Filter(TypedDict, total=False):
     labels: dict[str, str] | None
     from_: datetime | str | None
     to: datetime | str | None
+    schedule: str | None
 
 
 def _filter_fields(filter: Filter) -> dict[str, Any]:

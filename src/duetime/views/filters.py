@@ -55,6 +55,8 @@ class TaskFilter(msgspec.Struct, frozen=True):
     labels: tuple[str, ...] = ()
     from_ms: int | None = None
     to_ms: int | None = None
+    #: Made by the schedule of this name.
+    schedule: str | None = None
 
     @classmethod
     def of(
@@ -66,6 +68,7 @@ class TaskFilter(msgspec.Struct, frozen=True):
         labels: Sequence[str] = (),
         from_ms: int | None = None,
         to_ms: int | None = None,
+        schedule: str | None = None,
     ) -> "TaskFilter":
         """A filter from what a user wrote; `InvalidInput` names the field that is wrong."""
         if from_ms is not None and to_ms is not None and from_ms > to_ms:
@@ -79,9 +82,10 @@ class TaskFilter(msgspec.Struct, frozen=True):
                 labels=parse_labels(labels),
                 from_ms=from_ms,
                 to_ms=to_ms,
+                schedule=_parse_name("schedule", schedule),
             )
         except InvalidInput:
-            raise InvalidInput.all(_wrong_with(state, type, queue, priority, labels)) from None
+            raise InvalidInput.all(_wrong_with(state, type, queue, priority, labels, schedule)) from None
 
     @property
     def labels_json(self) -> str | None:
@@ -190,7 +194,12 @@ def _parse_name(field: str, name: str | None) -> str | None:
 
 
 def _wrong_with(
-    state: str | None, type: str | None, queue: str | None, priority: str | None, labels: Sequence[str]
+    state: str | None,
+    type: str | None,
+    queue: str | None,
+    priority: str | None,
+    labels: Sequence[str],
+    schedule: str | None,
 ) -> list[FieldError]:
     """All that is wrong with what a user wrote, of which something is."""
     errors: list[FieldError] = []
@@ -200,6 +209,7 @@ def _wrong_with(
         lambda: _parse_name("queue", queue),
         lambda: parse_priority(priority),
         lambda: parse_labels(labels),
+        lambda: _parse_name("schedule", schedule),
     ):
         try:
             check()

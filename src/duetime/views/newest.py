@@ -17,7 +17,7 @@ from duetime.database.pool import Database
 from duetime.ids import EARLIEST, just_after
 from duetime.views.filters import TaskFilter, make_cursor, read_timed_cursor
 from duetime.views.patience import Look
-from duetime.views.scan import SQL, Found, Source, TenantLanes, after, read_on
+from duetime.views.scan import SQL, Found, Source, TenantLanes, after, fitting, read_on
 
 #: Other nodes' clocks may be a little ahead: what they made due now is not still to come.
 _AHEAD_MS = 1_000
@@ -43,7 +43,7 @@ class Newest:
 
     async def scan(self, lanes: TenantLanes, position: uuid.UUID | None, limit: int, look: Look) -> Found:
         """The first matching tasks behind the position; the edge is the position between past and future."""
-        keys = await lanes.of_tenant(self._tenant)
+        keys = fitting(await lanes.of_tenant(self._tenant), self._wanted)
         tasks: list[tuple[uuid.UUID, uuid.UUID]] = []
         if position is None or position < self._edge:
             bounds: dict[str, object] = {"earliest": self._wanted.earliest, "latest": self._wanted.latest}

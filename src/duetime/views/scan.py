@@ -14,7 +14,7 @@ anew, in one statement (`views/tasks`).
 
 import uuid
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -25,7 +25,8 @@ import asyncpg
 from duetime.database.pool import Database
 from duetime.database.statements import Statement, load
 from duetime.errors import SearchIncomplete
-from duetime.ids import due_ms_of
+from duetime.ids import EARLIEST, LATEST, due_ms_of
+from duetime.lifecycle.state import read_states
 from duetime.model.task import LaneKey, Outcome, TaskState
 from duetime.views.filters import TaskFilter, check_limit, make_cursor, read_cursor
 from duetime.views.patience import Look, Patience
@@ -35,6 +36,8 @@ SQL = load(__package__, "scan.sql")
 MAX_IDS = 10_000
 
 _PAUSED, _BLOCKED = 1, 2
+#: In place of a lane, where a source is not divided into lanes.
+_ONE_STREAM = 0
 
 
 class TenantLanes(Protocol):
@@ -111,7 +114,10 @@ async def task_ids(
     while True:
         found = await scan(database, lanes, tenant, wanted, position, limit, look, now=now)
         ids = [task for _, task in found.tasks]
-        if except_ms is not None and wanted.state is TaskState.SCHEDULED:
+        if wanted.schedule is not None and wanted.state is not None:
+            states = await read_states(database, ids, now=now)
+            ids = [task for task in ids if states.get(task) is wanted.state]
+        elif except_ms is not None and wanted.state is TaskState.SCHEDULED:
             ids = [task for position, task in found.tasks if due_ms_of(position) != except_ms]
         following = next_cursor(tenant, wanted, found.next)
         if ids or following is None:
@@ -145,6 +151,9 @@ async def scan(
 
     None with a `next` says that the time is up (`check_time`).
     """
+    keys = await lanes.of_tenant(tenant)
+    if wanted.schedule is not None:
+        return await _scan_schedule(database, keys, tenant, wanted, position, limit, look)
     source = source_of(wanted.state, now)
     low, high = wanted.earliest, wanted.latest
     if position is not None:
@@ -152,12 +161,30 @@ async def scan(
             low = max(low, after(position))
         else:
             high = min(high, position)
-    return await read_on(database, await lanes.of_tenant(tenant), wanted, source, low, high, limit, look)
+    return await read_on(database, fitting(keys, wanted), wanted, source, low, high, limit, look)
+
+
+async def _scan_schedule(
+    database: Database,
+    keys: Mapping[int, LaneKey],
+    tenant: int,
+    wanted: TaskFilter,
+    position: uuid.UUID | None,
+    limit: int,
+    look: Look,
+) -> Found:
+    """What a schedule made, in whatever state: its fires lead to its tasks."""
+    rows = await database.run(SQL["find_schedule"], tenant=tenant, name=wanted.schedule)
+    if not rows:
+        return Found([], None)
+    bounds = {"earliest": wanted.earliest, "latest": wanted.latest}
+    source = Source(SQL["scan_fire"], {"schedule": rows[0]["id"], "fitting": fitting(keys, wanted), **bounds})
+    return await read_on(database, [_ONE_STREAM], wanted, source, EARLIEST, position or LATEST, limit, look)
 
 
 async def read_on(
     database: Database,
-    lanes: Mapping[int, LaneKey],
+    lanes: Sequence[int],
     wanted: TaskFilter,
     source: Source,
     low: uuid.UUID,
@@ -166,7 +193,7 @@ async def read_on(
     look: Look,
 ) -> Found:
     """The first matching tasks of a source between two positions, as far as the time goes."""
-    merged = _Merge(source.is_ascending, limit, dict.fromkeys(_fitting(lanes, wanted), (low, high)))
+    merged = _Merge(source.is_ascending, limit, dict.fromkeys(lanes, (low, high)))
     growth = 1
     while spans := merged.to_read():
         share = max(1, min((limit + 1) * growth, max(look.piece, limit + 1) // len(spans)))
@@ -257,7 +284,8 @@ class _Merge:
         return bisect_right(self._matches, -cut.int, key=lambda match: -match[0].int)
 
 
-def _fitting(lanes: Mapping[int, LaneKey], wanted: TaskFilter) -> list[int]:
+def fitting(lanes: Mapping[int, LaneKey], wanted: TaskFilter) -> list[int]:
+    """The lanes in which such tasks may be."""
     return [
         lane
         for lane, key in lanes.items()

@@ -91,6 +91,42 @@ SELECT *
                         LIMIT @share::int) AS read) AS asked) AS looked
  WHERE is_cut OR is_match;
 
+-- name: find_schedule
+-- Index: schedule_tenant_name_key.
+SELECT id
+  FROM schedule
+ WHERE tenant = @tenant::int
+   AND name = @name::text;
+
+-- name: scan_fire
+-- Tasks that a schedule made, latest fire time first, of the lanes @fitting; the one stream has the number of no lane.
+-- Index: fire_pkey (schedule, moment); task_pkey (lane, id) when type or labels are asked for.
+SELECT *
+  FROM (SELECT wanted.lane, fired.moment AS position, fired.task,
+               fired.lane = ANY (@fitting::int[])
+               AND fired.task >= @earliest::uuid
+               AND fired.task < @latest::uuid
+               AND (@type::text IS NULL AND @labels::jsonb IS NULL
+                    OR EXISTS (SELECT
+                                 FROM task
+                                WHERE task.lane = fired.lane
+                                  AND task.id = fired.task
+                                  AND (@type IS NULL OR task.type = @type)
+                                  AND (@labels IS NULL OR task.labels @> @labels))) AS is_match,
+               fired.place = @share::int AS is_cut
+          FROM unnest(@lanes::int[], @lows::uuid[], @highs::uuid[]) AS wanted (lane, low, high)
+         CROSS JOIN LATERAL (
+               SELECT read.*, ('x' || right(replace(read.task::text, '-', ''), 8))::bit(32)::int AS lane,
+                      row_number() OVER () AS place
+                 FROM (SELECT moment, task
+                         FROM fire
+                        WHERE fire.schedule = @schedule::bigint
+                          AND fire.moment >= wanted.low
+                          AND fire.moment < wanted.high
+                        ORDER BY moment DESC
+                        LIMIT @share::int) AS read) AS fired) AS looked
+ WHERE is_cut OR is_match;
+
 -- name: scan_due
 -- Waiting tasks, soonest first: @state is scheduled or ready.
 -- Index: due_pkey (lane, wake); task_pkey (lane, id) when type or labels are asked for.

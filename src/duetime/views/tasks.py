@@ -171,11 +171,11 @@ async def list_tasks(
 ) -> Page[TaskView]:
     """A page of tasks: soonest first for `scheduled` and `ready`, latest due time first for the other states.
 
-    Without a state the newest first, by what happened (`views/newest`).
+    Without a state the newest first, by what happened (`views/newest`); of one schedule the latest fire time first.
     """
     check_limit(limit)
     look = (patience or Patience()).begin(tenant)
-    newest = Newest(database, tenant, wanted, cursor, now) if wanted.state is None else None
+    newest = Newest(database, tenant, wanted, cursor, now) if wanted.state is wanted.schedule is None else None
     if newest is not None:
         position = newest.position
     else:
