@@ -19,7 +19,7 @@ gone() { jq -e '(.lost + .cancelled) | length > 0' "$1" >/dev/null; } # the task
 beats() { while sleep 3; do beat beaten && gone beaten && kill $(cat pid); done 2>/dev/null; }
 
 beats & beats=$!
-trap 'kill $beats; rm -rf "$folder"' EXIT
+trap 'kill $beats 2>/dev/null; rm -rf "$folder"' EXIT
 trap 'stopping=1' TERM INT
 while [ -z "${stopping-}" ]; do
     jq -nc --arg worker "$worker" --arg queue "$queue" '{$worker, queues: [$queue], max: 1, wait: 5}' |
@@ -44,3 +44,5 @@ while [ -z "${stopping-}" ]; do
     until post settle 15 <settlement >/dev/null; do sleep 1; done # the same report again is safe
     hold '[]'
 done
+kill $beats # nothing may come after the last beat, which signs off: nobody waits for this worker's silence
+jq -nc --arg worker "$worker" '{$worker, leaving: true}' | post beat 5 >/dev/null

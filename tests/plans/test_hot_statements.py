@@ -50,7 +50,18 @@ HOT = {
         "end_succeeded",
         "move_onward",
     ),
-    *("read_claims", "read_ends", "beat", "read_started", "read_held", "read_states", "read_oldest"),
+    *(
+        "read_claims",
+        "read_ends",
+        "beat",
+        "read_started",
+        "allow_silence",
+        "sign_off",
+        "read_signed_off",
+        "read_held",
+        "read_states",
+        "read_oldest",
+    ),
     *("cancel", "pause", "resume", "run_now", "reschedule", "redrive", "drop", "read_tasks", "read_dead"),
     *("free_keys", "keep_keys"),
 }
@@ -194,6 +205,10 @@ async def live(engine: Engine) -> Plans:
     await engine.settle(failed, Outcome.FAILED)
     await engine.settle(buried, Outcome.FAILED, is_permanent=True)
     await engine.lapse()
+    assert {await engine.state(task.id) for task in left} == {TaskState.READY}
+    again = await claim(engine, QUEUES, per_queue)
+    await engine.holders.allow_silence(again[0].holder, 30.0)
+    await engine.holders.sign_off(engine.tenant, "w", [Named(task.id, task.number) for task in again])
     assert {await engine.state(task.id) for task in left} == {TaskState.READY}
 
     dead = [task.id for task in buried]
