@@ -84,6 +84,21 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         int, Meta(description="How long finished tasks and their history are kept.", ge=1, le=3650)
     ] = 14
     dead_retention_days: Annotated[int, Meta(description="How long dead letters are kept.", ge=1, le=3650)] = 30
+    tenant_breaker_failure_rate: Annotated[
+        float,
+        Meta(
+            description="More than this share of a tenant's attempts must fail to stop it; 1 never stops.", ge=0.1, le=1
+        ),
+    ] = 0.9
+    tenant_breaker_window_seconds: Annotated[
+        float, Meta(description="For how long they must have failed.", ge=60, le=3600)
+    ] = 300.0
+    tenant_breaker_probe_seconds: Annotated[
+        float, Meta(description="How often one task of a stopped tenant is tried.", ge=1, le=3600)
+    ] = 60.0
+    tenant_breaker_min_attempts: Annotated[
+        int, Meta(description="With fewer attempts in that time a tenant is not stopped.", ge=1, le=1_000_000)
+    ] = 20
 
 
 #: How the environment writes settings that are lists.

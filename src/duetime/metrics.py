@@ -60,6 +60,28 @@ TASKS_WITHOUT_HANDLER = Gauge(
     registry=_REGISTRY,
 )
 
+_TENANT_BREAKERS = Gauge(
+    "duetime_tenant_breakers", "Tenants that are stopped (open) or resume (closing).", ["state"], registry=_REGISTRY
+)
+_TENANT_BREAKER = Gauge(
+    "duetime_tenant_breaker",
+    "1 for a tenant that is stopped (open) or resumes.",
+    ["tenant", "state"],
+    registry=_REGISTRY,
+)
+#: At most so many tenants that are stopped are named.
+_MAX_NAMED = 200
+
+
+def show_tenant_breakers(states: Mapping[str, str]) -> None:
+    """These tenants are stopped or resume, by name, and no others."""
+    _TENANT_BREAKER.clear()
+    for state in ("open", "closing"):
+        names = sorted(name for name, each in states.items() if each == state)
+        _TENANT_BREAKERS.labels(state).set(len(names))
+        for name in names[:_MAX_NAMED]:
+            _TENANT_BREAKER.labels(name, state).set(1)
+
 
 def count_settled(outcomes: Mapping[str, int]) -> None:
     """A batch of attempts ended like this."""

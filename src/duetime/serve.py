@@ -10,7 +10,7 @@ import asyncio
 import socket
 import time
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -57,6 +57,8 @@ from duetime.lifecycle.waiting import WaitingRoom, count_waiting
 from duetime.listening import listen, make_server, url_of
 from duetime.memory import Memory
 from duetime.model.attempt import Past
+from duetime.model.breaker_status import TENANT_HOST, Forced
+from duetime.model.tenant_breaker import BreakerRules
 from duetime.model.vault import Vault
 from duetime.scheduler.breaker_states import BreakerStates
 from duetime.scheduler.breakers import Breakers
@@ -69,6 +71,7 @@ from duetime.scheduler.relay import Relay
 from duetime.scheduler.rulebook import put_together
 from duetime.scheduler.sharing import SharedFeeder
 from duetime.scheduler.survey import Survey
+from duetime.scheduler.tenant_breakers import TenantBreakers
 from duetime.scheduler.upkeep import Upkeep
 from duetime.secret_keys import read_secrets_keys
 from duetime.service import Loop, calm_collector
@@ -117,7 +120,7 @@ class Node:
         self.limits = LimitRules(database)
         self.rules = TenantRules(database)
         self.breakers = Breakers(self.lanes.key_of, database.clock.now_ms)
-        self.forced_breakers = ForcedBreakers(database, self.breakers.obey)
+        self.forced_breakers = ForcedBreakers(database, self._obey)
         self.onward = Onward(database, self.partitions, self._wake)
         self.holders = Holders(database, self.onward)
         turns = Turns()
@@ -127,6 +130,10 @@ class Node:
         self.breaker_states = BreakerStates(database, self.lanes, self.breakers)
         self.feeder.prepare = self.breaker_states.recall
         self.holders.on_left = self.feeder.polls.forget
+        self.tenant_breakers = TenantBreakers(database, self.lanes, self.onward, _breaker_rules(config))
+        self.feeder.heed_tenants(self.tenant_breakers)
+        self.forced_breakers.reread = self.tenant_breakers.refresh
+        self.tenant_breakers.changed = self.forced_breakers.changed
         self.submitter = Submitter(database, self.lanes, self.partitions, self._wake, desk=self.feeder, turns=turns)
         is_sharing = sharing is not None or config.redis_url is not None
         budgets = open_budgets(database, config.redis_url) if is_sharing else None
@@ -154,6 +161,8 @@ class Node:
                 self.breakers,
                 self.forced_breakers,
             )
+            self.shared.records_of = self.tenant_breakers.records
+            self.tenant_breakers.ask_others = self.shared.records
         self.recurrences = Recurrences(database)
         self.schedules = Schedules(database, self.partitions, self.lanes, self.steering, self.recurrences, self._wake)
         self.backfills = Backfills(database, self.partitions, self.recurrences)
@@ -205,6 +214,7 @@ class Node:
             outbox=self.outbox,
             breakers=self.forced_breakers,
             breakers_of=self.breakers.describe if self.shared is None else self.shared.describe_breakers,
+            tenant_breaker_of=self.tenant_breakers.status,
             keys=self.keys,
             turns=turns,
             is_ready=self.why_not_ready,
@@ -248,6 +258,7 @@ class Node:
         await self._read_rules()
         self._rules_loop.start()
         self.breaker_states.loop.start()
+        self.tenant_breakers.loop.start()
         self.keys.loop.start()
         self._warm_loop.start()
         self._memory.loop.start()
@@ -301,6 +312,7 @@ class Node:
             self._warm_loop,
             self._memory.loop,
             self.clockwork.loop,
+            self.tenant_breakers.loop,
         )
         for loop in loops:
             await loop.stop()
@@ -371,6 +383,7 @@ class Node:
         rules = await self.rules.refresh(changes["tenants"])
         self.feeder.rule(rules.weights, rules.suspended)
         self.admission.rule(rules.quotas)
+        self.tenant_breakers.rule(rules.breakers)
         self.submitter.spread = rules.spread
         if self.shared is not None:
             await self.shared.share(rules.spread)
@@ -382,6 +395,10 @@ class Node:
             self._limited_by, self._limited = rules, changes_seen
         await self.forced_breakers.refresh(changes["breakers"])
         return _RULES_EVERY
+
+    def _obey(self, forced: Mapping[tuple[int, str], Forced]) -> None:
+        self.breakers.obey({place: state for place, state in forced.items() if place[1] != TENANT_HOST})
+        self.tenant_breakers.obey(forced)
 
     def _wake(self, wakes: Iterable[uuid.UUID]) -> None:
         (self.shared or self.feeder).wake(wakes)
@@ -396,3 +413,13 @@ class Node:
         if key.tenant not in self._secrets:
             self._secrets[key.tenant] = await read_signing_secret(self.database, key.tenant)
         return self._secrets[key.tenant]
+
+
+def _breaker_rules(config: Config) -> BreakerRules:
+    """The breaker of a tenant that sets nothing else."""
+    return BreakerRules(
+        config.tenant_breaker_failure_rate,
+        config.tenant_breaker_window_seconds,
+        config.tenant_breaker_probe_seconds,
+        config.tenant_breaker_min_attempts,
+    )

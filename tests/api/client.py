@@ -5,7 +5,7 @@ import io
 import json
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -41,12 +41,15 @@ from duetime.lifecycle.settle import Settler
 from duetime.lifecycle.steer import Steering
 from duetime.lifecycle.submit import Submitter
 from duetime.lifecycle.waiting import WaitingRoom, count_waiting
+from duetime.model.breaker_status import TENANT_HOST, Forced
+from duetime.model.tenant_breaker import BreakerRules
 from duetime.model.vault import Vault
 from duetime.scheduler.breakers import Breakers
 from duetime.scheduler.feed import Feeder
 from duetime.scheduler.firing import Firing
 from duetime.scheduler.relay import Relay
 from duetime.scheduler.rulebook import put_together
+from duetime.scheduler.tenant_breakers import TenantBreakers
 from duetime.turns import Turns
 
 #: What seals secrets, where a test says nothing else.
@@ -79,6 +82,9 @@ class Serving:
     firing: Firing
     relay: Relay
     breakers: Breakers
+    tenant_breakers: TenantBreakers
+    lanes: Lanes
+    onward: Onward
     session: aiohttp.ClientSession
     port: int
     admission: Admission
@@ -98,6 +104,7 @@ class Serving:
         rules = await read_rules(self.database)
         self.feeder.rule(rules.weights, rules.suspended)
         self.admission.rule(rules.quotas)
+        self.tenant_breakers.rule(rules.breakers)
         await self.types.refresh()
         await self.limits.refresh()
         await self.feeder.limit(put_together(rules.limits, self.limits, self.types, self.breakers))
@@ -242,6 +249,18 @@ async def serve(database: Database, vault: Vault = A_VAULT) -> AsyncIterator[Ser
     admission = Admission(Pressure(lambda: submitter.backlog), Allowance(None, monotonic=monotonic), room)
     outbox = Outbox(database, lanes, submitter, reading(TaskReader(types, vault)))
     breakers = Breakers(lanes.key_of, database.clock.now_ms)
+    tenant_breakers = TenantBreakers(
+        database, lanes, onward, BreakerRules(), now_ms=lambda: database.clock.now_ms() + int(passed[0] * 1000)
+    )
+    feeder.heed_tenants(tenant_breakers)
+
+    def obey(forced: Mapping[tuple[int, str], Forced]) -> None:
+        breakers.obey({place: state for place, state in forced.items() if place[1] != TENANT_HOST})
+        tenant_breakers.obey(forced)
+
+    forced_breakers = ForcedBreakers(database, obey)
+    forced_breakers.reread = tenant_breakers.refresh
+    tenant_breakers.changed = forced_breakers.changed
     app = App(
         database=database,
         lanes=lanes,
@@ -257,8 +276,9 @@ async def serve(database: Database, vault: Vault = A_VAULT) -> AsyncIterator[Ser
         types=types,
         limits=limits,
         outbox=outbox,
-        breakers=ForcedBreakers(database, breakers.obey),
+        breakers=forced_breakers,
         breakers_of=breakers.describe,
+        tenant_breaker_of=tenant_breakers.status,
         keys=Keys(database),
         turns=Turns(),
         is_ready=lambda: reasons[0] if reasons else None,
@@ -293,6 +313,9 @@ async def serve(database: Database, vault: Vault = A_VAULT) -> AsyncIterator[Ser
             firing,
             Relay(outbox),
             breakers,
+            tenant_breakers,
+            lanes,
+            onward,
             session,
             port,
             admission,

@@ -8,6 +8,7 @@ import pytest
 from api.client import Api
 from duetime.admin.breakers import ForcedBreakers
 from duetime.model.breaker_status import Forced
+from duetime.model.task import Kind, LaneKey, Outcome, PriorityClass
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -167,3 +168,77 @@ async def test_a_wrong_request_is_a_422(api: Api, host: str, fields: Any, path: 
     answer = await api.call("PUT", f"/v1/breakers/{host}", fields)
     assert (answer.status, answer.paths) == (422, [path]), answer.body
     assert await listed(api) == []
+
+
+async def stop(api: Api) -> None:
+    """Everything of the tenant has failed for more than five minutes."""
+    tenants, before = api.serving.tenant_breakers, api.serving.passed[0]
+    lane = await api.serving.lanes.ensure(LaneKey(api.tenant, "default", PriorityClass.NORMAL, Kind.PULL))
+    for _ in range(32):
+        api.serving.onward.counts.ended([(lane, Outcome.FAILED)] * 5)
+        await tenants.step()
+        api.serving.passed[0] += 10
+    api.serving.passed[0] = before
+
+
+async def test_a_tenant_that_is_stopped_is_listed_and_its_tasks_say_so(api: Api) -> None:
+    task = (await api.post("/v1/tasks", {"type": "work"})).json["id"]
+    await stop(api)
+
+    [seen] = await listed(api)
+    assert (seen["host"], seen["state"], seen["allowed_rate"], seen["forced"]) == ("tenant", "open", 0.0, None)
+    assert seen["reason"].endswith("attempts failed in the last 300 s")
+    assert seen["calls"] == seen["failures"] >= 140
+    assert (await api.get("/v1/breakers?limit=1&cursor=tenant")).json["items"] == []
+
+    explained = (await api.get(f"/v1/tasks/{task}/explain")).json
+    [reason] = [each for each in explained["waiting_for"] if each["reason"] == "tenant_breaker"]
+    assert "its tenant is stopped, because" in reason["detail"]
+    assert reason["until"] == seen["next_probe_at"]
+    assert "closed" in explained["what_would_free_it"]
+
+    text = (await api.get("/metrics")).body.decode()
+    assert f'duetime_tenant_breaker{{node="here",state="open",tenant="{api.tenant_name}"}} 1.0' in text
+    assert 'duetime_tenant_breakers{node="here",state="open"} 1.0' in text
+    await put(api, "closed", "tenant")
+    await put(api, "auto", "tenant")
+    assert await listed(api) == []
+
+
+async def test_a_tenant_is_held_by_hand_and_that_is_audited(api: Api) -> None:
+    opened = await put(api, "open", "tenant", note="a bad release")
+    assert (opened["host"], opened["state"], opened["forced"], opened["allowed_rate"]) == ("tenant", "open", "open", 0)
+    other = await api.serving.tenant(f"{api.tenant_name}-other")
+    assert await listed(other) == []
+
+    free = await put(api, "auto", "tenant")
+    assert (free["state"], free["forced"]) == ("closing", None)
+    assert free["allowed_rate"] >= 1
+    await put(api, "closed", "tenant")
+    assert (await put(api, "auto", "tenant"))["state"] == "closed"
+
+    acts = (await api.get(f"/v1/audit?tenant={api.tenant_name}")).json["items"]
+    assert [(act["action"], act["subject"]) for act in acts[:4]] == [
+        ("breaker.auto", "tenant"),
+        ("breaker.force", "tenant"),
+        ("breaker.auto", "tenant"),
+        ("breaker.force", "tenant"),
+    ]
+
+
+async def test_a_tenant_has_numbers_of_its_own(api: Api) -> None:
+    path = f"/v1/tenants/{api.tenant_name}"
+    own = {"breaker_failure_rate": 1, "breaker_window": 600, "breaker_probe_every": 5, "breaker_min_attempts": 100}
+    stored = (await api.call("PUT", path, {"quotas": own})).json
+    assert stored["effective"]["quotas"] == own
+    await api.serving.obey()
+    assert not api.serving.tenant_breakers.rules_of(api.tenant).is_on
+    await stop(api)
+    assert await listed(api) == []
+
+    await api.call("PUT", path, {"quotas": None})
+    await api.serving.obey()
+    assert api.serving.tenant_breakers.rules_of(api.tenant).failure_rate == 0.9
+    for field, value in (("failure_rate", 1.1), ("failure_rate", 0), ("window", 59), ("probe_every", 0.5)):
+        answer = await api.call("PUT", path, {"quotas": {f"breaker_{field}": value}})
+        assert (answer.status, answer.paths) == (422, [f"quotas.breaker_{field}"])

@@ -10,7 +10,7 @@ from typing import Any
 import services
 from cluster.lines import PATIENCE_SECONDS, Line, children_of, lines_to, pid_of
 from cluster.test_processes import sort_by_feeding
-from executor.targets import LocalTarget, Visitor, serving
+from executor.targets import LocalTarget, Visitor, answer_everything, serving
 from faults.cast import Cast
 from faults.processes import ServeProcess
 from nodes import NodeProcess
@@ -121,3 +121,38 @@ async def reason(line: Line) -> str:
     except AssertionError:
         # The node that feeds the tenant is gone, and nobody has its shards yet.
         return ""
+
+
+async def test_a_tenant_that_is_stopped_stays_so_when_its_node_is_killed(folder: Path, cast: Cast) -> None:
+    """Failing for the shortest window there is would take a minute: the row is what a node leaves behind."""
+    node = ServeProcess(folder, "one", cast.database_url)
+    try:
+        await asyncio.to_thread(node.start)
+        await cast.database.fetch(
+            "INSERT INTO tenant_breaker (tenant, state, probe_at, reason, attempts, failures)"
+            " SELECT id, 'open', clock_timestamp() + interval '1 hour', 'of a test', 20, 20 FROM tenant"
+        )
+        await cast.database.fetch("UPDATE rule_change SET change = change + 1 WHERE kind = 'breakers'")
+        node.kill()
+        await asyncio.to_thread(node.start)
+        line = await Line(node.url, cast.key).open()
+
+        async with serving(answer_everything) as target:
+            task = (await line.post("/v1/tasks", {"type": "call", "target": {"url": target.url}}))["id"]
+            asked = {"worker": "w", "queues": ["default"], "max": 5, "wait": 0.2}
+            await line.post("/v1/tasks", {"type": "work"})
+            assert (await line.post("/v1/workers/lease", asked))["tasks"] == []
+            assert (await breaker(line))["host"] == "tenant"
+            explained = await line.get(f"/v1/tasks/{task}/explain")
+            assert explained["waiting_for"][0]["reason"] == "tenant_breaker"
+            assert target.received == []
+
+            await cast.database.fetch("UPDATE tenant_breaker SET probe_at = clock_timestamp()")
+            await cast.database.fetch("UPDATE rule_change SET change = change + 1 WHERE kind = 'breakers'")
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                while (await breaker(line))["state"] != "closing":
+                    await asyncio.sleep(0.05)
+            assert len(target.received) == 1
+        await line.close()
+    finally:
+        node.stop()

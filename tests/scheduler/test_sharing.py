@@ -15,6 +15,7 @@ from duetime.errors import Unavailable
 from duetime.ids import SHARDS
 from duetime.lifecycle.holders import Named
 from duetime.model.task import Kind, LeasedTask, TaskState
+from duetime.model.tenant_breaker import Record, Tally
 from duetime.scheduler import looking
 from duetime.scheduler.breakers import Breakers
 from duetime.scheduler.feed import Feeder
@@ -360,3 +361,13 @@ async def test_breakers_of_a_node_that_does_not_answer_are_not_said_to_be_none(
 
     with pytest.raises(Unavailable):
         await other.shared.describe_breakers(other.tenant)
+
+
+async def test_a_node_is_told_what_the_others_know_of_a_tenants_attempts(team: Team) -> None:
+    one, two = team.nodes
+    known = Record(7, {7: Tally(20, 19), 8: Tally(1, 0)})
+    two.shared.records_of = lambda tenants: {tenant: known for tenant in tenants if tenant == 1}
+
+    assert await one.shared.records([1, 2]) == [{1: known}]
+    await team.leave(two)
+    assert await one.shared.records([1, 2]) == []

@@ -8,10 +8,11 @@ from typing import Literal
 import msgspec
 
 from duetime.admin.changes import read_changes
+from duetime.admin.tenant_breakers import begin_slowly, close_tenant
 from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.errors import InvalidInput
-from duetime.model.breaker_status import Forced
+from duetime.model.breaker_status import TENANT_HOST, Forced
 
 MAX_FORCED_PER_TENANT = 1_000
 MAX_NOTE_CHARACTERS = 500
@@ -36,6 +37,8 @@ class ForcedBreakers:
         self._change = -1
         #: Tells the nodes that share the shards to look now.
         self.announce: Callable[[], Awaitable[None]] | None = None
+        #: Reads what else is counted as a change of breakers.
+        self.reread: Callable[[], Awaitable[None]] | None = None
         # Of two that read at once, the one with the older rows must not have the last word.
         self._reading = asyncio.Lock()
 
@@ -47,6 +50,8 @@ class ForcedBreakers:
             if change != self._change:
                 rows = await self._database.run(_SQL["read_all"])
                 self._forced = {(each["tenant"], each["host"]): each["forced"] for each in rows}
+                if self.reread is not None:
+                    await self.reread()
                 self._change = change
             self._obey(self._forced)
 
@@ -54,6 +59,11 @@ class ForcedBreakers:
         self, tenant: int, host: str, state: Literal["open", "closed", "auto"], note: str, *, by: int | None = None
     ) -> None:
         """Force a breaker, or let it decide by itself again; nodes that can be reached obey at once."""
+        if host == TENANT_HOST and state == "auto":
+            held = (await self.of_tenant(tenant)).get(host)
+            if held is not None and held.forced == "open":
+                # Beforehand: who is let go must not start everything at once.
+                await begin_slowly(self._database, tenant)
         if state == "auto":
             await self._database.run(_SQL["set_free"], tenant=tenant, host=host, note=note, by=by)
         else:
@@ -61,6 +71,12 @@ class ForcedBreakers:
             if row["breakers"] >= MAX_FORCED_PER_TENANT:
                 raise InvalidInput.at("host", f"a tenant has at most {MAX_FORCED_PER_TENANT} forced breakers")
             await self._database.run(_SQL["force"], tenant=tenant, host=host, forced=state, note=note, by=by)
+        if host == TENANT_HOST and state == "closed":
+            await close_tenant(self._database, tenant)
+        await self.changed()
+
+    async def changed(self) -> None:
+        """Obey here, and let all nodes look that can be reached."""
         await self.refresh()
         if self.announce is not None:
             await self.announce()

@@ -30,6 +30,8 @@ class Rules(msgspec.Struct, frozen=True):
     spread: dict[int, int] = {}
     #: What may be submitted and wait.
     quotas: dict[int, Quotas] = {}
+    #: When they are stopped because their attempts fail.
+    breakers: dict[int, Quotas] = {}
 
 
 class _Stored(msgspec.Struct, frozen=True):
@@ -88,7 +90,7 @@ class TenantRules:
         """The rules with these tenants worked in; the others are as they were."""
         now = self.current
         weights, limits, spread, quotas = dict(now.weights), dict(now.limits), dict(now.spread), dict(now.quotas)
-        suspended = set(now.suspended)
+        suspended, breakers = set(now.suspended), dict(now.breakers)
         for tenant, stored in changed.items():
             tier = _NO_TIER if stored.tier is None else self._tiers.get(stored.tier, _NO_TIER)
             effective = stored.quotas.over(tier.quotas)
@@ -97,8 +99,9 @@ class TenantRules:
             _set(limits, tenant, None if running.is_empty else running)
             _set(spread, tenant, stored.spread if stored.spread != 1 else None)
             _set(quotas, tenant, effective if effective.limits_submissions else None)
+            _set(breakers, tenant, effective if effective.has_breaker else None)
             (suspended.add if stored.is_suspended else suspended.discard)(tenant)
-        return Rules(weights, frozenset(suspended), limits, spread, quotas)
+        return Rules(weights, frozenset(suspended), limits, spread, quotas, breakers)
 
 
 def _set(values: dict[int, Value], tenant: int, value: Value | None) -> None:

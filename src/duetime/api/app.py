@@ -57,6 +57,7 @@ from duetime.lifecycle.schedules import Schedules
 from duetime.lifecycle.settle import Settler
 from duetime.lifecycle.steer import Steering
 from duetime.lifecycle.submit import Submitter
+from duetime.model.breaker_status import BreakerStatus
 from duetime.model.vault import Vault
 from duetime.telemetry import Sparing
 from duetime.turns import Turns
@@ -94,6 +95,7 @@ class App:
         outbox: Outbox,
         breakers: ForcedBreakers,
         breakers_of: BreakersOf,
+        tenant_breaker_of: Callable[[int], BreakerStatus | None],
         keys: Keys,
         turns: Turns,
         is_ready: Callable[[], str | None],
@@ -134,7 +136,7 @@ class App:
                 *QueueCalls(limits, lanes).routes(),
                 *LimitCalls(limits).routes(),
                 *OutboxCalls(database, outbox).routes(),
-                *BreakerCalls(breakers, breakers_of).routes(),
+                *BreakerCalls(breakers, breakers_of, tenant_breaker_of).routes(),
                 *Cluster(nodes).routes(),
                 *Health(is_ready).routes(),
                 *MetricsCalls(keys, node).routes(),

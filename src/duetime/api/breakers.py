@@ -1,4 +1,4 @@
-"""Breakers of target hosts: what they let through and why, and forcing them by hand."""
+"""Breakers of target hosts and of the tenant: what they let through and why, and forcing them by hand."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ from duetime.api.operations import Operation, Reply
 from duetime.api.task_operations import PAGES
 from duetime.clock import from_ms
 from duetime.errors import FieldError, InvalidInput
-from duetime.model.breaker_status import BreakerStatus, Forced, State
+from duetime.model.breaker_status import TENANT_HOST, BreakerStatus, Forced, State
 from duetime.model.origin import read_host
 
 _TAG = "Administration"
-_RIGHT_HOST = "must be a host and its port, such as api.example.com:443"
-HOST_PATTERN = r"^([a-z0-9._-]+|\[[0-9a-f:.]+\]):[1-9][0-9]{0,4}$"
+_RIGHT_HOST = "must be a host and its port, such as api.example.com:443, or `tenant`"
+HOST_PATTERN = r"^(tenant|([a-z0-9._-]+|\[[0-9a-f:.]+\]):[1-9][0-9]{0,4})$"
 
 #: The tenant's breakers that are forced or not plainly closed, wherever they live.
 BreakersOf = Callable[[int], Awaitable[list[BreakerStatus]]]
@@ -43,16 +43,22 @@ class BreakerRequest(Struct, forbid_unknown_fields=True):
 
 
 class BreakerView(Struct):
-    """What is let through to a target host, and why."""
+    """What is let through to a target host, or of the whole tenant, and why."""
 
-    host: str
+    host: Annotated[str, Meta(description="`tenant`: all of the tenant's tasks, whoever runs them.")]
     state: State
     reason: str
     next_probe_at: Annotated[datetime | None, Meta(description="When calls begin again, if there are none now.")]
     allowed_rate: Annotated[
         float | None, Meta(description="Calls that may start in a second; null: not limited; 0: none, or only probes.")
     ]
-    calls: Annotated[int, Meta(description="Calls that were judged last, at most those of the last 30 s.")]
+    calls: Annotated[
+        int,
+        Meta(
+            description="Calls that were judged last, at most those of the last 30 s; of the tenant the attempts that "
+            "ended before it was stopped."
+        ),
+    ]
     failures: Annotated[int, Meta(description="How many of them failed.")]
     forced: Annotated[Forced | None, Meta(description="null: it decides by itself.")]
     note: str
@@ -72,7 +78,8 @@ LIST_BREAKERS = Operation(
     name="list_breakers",
     tag=_TAG,
     summary="List the breakers that are not plainly closed, or are forced, by host",
-    description="A host that is not listed is called as fast as there is work.",
+    description="A host that is not listed is called as fast as there is work. `tenant` is the tenant's own breaker, "
+    "which holds back all of its tasks.",
     parameters=PAGES,
     replies={200: Reply("A page.", BreakerPage)},
     problems=(422,),
@@ -84,7 +91,8 @@ PUT_BREAKER = Operation(
     tag=_TAG,
     summary="Force a breaker open or closed, or let it decide by itself again",
     description="It takes effect on every node within a second. After `open`, `auto` begins with probes; after "
-    "`closed` it begins anew.",
+    "`closed` it begins anew. The host `tenant` is the tenant's own breaker; after `open`, `auto` lets its tasks start "
+    "slowly again.",
     body=BreakerRequest,
     example={"state": "open", "note": "maintenance until noon"},
     replies={200: Reply("The breaker as it is now.", BreakerView)},
@@ -97,6 +105,7 @@ OPERATIONS = [LIST_BREAKERS, PUT_BREAKER]
 class BreakerCalls:
     forced: ForcedBreakers
     breakers_of: BreakersOf
+    tenant_breaker_of: Callable[[int], BreakerStatus | None]
 
     def routes(self) -> list[Route]:
         return [Route(LIST_BREAKERS, self.page), Route(PUT_BREAKER, self.put)]
@@ -104,7 +113,7 @@ class BreakerCalls:
     async def page(self, request: Request) -> Answer:
         cursor, limit = read_page(request.query())
         after = cursor or ""
-        if after and read_host(after) != after:
+        if after and not _is_right(after):
             raise InvalidInput.at("cursor", "not a cursor of this list; use `next` of the page before, or none")
         found = await self._read(request.caller.tenant)
         hosts = sorted(host for host in found if host > after)
@@ -116,7 +125,7 @@ class BreakerCalls:
         host, tenant = request.path["host"].lower(), request.caller.tenant
 
         def check(some: BreakerRequest) -> None:
-            errors = [] if read_host(host) == host else [FieldError("host", _RIGHT_HOST)]
+            errors = [] if _is_right(host) else [FieldError("host", _RIGHT_HOST)]
             if not some.note.isprintable():
                 errors.append(FieldError("note", "must be one line of printable text"))
             if errors:
@@ -131,7 +140,13 @@ class BreakerCalls:
     async def _read(self, tenant: int) -> dict[str, BreakerView]:
         forced = await self.forced.of_tenant(tenant)
         live = {each.host: each for each in await self.breakers_of(tenant)}
+        if (own := self.tenant_breaker_of(tenant)) is not None:
+            live[own.host] = own
         return {host: _view(host, live.get(host), forced.get(host)) for host in {*forced, *live}}
+
+
+def _is_right(host: str) -> bool:
+    return host == TENANT_HOST or read_host(host) == host
 
 
 def _view(host: str, live: BreakerStatus | None, forced: ForcedBreaker | None) -> BreakerView:

@@ -6,7 +6,18 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from duetime.admin.tenants import Tenant
 from duetime.admin.tiers import Tier
-from duetime.model.quotas import MAX_SPREAD, Burst, Rate, Running, Waiting, Weight
+from duetime.model.quotas import (
+    MAX_SPREAD,
+    BreakerWindow,
+    Burst,
+    FailureRate,
+    MinAttempts,
+    ProbeEvery,
+    Rate,
+    Running,
+    Waiting,
+    Weight,
+)
 
 SHORT_NAME_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
 
@@ -31,6 +42,22 @@ class QuotasRequest(Struct, forbid_unknown_fields=True):
     burst: Annotated[
         Burst | UnsetType | None,
         Meta(description="Attempts that may start at once; one second's worth where absent. Only with a rate."),
+    ] = UNSET
+
+    breaker_failure_rate: Annotated[
+        FailureRate | UnsetType | None,
+        Meta(description="More than this share of its attempts must fail to stop it, 0.1 to 1; 1: never."),
+    ] = UNSET
+    breaker_window: Annotated[
+        BreakerWindow | UnsetType | None,
+        Meta(description="For how many seconds they must have failed, 60 to 3,600."),
+    ] = UNSET
+    breaker_probe_every: Annotated[
+        ProbeEvery | UnsetType | None,
+        Meta(description="How often one of its tasks is tried while it is stopped, 1 to 3,600 seconds."),
+    ] = UNSET
+    breaker_min_attempts: Annotated[
+        MinAttempts | UnsetType | None, Meta(description="With fewer attempts in the window it is not stopped.")
     ] = UNSET
 
     def given(self) -> dict[str, float | None]:

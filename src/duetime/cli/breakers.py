@@ -1,4 +1,4 @@
-"""`duetime breakers`: target hosts that are called less or not at all, why, and forcing them by hand."""
+"""`duetime breakers`: target hosts that are called less or not at all, whether the tenant is stopped, and why."""
 
 import argparse
 from datetime import datetime
@@ -9,6 +9,7 @@ import msgspec
 from duetime.cli.connect import add_connection_options, add_json_option, talk
 from duetime.cli.output import Column, Table, local_time, print_line, print_note, print_raw
 from duetime.errors import UsageError
+from duetime.model.breaker_status import TENANT_HOST
 from duetime.model.origin import read_host
 from duetime.sdk.client import Client
 from duetime.sdk.wire import Call
@@ -44,8 +45,9 @@ _COLUMNS = (
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     breakers = subparsers.add_parser(
         "breakers",
-        help="target hosts that are called less or not at all",
-        description="Breakers of target hosts: what they let through and why, and forcing them by hand.",
+        help="target hosts that are called less or not at all, and whether the tenant is stopped",
+        description="Breakers of target hosts, and the tenant's own (the host `tenant`): what they let through and "
+        "why, and forcing them by hand.",
         allow_abbrev=False,
     )
     breakers.set_defaults(run=lambda _: _show_help(breakers))
@@ -64,7 +66,11 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     auto.set_defaults(run=lambda given: talk(given, lambda client: _put(client, given, "auto")))
 
     for parser in (force_open, close, auto):
-        parser.add_argument("host", metavar="HOST", help="host:port as the list shows it, or a URL; port 443 if none")
+        parser.add_argument(
+            "host",
+            metavar="HOST",
+            help="host:port as the list shows it, a URL (port 443 if none), or `tenant`: all tasks of the tenant",
+        )
         parser.add_argument("--note", default="", metavar="TEXT", help="why, for those who look at it")
     for parser in (listing, force_open, close, auto):
         add_json_option(parser)
@@ -86,7 +92,7 @@ def _list(client: Client, arguments: argparse.Namespace) -> int:
             for item in msgspec.json.decode(body)["items"]:
                 print_line(msgspec.json.encode(item).decode())
         elif not page.items:
-            print_note("Every host is called as fast as there is work.")
+            print_note("Nothing is stopped, and every host is called as fast as there is work.")
         else:
             table.add([_row(each) for each in page.items])
         if page.next is None:
@@ -102,9 +108,10 @@ def _row(breaker: _Breaker) -> tuple[str, ...]:
 
 
 def _put(client: Client, arguments: argparse.Namespace, state: str) -> int:
-    host = read_host(arguments.host)
+    host = TENANT_HOST if arguments.host == TENANT_HOST else read_host(arguments.host)
     if host is None:
-        raise UsageError(f"{arguments.host} is not a host: write it as api.example.com:443, or as a URL")
+        wanted = "write it as api.example.com:443, as a URL, or as the word tenant"
+        raise UsageError(f"{arguments.host} is not a host: {wanted}")
     asked = msgspec.json.encode({"state": state, "note": arguments.note})
     body = client.send(Call("PUT", f"/v1/breakers/{quote(host, safe='')}", bytes, asked))
     if arguments.json:
@@ -112,5 +119,6 @@ def _put(client: Client, arguments: argparse.Namespace, state: str) -> int:
         return 0
     breaker = msgspec.json.decode(body, type=_Breaker)
     said = f"held {breaker.forced} by hand" if breaker.forced is not None else f"{breaker.state}, deciding by itself"
-    print_line(f"Breaker of {breaker.host}: {said}.")
+    whose = "the tenant" if breaker.host == TENANT_HOST else breaker.host
+    print_line(f"Breaker of {whose}: {said}.")
     return 0

@@ -8,7 +8,8 @@ import msgspec
 from duetime.cli.arguments import count
 from duetime.errors import UsageError
 
-_QUOTAS = ("submit_rate", "submit_burst", "max_waiting", "max_running", "rate", "burst")
+_BREAKER = ("breaker_failure_rate", "breaker_window", "breaker_probe_every", "breaker_min_attempts")
+_QUOTAS = ("submit_rate", "submit_burst", "max_waiting", "max_running", "rate", "burst", *_BREAKER)
 
 
 class ShownQuotas(msgspec.Struct):
@@ -18,6 +19,10 @@ class ShownQuotas(msgspec.Struct):
     max_running: int | None = None
     rate: float | None = None
     burst: int | None = None
+    breaker_failure_rate: float | None = None
+    breaker_window: float | None = None
+    breaker_probe_every: float | None = None
+    breaker_min_attempts: int | None = None
 
     def words(self) -> str:
         """Those that are set, as one types them."""
@@ -35,6 +40,16 @@ def add_quota_options(parser: argparse.ArgumentParser, *others: str) -> None:
     group.add_argument("--max-running", type=_whole, metavar="N", help="attempts that run at once")
     group.add_argument("--rate", type=_number, metavar="R", help="attempts that start in a second")
     group.add_argument("--burst", type=_whole, metavar="N", help="attempts that may start at once")
+    breaker = parser.add_argument_group("its breaker")
+    breaker.add_argument(
+        "--breaker-failure-rate",
+        type=_positive,
+        metavar="R",
+        help="more than this share must fail; 1: it never stops",
+    )
+    breaker.add_argument("--breaker-window", type=_positive, metavar="SECONDS", help="for how long they must fail")
+    breaker.add_argument("--breaker-probe-every", type=_positive, metavar="SECONDS", help="how often a task is tried")
+    breaker.add_argument("--breaker-min-attempts", type=_whole, metavar="N", help="with fewer it is not stopped")
     known = ["weight", *others, *(name.replace("_", "-") for name in _QUOTAS), "quotas"]
     parser.add_argument(
         "--unset",
@@ -78,4 +93,14 @@ def _number(text: str) -> float:
         value = -1.0
     if not 0 < value < 1e9:
         raise argparse.ArgumentTypeError(f"'{text}' is not a rate: write tasks a second, from 0.001 on")
+    return value
+
+
+def _positive(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < 1e9:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number that is more than 0")
     return value

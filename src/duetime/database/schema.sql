@@ -485,6 +485,17 @@ CREATE TABLE duetime.tenant (
     change bigint DEFAULT 0 NOT NULL
 );
 
+CREATE TABLE duetime.tenant_breaker (
+    tenant integer NOT NULL,
+    state text NOT NULL,
+    since timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    probe_at timestamp with time zone NOT NULL,
+    reason text NOT NULL,
+    attempts bigint NOT NULL,
+    failures bigint NOT NULL,
+    CONSTRAINT tenant_breaker_state_check CHECK ((state = ANY (ARRAY['open'::text, 'closing'::text])))
+);
+
 ALTER TABLE duetime.tenant ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME duetime.tenant_id_seq
     START WITH 1
@@ -613,6 +624,9 @@ ALTER TABLE ONLY duetime.task
 ALTER TABLE ONLY duetime.task_type
     ADD CONSTRAINT task_type_pkey PRIMARY KEY (tenant, name);
 
+ALTER TABLE ONLY duetime.tenant_breaker
+    ADD CONSTRAINT tenant_breaker_pkey PRIMARY KEY (tenant);
+
 ALTER TABLE ONLY duetime.tenant
     ADD CONSTRAINT tenant_name_key UNIQUE (name);
 
@@ -653,6 +667,9 @@ CREATE INDEX task_expires ON ONLY duetime.task USING btree (expires_at, id) WHER
 CREATE INDEX tenant_change ON duetime.tenant USING btree (change) WHERE (change > 0);
 
 CREATE INDEX tenant_tier ON duetime.tenant USING btree (tier) WHERE (tier IS NOT NULL);
+
+ALTER TABLE ONLY duetime.tenant_breaker
+    ADD CONSTRAINT tenant_breaker_tenant_fkey FOREIGN KEY (tenant) REFERENCES duetime.tenant(id);
 
 ALTER TABLE ONLY duetime.tenant
     ADD CONSTRAINT tenant_tier_fkey FOREIGN KEY (tier) REFERENCES duetime.tier(name);

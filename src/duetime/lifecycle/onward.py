@@ -19,6 +19,7 @@ from duetime.database.partitions import Partitions
 from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.ids import lane_of
+from duetime.lifecycle.outcomes import OutcomeCounts
 from duetime.model.attempt import Again, Attempt, Bury, Ended, Past, what_follows
 from duetime.model.task import Options, Outcome, Waiting
 
@@ -98,6 +99,7 @@ class Onward:
         self.on_ended: OnEnded | None = None
         #: Told of new dead letters, after the commit.
         self.on_dead: OnDead | None = None
+        self.counts = OutcomeCounts()
 
     def ended(self, attempts: Sequence[Past]) -> None:
         if self.on_ended is not None and attempts:
@@ -157,6 +159,8 @@ class Onward:
             await self._partitions.ensure(now_ms + wait + margin for wait in waits for margin in (0, _MARGIN_MS))
         rows = await self._database.run(SQL["move_onward"], now=self._now, **vars(columns))
         ended = {(row["task"], row["number"]) for row in rows if row["wake"] is None}
+        moved = zip(columns.lanes, columns.tasks, columns.numbers, columns.outcomes, strict=True)
+        self.counts.ended((lane, Outcome(how)) for lane, task, number, how in moved if (task, number) in ended)
         # First the ends: who counts what runs is not to take the next attempt's start for this one's.
         never_began = {(end.task, end.number) for _, end in ends if end.never_began}
         self.ended([Past(*attempt, attempt in never_began) for attempt in ended])

@@ -10,6 +10,8 @@ Forced = Literal["open", "closed"]
 #: How a task that was taken is over: with a verdict, without one, or before its call was begun.
 Ending = Verdict | Literal["abandoned", "returned"]
 
+#: The name of a tenant's own breaker among those of its hosts, which all have a port.
+TENANT_HOST = "tenant"
 #: What is available where nothing is limited.
 FREE = 1_000_000
 

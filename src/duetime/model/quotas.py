@@ -4,22 +4,35 @@ A rate and its burst belong together: a tenant that sets a rate of its own has
 its own burst too, not that of its tier.
 """
 
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
 from msgspec import Meta
 
 from duetime.model.limits import MAX_BURST, MAX_RATE, MAX_RUNNING, MIN_RATE, Limits
+from duetime.model.tenant_breaker import (
+    MAX_MIN_ATTEMPTS,
+    MAX_PROBE_SECONDS,
+    MAX_WINDOW_SECONDS,
+    MIN_FAILURE_RATE,
+    MIN_WINDOW_SECONDS,
+    BreakerRules,
+)
 
 MAX_WEIGHT = 1_000
 MAX_SPREAD = 64
 MAX_WAITING = 10**12
 
+Value = TypeVar("Value")
 Weight = Annotated[int, Meta(ge=1, le=MAX_WEIGHT)]
 Rate = Annotated[float, Meta(ge=MIN_RATE, le=MAX_RATE)]
 Burst = Annotated[int, Meta(ge=1, le=MAX_BURST)]
 Running = Annotated[int, Meta(ge=0, le=MAX_RUNNING)]
 Waiting = Annotated[int, Meta(ge=0, le=MAX_WAITING)]
+FailureRate = Annotated[float, Meta(ge=MIN_FAILURE_RATE, le=1.0)]
+BreakerWindow = Annotated[float, Meta(ge=MIN_WINDOW_SECONDS, le=MAX_WINDOW_SECONDS)]
+ProbeEvery = Annotated[float, Meta(ge=1.0, le=MAX_PROBE_SECONDS)]
+MinAttempts = Annotated[int, Meta(ge=1, le=MAX_MIN_ATTEMPTS)]
 
 
 class Quotas(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -38,6 +51,19 @@ class Quotas(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
         Burst | None, Meta(description="Attempts that may start at once after a rest; one second's worth where absent.")
     ] = None
 
+    breaker_failure_rate: Annotated[
+        FailureRate | None, Meta(description="More than this share of its attempts must fail to stop it; 1: never.")
+    ] = None
+    breaker_window: Annotated[BreakerWindow | None, Meta(description="For how many seconds they must have failed.")] = (
+        None
+    )
+    breaker_probe_every: Annotated[
+        ProbeEvery | None, Meta(description="How often one of its tasks is tried while it is stopped, in seconds.")
+    ] = None
+    breaker_min_attempts: Annotated[
+        MinAttempts | None, Meta(description="With fewer attempts in the window it is not stopped.")
+    ] = None
+
     def over(self, defaults: "Quotas") -> "Quotas":
         """These, with the defaults where they say nothing."""
         has_submit_rate, has_rate = self.submit_rate is not None, self.rate is not None
@@ -48,12 +74,29 @@ class Quotas(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
             defaults.max_running if self.max_running is None else self.max_running,
             self.rate if has_rate else defaults.rate,
             self.burst if has_rate else defaults.burst,
+            _first(self.breaker_failure_rate, defaults.breaker_failure_rate),
+            _first(self.breaker_window, defaults.breaker_window),
+            _first(self.breaker_probe_every, defaults.breaker_probe_every),
+            _first(self.breaker_min_attempts, defaults.breaker_min_attempts),
         )
 
     @property
     def limits(self) -> Limits:
         """What is about running."""
         return Limits(self.max_running, self.rate, self.burst)
+
+    @property
+    def has_breaker(self) -> bool:
+        """Whether anything is said of the breaker."""
+        return self.breaker_rules(_SAME) != _SAME
+
+    def breaker_rules(self, defaults: BreakerRules) -> BreakerRules:
+        return BreakerRules(
+            _or(self.breaker_failure_rate, defaults.failure_rate),
+            _or(self.breaker_window, defaults.window_seconds),
+            _or(self.breaker_probe_every, defaults.probe_seconds),
+            _or(self.breaker_min_attempts, defaults.min_attempts),
+        )
 
     @property
     def submit_depth(self) -> float:
@@ -66,6 +109,16 @@ class Quotas(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
 
 
 NO_QUOTAS = Quotas()
+#: What no tenant can have.
+_SAME = BreakerRules(-1.0, -1.0, -1.0, -1)
+
+
+def _first(own: Value | None, default: Value | None) -> Value | None:
+    return default if own is None else own
+
+
+def _or(own: Value | None, default: Value) -> Value:
+    return default if own is None else own
 
 
 def wrong_pairs(quotas: Quotas) -> list[tuple[str, str]]:

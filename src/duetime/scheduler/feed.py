@@ -35,6 +35,7 @@ from duetime.scheduler.plan import Ask, LaneStatus, Plan, handled_by
 from duetime.scheduler.polls import Polls
 from duetime.scheduler.reserving import make_seats
 from duetime.scheduler.returns import Returns
+from duetime.scheduler.tenant_breakers import TenantBreakers
 from duetime.service import Loop
 from duetime.turns import Turns
 
@@ -180,6 +181,17 @@ class Feeder:
         self._gates.calls = breakers
         self._core.governor.throttle_of = breakers.find
         breakers.on_change = self._host_changed
+
+    def heed_tenants(self, tenants: TenantBreakers) -> None:
+        """Tenants that are stopped get probes and nothing else, and those that resume get their part back slowly."""
+        self._core.governor.tenant_gate_of = tenants.find
+        tenants.nodes_of = self._core.governor.nodes_of
+        tenants.on_change = self._tenants_changed
+
+    def _tenants_changed(self) -> None:
+        self._core.governor.tenants_changed()
+        self._core.open_lanes()
+        self._changed.set()
 
     def _host_changed(self, tenant: int, host: str) -> None:
         if lanes := self._core.governor.host_changed(tenant, host):

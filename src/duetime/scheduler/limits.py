@@ -10,7 +10,7 @@ Nothing here does I/O: time comes in as milliseconds of the database's clock.
 """
 
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -22,6 +22,7 @@ from duetime.model.gates import Gate, MeterName, decode_gate, encode_gate, is_fo
 from duetime.model.limits import Limits
 from duetime.model.task import LaneKey
 from duetime.scheduler.meter import UNLIMITED, Limitation, Meter, in_words
+from duetime.scheduler.tenant_gate import TenantGate
 
 #: Meters of keys that are kept in memory; who would make more waits until others are at rest.
 MAX_METERS_PER_TENANT = 20_000
@@ -78,6 +79,8 @@ class Governor:
         self._of_lane: dict[LaneKey, tuple[Meter | Throttle, ...]] = {}
         self._running: dict[uuid.UUID, Run] = {}
         self.throttle_of: ThrottleOf | None = None
+        #: What every lane of a tenant has to pass that is stopped.
+        self.tenant_gate_of: Callable[[int], TenantGate | None] = _no_gate
         self._at_hosts: dict[tuple[int, str], set[int]] = {}
         #: Tenants that other nodes feed as well, with the number of nodes.
         self._nodes: Mapping[int, int] = {}
@@ -137,7 +140,17 @@ class Governor:
         return self._book is not None and bool(self._book)
 
     def is_limited(self, tenant: int) -> bool:
-        return self._book is not None and self._book.is_limited(tenant)
+        if self._book is not None and self._book.is_limited(tenant):
+            return True
+        return self.tenant_gate_of(tenant) is not None
+
+    def nodes_of(self, tenant: int) -> int:
+        """How many nodes feed the tenant."""
+        return self._nodes.get(tenant, 1)
+
+    def tenants_changed(self) -> None:
+        """Tenants are stopped, or are not any more."""
+        self._of_lane.clear()
 
     def room(self, key: LaneKey, now_ms: int) -> int:
         """How many of the lane's tasks may be started now."""
@@ -179,6 +192,8 @@ class Governor:
                 until = None
             elif until is not None:
                 until = max(until, following)
+            if isinstance(meter, TenantGate):
+                meter.is_wanted = True
             if isinstance(meter, Meter):
                 (meter.waiting if following is None or meter.reserved else meter.delayed).add(lane)
         for scope, host, _ in decode_gate(key.gate):
@@ -206,6 +221,8 @@ class Governor:
         found: list[Meter | Throttle] = [
             meter for name in names if (meter := self._meter(key.tenant, name, now_ms)) is not None
         ]
+        if (stopped := self.tenant_gate_of(key.tenant)) is not None:
+            found.append(stopped)
         if key.gate:
             found += self._of_gate(key.tenant, decode_gate(key.gate), now_ms)
             # What stands at a gate is few and comes and goes: a breaker may be gone tomorrow.
@@ -230,6 +247,8 @@ class Governor:
         """A task is given to its holder; the place at the gate that was reserved for it alone is its own."""
         _release(admitted, 1, 1, now_ms)
         self.found(attempt, key, gate, now_ms)
+        if (stopped := self.tenant_gate_of(key.tenant)) is not None:
+            stopped.started(attempt, now_ms)
 
     def found(self, attempt: Attempt, key: LaneKey, gate: Gate, now_ms: int) -> None:
         """A task runs, and counts here from now on, and nowhere else."""
@@ -318,6 +337,8 @@ class Governor:
             until = None if following is None else from_ms(following)
             if isinstance(meter, Meter):
                 found.append((*in_words(meter), until))
+            elif isinstance(meter, TenantGate):
+                found.append(("tenant_breaker", meter.reason, until))
             else:
                 found.append(("breaker", meter.reason, until))
         return tuple(found)
@@ -366,6 +387,10 @@ def _release(reserved: Reserved, count: int, started: int, now_ms: int) -> None:
 
 def _budget_of(tenant: int, meter: Meter) -> str:
     return f"run {tenant} {encode_gate((meter.name,))}"
+
+
+def _no_gate(tenant: int) -> TenantGate | None:
+    return None
 
 
 class ThrottleOf(Protocol):

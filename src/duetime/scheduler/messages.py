@@ -8,6 +8,7 @@ from duetime.lifecycle.holders import BeatAnswer, Named
 from duetime.model.attempt import Past
 from duetime.model.breaker_status import BreakerStatus
 from duetime.model.task import LeasedTask
+from duetime.model.tenant_breaker import Record
 from duetime.scheduler.plan import Ask, LaneStatus
 
 
@@ -30,4 +31,5 @@ decode_poll = msgspec.msgpack.Decoder(Poll).decode
 decode_beat = msgspec.msgpack.Decoder(Beat).decode
 decode_beaten = msgspec.msgpack.Decoder(BeatAnswer).decode
 decode_status = msgspec.msgpack.Decoder(LaneStatus).decode
+decode_records = msgspec.msgpack.Decoder(dict[int, Record]).decode
 decode_breakers = msgspec.msgpack.Decoder(list[BreakerStatus]).decode

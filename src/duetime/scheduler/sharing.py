@@ -13,7 +13,7 @@ and the feeder's look finds what nobody told it.
 import asyncio
 import secrets
 import uuid
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -31,6 +31,7 @@ from duetime.lifecycle.lanes import Lanes
 from duetime.model.attempt import Past
 from duetime.model.breaker_status import BreakerStatus
 from duetime.model.task import LeasedTask
+from duetime.model.tenant_breaker import Record
 from duetime.scheduler import messages
 from duetime.scheduler.breakers import Breakers, strictest
 from duetime.scheduler.feed import Feeder
@@ -80,6 +81,8 @@ class SharedFeeder:
         self._shards = TenantShards(database)
         self._background: set[asyncio.Task[None]] = set()
         self._is_leaving = False
+        #: What this node knows of the attempts of some tenants (`tenant_breakers`).
+        self.records_of: Callable[[Sequence[int]], dict[int, Record]] = lambda tenants: {}
         lanes.announce = self._announce
         forced.announce = self._announce_forced
 
@@ -292,6 +295,14 @@ class SharedFeeder:
         owners = {owner for shard in await self._shards.of(tenant) if (owner := self._owners[shard]) is not None}
         return strictest([each for owner in owners for each in await self._breakers_at(owner, tenant)])
 
+    async def records(self, tenants: list[int]) -> list[dict[int, Record]]:
+        """What the other nodes know of the attempts of these tenants, those that answer."""
+        calls = [
+            self._call(peer.member.name, "outcomes", messages.encode(tenants), DESCRIBE_SECONDS)
+            for peer in self._mesh.peers()
+        ]
+        return [messages.decode_records(answer) for answer in await asyncio.gather(*calls) if answer is not None]
+
     async def _breakers_at(self, owner: str, tenant: int) -> list[BreakerStatus]:
         if owner == self.name:
             return self._breakers.states(tenant)
@@ -378,6 +389,8 @@ class SharedFeeder:
                 return messages.encode(await self._feeder.describe(msgspec.msgpack.decode(body, type=int)))
             case "breakers":
                 return messages.encode(self._breakers.states(msgspec.msgpack.decode(body, type=int)))
+            case "outcomes":
+                return messages.encode(self.records_of(msgspec.msgpack.decode(body, type=list[int])))
             case "forced":
                 await self._forced.refresh()
                 return b""

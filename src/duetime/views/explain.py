@@ -39,6 +39,7 @@ Reason = Literal[
     "cap",
     "rate_limit",
     "breaker",
+    "tenant_breaker",
     "no_worker",
     "no_handler",
     "no_node",
@@ -49,7 +50,7 @@ Reason = Literal[
 ]
 
 
-Limitation = Literal["cap", "rate_limit", "breaker"]
+Limitation = Literal["cap", "rate_limit", "breaker", "tenant_breaker"]
 
 
 class LaneStatus(Protocol):
@@ -106,6 +107,7 @@ _REMEDIES: dict[Limitation, str] = {
     "cap": "A running task under the same limit ends, or the limit is raised",
     "rate_limit": "Its turn comes at the rate of the limit; raise the rate to be quicker",
     "breaker": "The target answers again: it is probed by itself; or force the breaker closed",
+    "tenant_breaker": "A probe of it succeeds, and it resumes by itself; or force the breaker `tenant` closed",
 }
 
 

@@ -1,0 +1,3 @@
+DELETE FROM breaker
+ WHERE host = 'tenant';
+DROP TABLE tenant_breaker;

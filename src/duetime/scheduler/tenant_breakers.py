@@ -1,0 +1,230 @@
+"""The breakers of tenants: who fails at nearly everything for minutes is stopped, probed, and resumed slowly.
+
+Each node counts the attempts that it settles, wherever they ran.  The one whose
+own count looks bad asks the others for theirs, and judges all of them together.
+What it decides is a row (`admin.tenant_breakers`) that every node reads within a
+second and each feeder obeys; so it outlives any of them.  A probe is let through
+by the feeder that gets the right to it, which then looks how it ended.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import timedelta
+
+import structlog
+
+from duetime import metrics
+from duetime.admin.tenant_breakers import (
+    TenantBreakerRow,
+    close_tenant,
+    open_tenant,
+    read_tenant_breakers,
+    resume_tenant,
+    take_probe,
+)
+from duetime.database.pool import Database
+from duetime.lifecycle.lanes import Lanes
+from duetime.lifecycle.onward import Onward
+from duetime.model.breaker_status import TENANT_HOST, BreakerStatus, Forced
+from duetime.model.quotas import Quotas
+from duetime.model.task import Outcome
+from duetime.model.tenant_breaker import (
+    BreakerRules,
+    Outcomes,
+    Record,
+    Tally,
+    bucket_of,
+    find_failing,
+    find_relapse,
+    together,
+)
+from duetime.scheduler.tenant_gate import TenantGate
+from duetime.service import Loop
+
+log = structlog.get_logger()
+STEP_EVERY = timedelta(seconds=1)
+#: The other nodes are asked for their counts no more often.
+_ASK_EVERY_MS = 5_000
+#: The end of a probe is awaited for so long.
+_PROBE_MS = 3_600_000
+
+#: What the other nodes know of these tenants.
+AskOthers = Callable[[list[int]], Awaitable[Sequence[dict[int, Record]]]]
+
+
+class TenantBreakers:
+    """`changed` tells all nodes that a row is another; `on_change` hears when more or less may start here."""
+
+    def __init__(
+        self,
+        database: Database,
+        lanes: Lanes,
+        onward: Onward,
+        rules: BreakerRules,
+        *,
+        now_ms: Callable[[], int] | None = None,
+    ) -> None:
+        self._database = database
+        self._lanes = lanes
+        self._onward = onward
+        self._defaults = rules
+        self._now_ms = now_ms or database.clock.now_ms
+        self._quotas: Mapping[int, Quotas] = {}
+        self._rules: dict[int, BreakerRules] = {}
+        self._outcomes: dict[int, Outcomes] = {}
+        self._gates: dict[int, TenantGate] = {}
+        self._rows: dict[int, TenantBreakerRow] = {}
+        self._forced: dict[int, Forced] = {}
+        self._asked_ms = 0
+        self.ask_others: AskOthers | None = None
+        self.nodes_of: Callable[[int], int] = lambda tenant: 1
+        self.changed: Callable[[], Awaitable[None]] = self.refresh
+        self.on_change: Callable[[], None] | None = None
+        self.loop = Loop("tenant breakers", self.step, jitter=0.0)
+
+    def rule(self, quotas: Mapping[int, Quotas]) -> None:
+        """These tenants have numbers of their own from now on, and no others."""
+        if quotas is not self._quotas:
+            self._quotas = quotas
+            self._rules = {tenant: each.breaker_rules(self._defaults) for tenant, each in quotas.items()}
+
+    def rules_of(self, tenant: int) -> BreakerRules:
+        return self._rules.get(tenant, self._defaults)
+
+    # What holds
+
+    def find(self, tenant: int) -> TenantGate | None:
+        """What every lane of the tenant has to pass; None: nothing."""
+        return self._gates.get(tenant)
+
+    def status(self, tenant: int) -> BreakerStatus | None:
+        """As a breaker among those of its hosts; None: nothing was found against the tenant."""
+        gate = self._gates.get(tenant)
+        return None if gate is None else gate.status(self._now_ms())
+
+    def obey(self, forced: Mapping[tuple[int, str], Forced]) -> None:
+        """These are held by hand, and no others; those of hosts are not meant."""
+        of_tenants = {tenant: state for (tenant, host), state in forced.items() if host == TENANT_HOST}
+        if of_tenants == self._forced:
+            return
+        for tenant in self._forced:
+            if tenant not in of_tenants:
+                # Who decides by itself again begins with an empty record.
+                self._outcomes.pop(tenant, None)
+        self._forced = of_tenants
+        self._apply()
+
+    async def refresh(self) -> None:
+        """Read the rows again: one has changed."""
+        before, self._rows = self._rows, await read_tenant_breakers(self._database)
+        for tenant in before:
+            if tenant not in self._rows:
+                # What it was stopped for is no reason to stop it again.
+                self._outcomes.pop(tenant, None)
+        self._apply()
+
+    def _apply(self) -> None:
+        gates: dict[int, TenantGate] = {}
+        is_news = False
+        for tenant in self._rows.keys() | self._forced.keys():
+            forced = self._forced.get(tenant)
+            if forced == "closed":
+                continue
+            gate = gates[tenant] = self._gates.get(tenant) or TenantGate(tenant)
+            gate.nodes = self.nodes_of(tenant)
+            is_news |= gate.become(self._rows.get(tenant), forced)
+        is_news |= gates.keys() != self._gates.keys()
+        self._gates = gates
+        metrics.show_tenant_breakers({row.name: row.state for row in self._rows.values()})
+        if is_news:
+            self._tell()
+
+    def _tell(self) -> None:
+        if self.on_change is not None:
+            self.on_change()
+
+    # What is learned
+
+    def records(self, tenants: Sequence[int]) -> dict[int, Record]:
+        """What this node knows of the last attempts of these tenants."""
+        return {tenant: self._outcomes[tenant].record for tenant in tenants if tenant in self._outcomes}
+
+    async def step(self) -> timedelta:
+        """Judge what has ended since, and see to those that are stopped."""
+        now = self._now_ms()
+        self._count(now)
+        await self._judge(now)
+        changed = False
+        for gate in list(self._gates.values()):
+            gate.nodes = self.nodes_of(gate.tenant)
+            if gate.row is not None and gate.forced is None:
+                changed |= await (self._see_to_probes(gate, now) if gate.row.state == "open" else self._end(gate, now))
+        if changed:
+            await self.changed()
+        return STEP_EVERY
+
+    def _count(self, now: int) -> None:
+        bucket = bucket_of(now)
+        succeeded, failed = self._onward.counts.take()
+        tallies: dict[int, Tally] = {}
+        for lane in succeeded.keys() | failed.keys():
+            if (key := self._lanes.key_of(lane)) is not None:
+                tally = Tally(succeeded[lane] + failed[lane], failed[lane])
+                tallies[key.tenant] = tallies.get(key.tenant, Tally()).plus(tally)
+        for tenant, tally in tallies.items():
+            self._outcomes.setdefault(tenant, Outcomes(bucket)).add(bucket, tally)
+        for tenant in [each for each, known in self._outcomes.items() if not known.trim(bucket, self.rules_of(each))]:
+            del self._outcomes[tenant]
+
+    async def _judge(self, now: int) -> None:
+        """Stop those of whom nearly everything fails, by what all nodes know."""
+        suspects = [
+            tenant
+            for tenant, known in self._outcomes.items()
+            if known.total.is_over(self.rules_of(tenant).failure_rate) and tenant not in self._forced
+        ]
+        if not suspects or (self.ask_others is not None and 0 <= now - self._asked_ms < _ASK_EVERY_MS):
+            return
+        self._asked_ms = now
+        records = [self.records(suspects)]
+        if self.ask_others is not None:
+            records += await self.ask_others(suspects)
+        for tenant in suspects:
+            rules, row = self.rules_of(tenant), self._rows.get(tenant)
+            record = together(each[tenant] for each in records if tenant in each)
+            if record is None or (row is not None and row.state == "open"):
+                continue
+            tally = find_failing(record, now, rules) if row is None else find_relapse(record, row.since_ms, now, rules)
+            if tally is not None and await open_tenant(self._database, tenant, tally, rules):
+                await self.changed()
+                if (stopped := self._rows.get(tenant)) is not None:
+                    log.warning("tenant stopped: its attempts fail", tenant=stopped.name, reason=stopped.reason)
+
+    # Those that are stopped, or resume
+
+    async def _see_to_probes(self, gate: TenantGate, now: int) -> bool:
+        """Look how probes ended, and let the next one through; whether the row is another."""
+        assert gate.row is not None
+        for attempt in [attempt for attempt, since in gate.probes.items() if now - since > _PROBE_MS]:
+            del gate.probes[attempt]
+        if gate.probes:
+            ends = await self._onward.read_ends(list(gate.probes))
+            for attempt in ends:
+                gate.probes.pop(attempt, None)
+            if any(end.outcome is Outcome.SUCCEEDED for end in ends.values()):
+                if await resume_tenant(self._database, gate.tenant):
+                    log.warning("tenant resumes: a probe succeeded", tenant=gate.row.name)
+                return True
+        if not gate.is_wanted or now < gate.row.probe_ms:
+            return False
+        if await take_probe(self._database, gate.tenant, self.rules_of(gate.tenant)):
+            gate.grant(now)
+            self._tell()
+        return True
+
+    async def _end(self, gate: TenantGate, now: int) -> bool:
+        """Nothing is held back any more when the rate is no limit; whether it was this that ended it."""
+        assert gate.row is not None
+        if not gate.is_free(now) or not await close_tenant(self._database, gate.tenant, "closing"):
+            return False
+        log.warning("tenant goes on: nothing of it is held back", tenant=gate.row.name)
+        return True
