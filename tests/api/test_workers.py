@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -467,3 +467,26 @@ async def test_wrong_requests_are_a_422_with_the_path(api: Api) -> None:
 
 async def _true(value: bool) -> bool:
     return value
+
+
+async def test_a_running_task_shows_since_when_it_runs(api: Api) -> None:
+    task = await api.submit(timeout="40s")
+    (leased,) = await api.lease()
+
+    async def attempt() -> Any:
+        (shown,) = (await api.get(f"/v1/tasks/{task['id']}")).json["attempts"]
+        return shown
+
+    async def beat(*, started: bool) -> None:
+        held = {"id": leased["id"], "attempt": leased["attempt"], "started": started}
+        assert (await api.post("/v1/workers/beat", {"worker": "w", "attempts": [held]})).status == 200
+
+    await beat(started=False)
+    assert ((await attempt())["started_at"], (await attempt())["outcome"]) == (None, None)
+
+    await beat(started=True)
+    shown = await attempt()
+    assert shown["picked_at"] < shown["started_at"]
+    (reason,) = (await api.get(f"/v1/tasks/{task['id']}/explain")).json["waiting_for"]
+    started_at = datetime.fromisoformat(shown["started_at"])
+    assert abs(datetime.fromisoformat(reason["until"]) - started_at - timedelta(seconds=40)) < timedelta(milliseconds=1)

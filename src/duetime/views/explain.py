@@ -310,9 +310,10 @@ def _missing_handler(lane: _Lane, handled: Sequence[str]) -> tuple[Waiting, str]
 def _is_running(row: asyncpg.Record, path: str) -> tuple[list[Waiting], str]:
     options = options_of(row)
     seconds = options.target.timeout if options.target is not None else None
-    ends_at = row["picked_at"] + timedelta(seconds=seconds if seconds is not None else timeout_of(options))
+    since = row["started_at"] or row["picked_at"]
+    ends_at = since + timedelta(seconds=seconds if seconds is not None else timeout_of(options))
     what = "runs at" if row["is_started"] else "was handed to"
-    detail = f"{_attempt(row, row['claim_number'])} {what} {row['worker'] or 'a holder'} since {_at(row['picked_at'])}"
+    detail = f"{_attempt(row, row['claim_number'])} {what} {row['worker'] or 'a holder'} since {_at(since)}"
     remedy = f"It ends, or its timeout ends it at {_at(ends_at)}; POST {path}/cancel to stop it"
     return [Waiting("running", detail, ends_at)], remedy
 

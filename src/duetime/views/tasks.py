@@ -62,7 +62,10 @@ class RetryView(msgspec.Struct, frozen=True):
 
 
 class AttemptView(msgspec.Struct, frozen=True):
-    """One try; `outcome` and `completed_at` are null while it runs."""
+    """One try; `outcome` and `completed_at` are null while it runs.
+
+    While it runs, `started_at` is the first beat that said that it had begun; null until then.
+    """
 
     number: int
     outcome: str | None
@@ -305,7 +308,8 @@ def attempts_of(row: asyncpg.Record) -> list[AttemptView]:
     attempts = [attempt_view(*each) for each in reversed(row["attempts"])]
     attempts = [each for each in attempts if each.picked_at is not None]
     if row["claim_number"] is not None:
-        attempts.append(attempt_view(row["claim_number"], None, row["worker"], row["picked_at"], None, None, None))
+        number, worker, picked_at = row["claim_number"], row["worker"], row["picked_at"]
+        attempts.append(attempt_view(number, None, worker, picked_at, row["started_at"], None, None))
     return attempts
 
 

@@ -120,8 +120,7 @@ SELECT weighed.place, weighed.lane, weighed.id, weighed.is_cut, moment.at AS now
        CASE WHEN NOT weighed.is_cut THEN weighed.result END AS result,
        weighed.wake, weighed.number, weighed.failures, weighed.crashes, weighed.completed_at, weighed.dead_reason,
        weighed.died_at, weighed.held_at, weighed.claim_number, weighed.picked_at, holder.name AS worker,
-       (weighed.id, weighed.claim_number) IN (
-           SELECT * FROM unnest(holder.running, holder.running_numbers)) AS is_started,
+       begun.is_started, begun.at AS started_at,
        CASE WHEN NOT weighed.is_cut THEN ARRAY(
            SELECT ROW (attempt.number, attempt.outcome, former.name, attempt.picked_at, attempt.started_at,
                        attempt.completed_at, attempt.detail)
@@ -141,4 +140,10 @@ SELECT weighed.place, weighed.lane, weighed.id, weighed.is_cut, moment.at AS now
          FROM holder
         WHERE holder.id = weighed.holder
         LIMIT 1) AS holder ON true
+  LEFT JOIN LATERAL (  -- what the holder's beats said of it
+       SELECT true AS is_started, to_timestamp(said.since_us / 1e6) AS at
+         FROM unnest(holder.running, holder.running_numbers, holder.running_us) AS said (task, number, since_us)
+        WHERE said.task = weighed.id
+          AND said.number = weighed.claim_number
+        LIMIT 1) AS begun ON true
  ORDER BY weighed.place;
