@@ -224,7 +224,7 @@ def test_a_failure_is_in_the_log_with_its_traceback(node: NodeProcess, client: C
     [failed] = [line for line in lines if " WARNING " in line]
     assert "(broken) attempt 1 failed after" in failed
     assert "LookupError: no such user" in failed
-    assert any("in broken" in line for line in lines)
+    assert ["in broken" in line for line in lines].count(True) == 2
     # What an exception says cannot pass for a line of the log, nor steer a terminal.
     assert not any(line.startswith("2030") for line in lines)
     assert "\x1b" not in "".join(lines)
@@ -238,6 +238,9 @@ def test_json_lines_have_the_attempt_in_fields(node: NodeProcess, client: Client
     assert (failed["type"], failed["attempt"], failed["queue"], failed["outcome"]) == ("broken", 1, "json", "failed")
     assert failed["duration"] >= 0
     assert "in broken" in failed["exception"]
+    [dead] = [line for line in lines if line["level"] == "error"]
+    assert "in broken" in dead["exception"]
+    assert "in broken" not in dead["event"]
     [own] = [line for line in lines if line["logger"] == "work"]
     assert (own["event"], own["user"]) == ("looking for ada", 17)
 

@@ -66,6 +66,8 @@ class LineFormatter(logging.Formatter):
         parts = [_clean(record.getMessage())]
         if record.exc_info:
             parts.append(_clean(_trace_of(record.exc_info)))
+        elif isinstance(written := getattr(record, "exception", None), str):
+            parts.append(_clean(written.rstrip("\n")))
         if record.stack_info:
             parts.append(_clean(record.stack_info))
         text = "\n".join(parts).replace("\n", "\n  ")

@@ -70,9 +70,11 @@ def died(batch: Sequence[Held], dead: Iterable[str]) -> None:
         if held.task.id in ids and settlement is not None and settlement.error is not None:
             error = settlement.error
             if error.kind != "permanent":
-                text = f"{error.message}\n{error.detail}" if error.detail else error.message
-                extra = fields_of(held, settlement)
-                logger.error("%s was the last one; the task is a dead letter: %s", name_of(held), text, extra=extra)
+                # The exception itself is gone by now; what was reported of it is its traceback as text.
+                extra = fields_of(held, settlement) | {"exception": error.detail}
+                logger.error(
+                    "%s was the last one; the task is a dead letter: %s", name_of(held), error.message, extra=extra
+                )
 
 
 def name_of(held: Held) -> str:
