@@ -23,6 +23,7 @@ from duetime.scheduler.core import Core
 from duetime.scheduler.feed import Feeder
 from duetime.scheduler.foreign import MAX_SIFTS
 from duetime.scheduler.plan import Ask
+from duetime.scheduler.reserving import MAX_LANES_PER_RESERVE
 from duetime.scheduler.rulebook import Book
 from duetime.views.explain import explain
 from engine import Engine, submitted
@@ -84,6 +85,16 @@ def test_other_queues_and_classes_do_not_wait_for_a_type() -> None:
     core.ask(1, ask_for(types=frozenset({"b"})))
 
     assert {order.lane for order in plan_of(core).orders} == {257, 513}
+
+
+def test_many_types_that_nobody_handles_do_not_end_handing_over() -> None:
+    core = Core()
+    for number in range(MAX_LANES_PER_RESERVE + 1):
+        lane = 256 * (number + 2) + 1
+        core.woke(lane, msgspec.structs.replace(key_of(), gate=encode_gate(with_type((), f"t{number}"))), wake_of(lane))
+    core.ask(1, ask_for(types=frozenset({"a"})))
+
+    assert core.reserve({257: (key_of(), 1)}, NOW) == {257: [(1, 1)]}
 
 
 def test_nothing_is_planned_of_a_lane_that_is_held() -> None:

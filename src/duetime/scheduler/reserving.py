@@ -73,5 +73,11 @@ def _has_due_for(ask: Ask, table: DueLanes, suspended: Container[int], now_ms: i
         for place in table.due
         if place[0] is ask.kind and ask.tenant in (None, place[1]) and place[1] not in suspended
     ]
-    works = [work for place in places for work in table.due[place].values() if work.closed_until_ms <= now_ms]
+    works = [
+        work
+        for place in places
+        for work in table.due[place].values()
+        # Lanes of types that nobody handles may be many, and stay due.
+        if work.closed_until_ms <= now_ms and (work.source is None or ask.fits(work.key))
+    ]
     return len(works) > MAX_LANES_PER_RESERVE or any(ask.fits(work.key) for work in works)
