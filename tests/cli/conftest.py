@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+import structlog
 
 from cli.schedule_server import ScheduleServer, running
 from duetime.cli.main import main
@@ -41,7 +42,7 @@ Run = Callable[..., Said]
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     """Run a command in this process, with an environment that names no server."""
     for name in ("DUETIME_URL", "DUETIME_KEY", "DUETIME_DATA", "DUETIME_DATABASE_URL"):
         monkeypatch.delenv(name, raising=False)
@@ -52,7 +53,11 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
         said = capsys.readouterr()
         return Said(code, said.out, said.err)
 
-    return call
+    # `serve` sets the logs up, to write where only this test can be heard.
+    logs = structlog.get_config()
+    yield call
+    structlog.configure(**logs)
+    structlog.contextvars.clear_contextvars()
 
 
 @pytest.fixture
