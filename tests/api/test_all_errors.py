@@ -44,7 +44,9 @@ async def test_every_wrong_field_of_a_task_is_named(api: Api) -> None:
         "expires_at",
         "labels.wrong",
         "labels.-",
+        "requires",
         "requires[1]",
+        "requires[2]",
         "target.url",
         "target.method",
         "target.retry_on[0]",
@@ -55,7 +57,7 @@ async def test_every_wrong_field_of_a_task_is_named(api: Api) -> None:
         "colour",
     }
     assert len(answer.paths) == len(set(answer.paths))
-    assert "and 11 more" in answer.json["detail"]
+    assert "and 13 more" in answer.json["detail"]
     assert await api.stored() == 0
 
 
@@ -163,6 +165,48 @@ async def test_every_wrong_settlement_is_named(api: Api) -> None:
     ]
 
 
+@pytest.mark.parametrize("others", [0, 200])
+async def test_wrong_types_and_wrong_values_of_settlements_are_named_at_once(api: Api, others: int) -> None:
+    fine = {"id": ID, "attempt": 1, "outcome": "failed"}
+    early = "0001-01-01T00:00:00+14:00"
+
+    answer = await api.post(
+        "/v1/workers/settle",
+        {
+            "worker": "\n",
+            "settlements": [
+                {**fine, "attempt": "one", "started_at": early},
+                {**fine, "result": "x" * 70_000, "completed_at": early},
+                {"outcome": "lapsed", "completed_at": early},
+                7,
+                {**fine, "error": {"message": "m", "detail": "x" * 70_000}},
+                *[fine] * others,
+            ],
+        },
+    )
+
+    assert answer.status == 422
+    assert answer.paths == [
+        "settlements[0].attempt",
+        "settlements[2].outcome",
+        "settlements[2].id",
+        "settlements[2].attempt",
+        "settlements[3]",
+        "worker",
+        "settlements[0].started_at",
+        "settlements[1].result",
+        "settlements[1].completed_at",
+        "settlements[2].completed_at",
+        "settlements[4].error.detail",
+    ]
+
+
+async def test_too_many_values_are_named_beside_a_wrong_one(api: Api) -> None:
+    answer = await api.post("/v1/workers/lease", {"worker": "\n", "tags": ["!", 5, *["a"] * 200]})
+
+    assert answer.paths == ["tags[1]", "tags", "worker"]
+
+
 async def test_settlements_that_are_only_too_large_are_a_413(api: Api) -> None:
     large = {"id": ID, "attempt": 1, "outcome": "succeeded", "result": "x" * 70_000}
 
@@ -178,7 +222,7 @@ async def test_settlements_that_are_only_too_large_are_a_413(api: Api) -> None:
             "POST",
             "/v1/workers/lease",
             {"worker": "\n", "queues": ["a b", "b", 3], "max": 0},
-            ["queues[2]", "max", "worker"],
+            ["queues[2]", "max", "worker", "queues[0]"],
         ),
         (
             "POST",

@@ -30,7 +30,7 @@ _MISSING = re.compile(r"Object missing required field `(?P<name>.*)`", re.DOTALL
 _NO_WORD = "Invalid enum value "
 _SHOWN_NAME = 80
 #: Stand in for what must be there and is wrong or missing, so that the rest can be judged.
-_PLACEHOLDERS = (b'"x"', b"1", b"{}", b"[]", b"true")
+_PLACEHOLDERS = (b'"x"', b"1", b"{}", b"[]", b"true", b'"00000000-0000-0000-0000-000000000000"')
 _cut_object = msgspec.json.Decoder(dict[str, Raw]).decode
 _cut_array = msgspec.json.Decoder(list[Raw]).decode
 _encode = msgspec.json.Encoder().encode
@@ -91,16 +91,21 @@ class _Kind:
             elif origin is dict:
                 self.value = _Kind(get_args(each)[1])
 
+    def wrong_with(self, data: bytes) -> msgspec.ValidationError | None:
+        try:
+            self.decode(data)
+        except msgspec.ValidationError as error:
+            return error
+        return None
+
     @cached_property
     def placeholder(self) -> bytes | None:
         """Some right value."""
-        for candidate in (*self._words, *_PLACEHOLDERS):
-            try:
-                self.decode(candidate)
-            except msgspec.ValidationError:
-                continue
-            return candidate
-        return None
+        candidates = [*self._words, *_PLACEHOLDERS]
+        if self.struct is not None:
+            required = {name: kind.placeholder for name, (needed, kind) in _fields_of(self.struct).items() if needed}
+            candidates.append(_object({name: value for name, value in required.items() if value is not None}))
+        return next((each for each in candidates if self.wrong_with(each) is None), None)
 
 
 @cache
@@ -158,11 +163,9 @@ class _Walk:
         return _object(right) if is_whole else None
 
     def _value(self, data: bytes, kind: _Kind, path: str) -> bytes | None:
-        try:
-            kind.decode(data)
+        wrong = kind.wrong_with(data)
+        if wrong is None:
             return data
-        except msgspec.ValidationError as error:
-            wrong = error
         before = len(self.errors)
         first = data.lstrip()[:1]
         if first == b"{" and kind.struct is not None:
@@ -170,10 +173,18 @@ class _Walk:
         is_deeper = "`$" in str(wrong)
         repaired = None
         if first == b"[" and kind.item is not None and is_deeper:
+            items: list[bytes | None] = []
             for place, part in enumerate(_cut_array(data)):
-                self._value(bytes(part), kind.item, f"{path}[{place}]")
+                item = self._value(bytes(part), kind.item, f"{path}[{place}]")
                 if self._is_full:
                     return None
+                # The others keep their places, because what is wrong with them is named by place.
+                items.append(kind.item.placeholder if item is None else item)
+            repaired = _array(items)
+            if repaired is not None and (deeper := kind.wrong_with(repaired)) is not None:
+                # Such as too many of them: the decoder looks at each item first.
+                self._add(deeper, path)
+                return None
         elif first == b"{" and kind.value is not None and is_deeper:
             entries = {
                 name: self._value(bytes(part), kind.value, _join(path, name[:_SHOWN_NAME]))
@@ -192,6 +203,12 @@ class _Walk:
     @property
     def _is_full(self) -> bool:
         return len(self.errors) >= MAX_ERRORS
+
+
+def _array(items: list[bytes | None]) -> bytes | None:
+    """None: one of them is wrong, and nothing can stand in for it."""
+    right = [item for item in items if item is not None]
+    return b"[%s]" % b",".join(right) if len(right) == len(items) else None
 
 
 def _object(fields: dict[str, bytes]) -> bytes:

@@ -218,11 +218,10 @@ class Workers:
 
     async def settle(self, request: Request) -> Answer:
         request.query()
-        asked = await request.json(_decode_settle, self.turns)
+        asked = await request.json(_decode_settle, self.turns, _check_settle)
         if (waiting := self.settler.backlog.size) >= MAX_UNSETTLED_BYTES:
             raise Overloaded(f"reports of {waiting // 2**20:,} MiB wait to be stored; keep these and report again")
-        named = wrong_worker_name(asked.worker)
-        wrong: list[DuetimeError] = [InvalidInput.all(named)] if named else []
+        wrong = _wrong_with_worker(asked)
         read = partial(_read_reports, wrong=wrong)
         reports = await self.turns.spread(list(enumerate(asked.settlements)), read)
         if wrong:
@@ -261,6 +260,19 @@ def _check_lease(asked: LeaseRequest) -> None:
     errors += _wrong_types(tuple(asked.types or ()))
     if errors:
         raise InvalidInput.all(errors)
+
+
+def _check_settle(asked: SettleRequest) -> None:
+    """Raise what is wrong with the values of a report of which something else is wrong."""
+    wrong = _wrong_with_worker(asked)
+    _read_reports(list(enumerate(asked.settlements)), wrong)
+    if wrong:
+        raise _all_of(wrong)
+
+
+def _wrong_with_worker(asked: SettleRequest) -> list[DuetimeError]:
+    named = wrong_worker_name(asked.worker)
+    return [InvalidInput.all(named)] if named else []
 
 
 def _read_reports(settlements: Sequence[tuple[int, Settlement]], wrong: list[DuetimeError]) -> list[Report]:
