@@ -329,8 +329,22 @@ async def test_every_part_of_a_schedule_is_named(api: Api) -> None:
 
 async def test_a_query_names_all_that_is_wrong(api: Api) -> None:
     answer = await api.get("/v1/tasks?state=lost&type=!&priority=urgent")
+    around = await api.get("/v1/tasks?from=noon&to=night&queue=a&queue=b&label=x&limit=0")
+    dead = await api.get("/v1/dead?from=noon&type=!&limit=many")
+    unknown = await api.get("/v1/tasks?stat=ready&typ=a")
 
     assert answer.paths == ["state", "type", "priority"]
+    assert around.paths == ["queue", "from", "to", "label", "limit"]
+    assert dead.paths == ["from", "type", "limit"]
+    assert unknown.paths == ["stat", "typ"]
+
+
+async def test_a_choice_of_states_has_those_that_there_are(api: Api) -> None:
+    listed = await api.get("/v1/tasks?state=lost")
+    changed = await api.post("/v1/tasks/bulk/cancel", {"filter": {"state": "lost"}})
+
+    assert "must be one of scheduled, ready," in listed.json["detail"]
+    assert "is none of: scheduled, ready," in changed.json["detail"]
 
 
 async def test_errors_without_end_are_bounded(api: Api) -> None:

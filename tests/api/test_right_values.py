@@ -24,7 +24,7 @@ from duetime.errors import InvalidInput
         (
             TypeRequest,
             b'{"unique": {"states": ["ready", "done"]}}',
-            "unique.states[1]: 'done' is none of: blocked, scheduled, ready, running, retrying, paused, succeeded,"
+            "unique.states[1]: 'done' is none of: scheduled, ready, running, retrying, paused, succeeded,"
             " dead, cancelled, expired",
         ),
         (
@@ -46,7 +46,7 @@ from duetime.errors import InvalidInput
         (
             BulkRequest,
             b'{"filter": {"frm": 1}}',
-            "filter.frm: there is no such field; there are: type, queue, priority, label, from, to, state",
+            "filter.frm: there is no such field; there are: type, queue, priority, label, from, to, schedule, state",
         ),
         (TaskRequest, b'{"type": "a", "priority": 7}', "priority: expected `str`, got `int`"),
         (TaskRequest, b"[]", "expected `object`, got `array`"),

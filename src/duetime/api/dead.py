@@ -7,7 +7,7 @@ from msgspec import UNSET
 
 from duetime.api import dead_operations as operations
 from duetime.api.answers import DropAnswer, RedriveAnswer
-from duetime.api.filters import filter_of, read_filter, read_page
+from duetime.api.filters import filter_of, read_list
 from duetime.api.http import Answer, Request, Route, json_answer, make_decoder
 from duetime.api.schemas import DropRequest, RedriveRequest
 from duetime.database.pool import Database
@@ -40,8 +40,7 @@ class DeadLetters:
 
     async def list(self, request: Request) -> Answer:
         query = request.query()
-        wanted = read_filter(query)
-        cursor, limit = read_page(query)
+        wanted, cursor, limit = read_list(query)
         caller = request.caller
         page = await list_dead(
             self.database,

@@ -1,6 +1,9 @@
 """Filters and pages as they come in a query string or in a body."""
 
+from collections.abc import Callable
 from datetime import datetime
+from functools import partial
+from typing import TypeVar
 
 import msgspec
 
@@ -9,20 +12,29 @@ from duetime.clock import to_ms_rounded_up
 from duetime.errors import FieldError, InvalidInput
 from duetime.views.filters import DEFAULT_LIMIT, MAX_LIMIT, TaskFilter
 
+Result = TypeVar("Result")
+
 _RIGHT_TIME = "must be a time such as 2030-01-31T12:00:00Z, with its zone"
 
 
-def read_filter(query: dict[str, list[str]]) -> TaskFilter:
-    return TaskFilter.of(
-        state=read_one(query, "state"),
-        type=read_one(query, "type"),
-        queue=read_one(query, "queue"),
-        priority=read_one(query, "priority"),
-        labels=query.get("label", []),
-        from_ms=read_time(query, "from"),
-        to_ms=read_time(query, "to"),
-        schedule=read_one(query, "schedule"),
-    )
+def read_list(query: dict[str, list[str]]) -> tuple[TaskFilter, str | None, int]:
+    """Filter, cursor and limit of a list; `InvalidInput` names every parameter that is wrong."""
+    errors: list[FieldError] = []
+
+    def tried(read: Callable[[], Result]) -> Result | None:
+        try:
+            return read()
+        except InvalidInput as error:
+            errors.extend(error.errors)
+            return None
+
+    words = {name: tried(partial(read_one, query, name)) for name in ("state", "type", "queue", "priority", "schedule")}
+    times = [tried(partial(read_time, query, name)) for name in ("from", "to")]
+    wanted = tried(lambda: TaskFilter.of(**words, labels=query.get("label", []), from_ms=times[0], to_ms=times[1]))
+    page = tried(lambda: read_page(query))
+    if errors or wanted is None or page is None:
+        raise InvalidInput.all(errors)
+    return (wanted, *page)
 
 
 def filter_of(asked: DeadFilterRequest) -> TaskFilter:

@@ -19,7 +19,7 @@ from duetime.api.bounds import Bodies
 from duetime.api.operations import Operation
 from duetime.api.problems import read_decode_error
 from duetime.api.seconds import decode_hook
-from duetime.errors import DuetimeError, InvalidInput, MalformedBody, NotFound, UnsupportedMediaType
+from duetime.errors import DuetimeError, FieldError, InvalidInput, MalformedBody, NotFound, UnsupportedMediaType
 from duetime.ids import parse_uuid
 from duetime.turns import LONG_BYTES, Turns
 
@@ -123,10 +123,10 @@ class Request:
         for name, value in pairs:
             found.setdefault(name, []).append(value)
         known = self.operation.query_names
-        for name in found:
-            if name not in known:
-                hint = f"there are: {', '.join(sorted(known))}" if known else "this call takes none"
-                raise InvalidInput.at(name[:80], f"there is no such query parameter; {hint}")
+        if unknown := [name for name in found if name not in known]:
+            hint = f"there are: {', '.join(sorted(known))}" if known else "this call takes none"
+            message = f"there is no such query parameter; {hint}"
+            raise InvalidInput.all([FieldError(name[:80], message) for name in unknown])
         return found
 
     def task_id(self) -> uuid.UUID:

@@ -11,6 +11,8 @@ from typing import Any
 
 from msgspec import inspect
 
+from duetime.model.task import SHOWN_STATES, TaskState
+
 _STEP = re.compile(r"\[[^\]]*\]|[^.\[\]]+")
 
 
@@ -34,7 +36,8 @@ def words_at(kind: Any, path: str) -> list[str]:
     found: list[str] = []
     for shape in _shapes_at(kind, path):
         if isinstance(shape, inspect.EnumType):
-            found += [str(member.value) for member in shape.cls]
+            members = SHOWN_STATES if shape.cls is TaskState else shape.cls
+            found += [str(member.value) for member in members]
         elif isinstance(shape, inspect.LiteralType):
             found += [str(value) for value in shape.values]
     return found

@@ -19,7 +19,7 @@ from duetime.api import task_operations as operations
 from duetime.api.answers import Accepted, BatchAnswer, BatchProblem, Rejected
 from duetime.api.auth import need_reach
 from duetime.api.batch import Unread, read_item, read_items, read_plain_items
-from duetime.api.filters import read_filter, read_flag, read_page
+from duetime.api.filters import read_flag, read_list
 from duetime.api.http import (
     JSON,
     PROBLEM_JSON,
@@ -279,8 +279,7 @@ class Tasks:
 
     async def list(self, request: Request) -> Answer:
         query = request.query()
-        wanted = read_filter(query)
-        cursor, limit = read_page(query)
+        wanted, cursor, limit = read_list(query)
         caller = request.caller
         page = await list_tasks(
             self.database,

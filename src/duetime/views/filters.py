@@ -20,7 +20,7 @@ import msgspec
 
 from duetime.errors import FieldError, InvalidInput
 from duetime.ids import LATEST_MS
-from duetime.model.task import PriorityClass, TaskState
+from duetime.model.task import SHOWN_STATES, PriorityClass, TaskState
 
 DEFAULT_LIMIT = 50
 MAX_LIMIT = 200
@@ -164,7 +164,7 @@ def parse_state(word: str | None) -> TaskState | None:
     try:
         return None if word is None else TaskState(word)
     except ValueError:
-        raise InvalidInput.at("state", f"must be one of {', '.join(TaskState)}") from None
+        raise InvalidInput.at("state", f"must be one of {', '.join(SHOWN_STATES)}") from None
 
 
 def parse_priority(word: str | None) -> PriorityClass | None:
