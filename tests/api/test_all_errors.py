@@ -327,6 +327,34 @@ async def test_every_part_of_a_schedule_is_named(api: Api) -> None:
     assert set(previewed.paths) == {*parts, "count"}
 
 
+@pytest.mark.parametrize("trial", ["", "?dry_run=true"])
+async def test_an_item_of_a_batch_of_schedules_names_what_a_single_one_names(api: Api, trial: str) -> None:
+    spec = {"cron": ["@daily", "99 * * * *", "nonsense"], "dates": ["2027-13-01T00:00"], "exclude": ["Monday"]}
+    wrong: list[dict[str, Any]] = [
+        {"spec": spec, "task": {"type": "a"}},
+        {"spec": spec, "timezone": "Mars/Base", "task": {"type": "!", "labels": {"-": "a"}}},
+        {"spec": spec, "task": {"type": "!"}, "overlap": "no", "jitter": "x"},
+        {"spec": {"cron": "99 * * * *", "exclude": [{"calendar": "none"}, "Monday"]}, "task": {"type": "a"}},
+        {"spec": {"cron": 5}, "start_at": "1900-01-01T00:00:00Z", "task": {"queue": "a b"}},
+    ]
+    items = [{"name": f"wrong.{place}", **each} for place, each in enumerate(wrong)]
+    fine = {"name": "fine", "spec": {"cron": "@daily"}, "task": {"type": "a"}}
+    twice = {**fine, "spec": spec, "colour": 1}
+
+    answer = await api.post(f"/v1/schedules/batch{trial}", {"items": [*items, fine, twice, {**fine, "spec": spec}]})
+    alone = [await put(api, f"/v1/schedules/{item['name']}", each) for item, each in zip(items, wrong, strict=True)]
+
+    *refused, made, strange, repeated = answer.json["results"]
+    assert [each["error"]["errors"] for each in refused] == [each.json["errors"] for each in alone]
+    assert [each["error"]["detail"] for each in refused] == [each.json["detail"] for each in alone]
+    assert {each["path"] for each in refused[0]["error"]["errors"]} == {
+        *("spec.cron[1]", "spec.cron[2]", "spec.dates[0]", "spec.exclude[0]")
+    }
+    assert made["result"] == "created"
+    assert len(strange["error"]["errors"]) == 5
+    assert [each["path"] for each in repeated["error"]["errors"]][:2] == ["name", "spec.cron[1]"]
+
+
 async def test_a_query_names_all_that_is_wrong(api: Api) -> None:
     answer = await api.get("/v1/tasks?state=lost&type=!&priority=urgent")
     around = await api.get("/v1/tasks?from=noon&to=night&queue=a&queue=b&label=x&limit=0")

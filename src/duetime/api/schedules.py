@@ -109,22 +109,32 @@ class ScheduleCalls:
         is_trial = read_flag(request.query(), "dry_run")
         asked = await request.json(_decode_batch)
         tenant, now = request.caller.tenant, self.database.clock.now()
+        items: list[NamedScheduleRequest | None] = []
         results: list[NewSchedule | Put | DuetimeError] = []
         names: list[str] = []
+        judge = partial(self._judge_item, tenant)
         for place, raw in enumerate(asked.items):
             if place % _ITEMS_AT_ONCE == _ITEMS_AT_ONCE - 1:
                 await asyncio.sleep(0)
             names.append(_name_of(bytes(raw)))
+            item = None
             try:
-                item = decode_json(_decode_item, bytes(raw))
+                item = decode_json(_decode_item, bytes(raw), judge)
                 if item.name in names[:-1]:
                     raise InvalidInput.at("name", f"{item.name} stands twice in this batch")
                 results.append(read_schedule(self.reader, tenant, item.name, item, now))
             except DuetimeError as error:
                 results.append(error)
+                # To say all that is wrong takes longer, so others are served behind each such item.
+                await asyncio.sleep(0)
+            items.append(item)
         good = [each for each in results if isinstance(each, NewSchedule)]
         done = iter(await self.schedules.put(tenant, good, is_trial=is_trial) if good else [])
         ended = [next(done) if isinstance(each, NewSchedule) else each for each in results]
+        for place, (item, end) in enumerate(zip(items, ended, strict=True)):
+            if item is not None and isinstance(end, InvalidInput):
+                ended[place] = with_more(end, partial(judge, item))
+                await asyncio.sleep(0)
         return json_answer(200, batch_answer(names, ended))
 
     async def preview(self, request: Request) -> Answer:
@@ -150,6 +160,9 @@ class ScheduleCalls:
             raise with_more(error, lambda: judge(asked)) from error
         from_ms = self.database.clock.now_ms() if asked.from_ is None else to_ms_rounded_up(asked.from_)
         return json_answer(200, views.PreviewView(recurrence.words, fires(recurrence, from_ms, asked.count)))
+
+    def _judge_item(self, tenant: int, item: NamedScheduleRequest) -> None:
+        self._judge(tenant, item.name, item)
 
     def _judge(self, tenant: int, name: str, asked: ScheduleRequest) -> None:
         """Raise all that is wrong with one that is refused."""
