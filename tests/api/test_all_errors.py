@@ -73,6 +73,8 @@ async def test_what_fields_ask_of_wrong_ones_is_not_said(api: Api) -> None:
         await api.post("/v1/tasks", {"type": 5, "unique": {"key": "a"}}),
         await put(api, "/v1/limits/a", {"max_running": "many", "rate": None}),
         await put(api, "/v1/limits/a", {"rate": "fast", "burst": 5}),
+        await put(api, "/v1/limits/a", {"max_running": "many", "strict": True}),
+        await put(api, "/v1/queues/a", {"limits": {"rate": "fast", "burst": 5}}),
         await put(api, "/v1/types/a", {"limits": {"rate": "fast", "rate_key": "a"}}),
         await api.post(f"/v1/tasks/{ID}/reschedule", {"delay": -5}),
         await put(api, "/v1/schedules/a", {"spec": {"cron": 5}, "task": {"type": "a"}}),
@@ -87,6 +89,8 @@ async def test_what_fields_ask_of_wrong_ones_is_not_said(api: Api) -> None:
         ["type"],
         ["max_running"],
         ["rate"],
+        ["max_running"],
+        ["limits.rate"],
         ["limits.rate"],
         ["delay"],
         ["spec.cron"],
@@ -353,6 +357,41 @@ async def test_an_item_of_a_batch_of_schedules_names_what_a_single_one_names(api
     assert made["result"] == "created"
     assert len(strange["error"]["errors"]) == 5
     assert [each["path"] for each in repeated["error"]["errors"]][:2] == ["name", "spec.cron[1]"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "paths"),
+    [
+        ("/v1/limits/a", {"max_running": -1, "rate": "fast", "burst": 0}, ["rate", "max_running", "burst"]),
+        ("/v1/limits/a", {"max_running": 5_000, "rate": "fast", "strict": True}, ["rate", "strict"]),
+        (f"/v1/limits/{'a' * 256}", {"max_running": "many", "rate": 0}, ["max_running", "rate", "name"]),
+        (
+            "/v1/queues/a%20b",
+            {"state": "half", "limits": {"max_running": -1, "rate": "fast", "burst": 0}},
+            ["state", "limits.rate", "name", "limits.max_running", "limits.burst"],
+        ),
+        (
+            "/v1/types/a",
+            {
+                "limits": {"max_running": "many", "rate": 0, "concurrency_key": "a..b"},
+                "throttle": {"limit": 1, "period": "1s", "key": "..", "burst": "x"},
+            },
+            [
+                "limits.max_running",
+                "throttle.burst",
+                "limits.rate",
+                "limits.concurrency_key",
+                "throttle",
+                "throttle.key",
+            ],
+        ),
+    ],
+)
+async def test_ranges_are_named_beside_wrong_types(api: Api, path: str, body: dict[str, Any], paths: list[str]) -> None:
+    answer = await put(api, path, body)
+
+    assert answer.status == 422, answer.body
+    assert answer.paths == paths
 
 
 async def test_a_query_names_all_that_is_wrong(api: Api) -> None:

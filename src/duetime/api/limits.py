@@ -120,16 +120,8 @@ class LimitCalls:
     async def put(self, request: Request) -> Answer:
         request.query()
         name, caller = request.path["name"], request.caller
-
-        asked = await request.json(_decode)
-        errors = [FieldError(field, right) for field, right in wrong_with(asked)]
-        if not name.isprintable() or len(name) > MAX_NAME:
-            wrong = f"use 1 to {MAX_NAME} printable characters; a * at the end makes a pattern"
-            errors.append(FieldError("name", wrong))
-        if asked.is_empty:
-            errors.append(FieldError("max_running", "give max_running, rate, or both; DELETE lifts the limit"))
-        if errors:
-            raise InvalidInput.all(errors)
+        asked = await request.json(_decode, judge=lambda some: _check(name, some, is_part=True))
+        _check(name, asked)
         is_new, rule = await self.rules.put(caller.tenant, LimitScope.KEY, name, limits=asked, by=caller.key)
         view = _view(rule)
         notes = ["max_running is 0: no task with such a concurrency_key starts"] if asked.max_running == 0 else []
@@ -143,6 +135,18 @@ class LimitCalls:
         await request.no_body()
         await self.rules.delete(request.caller.tenant, LimitScope.KEY, _name(request), by=request.caller.key)
         return Answer(204, b"")
+
+
+def _check(name: str, asked: KeyLimitRequest, *, is_part: bool = False) -> None:
+    """Raise all that is wrong; `is_part`: with what could be read of a request."""
+    errors = [FieldError(field, right) for field, right in wrong_with(asked, is_part=is_part)]
+    if not name.isprintable() or len(name) > MAX_NAME:
+        wrong = f"use 1 to {MAX_NAME} printable characters; a * at the end makes a pattern"
+        errors.append(FieldError("name", wrong))
+    if asked.is_empty and not is_part:
+        errors.append(FieldError("max_running", "give max_running, rate, or both; DELETE lifts the limit"))
+    if errors:
+        raise InvalidInput.all(errors)
 
 
 def _view(rule: LimitRule) -> KeyLimitView:

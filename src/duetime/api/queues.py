@@ -161,13 +161,8 @@ class QueueCalls:
     async def put(self, request: Request) -> Answer:
         request.query()
         name, caller = request.path["name"], request.caller
-
-        asked = await request.json(_decode, judge=lambda _: check_name(name))
-        errors = wrong_with_each(lambda: check_name(name))
-        if isinstance(asked.limits, Limits):
-            errors += [FieldError(f"limits.{field}", right) for field, right in wrong_with(asked.limits)]
-        if errors:
-            raise InvalidInput.all(errors)
+        asked = await request.json(_decode, judge=lambda some: _check(name, some, is_part=True))
+        _check(name, asked)
         limits = None if asked.limits is UNSET else asked.limits or Limits()
         state = None if asked.state is UNSET else asked.state
         is_new, rule = await self.rules.put(
@@ -202,6 +197,15 @@ class QueueCalls:
 
     async def _lanes_of(self, tenant: int, queue: str) -> Mapping[int, LaneKey]:
         return {lane: key for lane, key in (await self.lanes.of_tenant(tenant)).items() if key.queue == queue}
+
+
+def _check(name: str, asked: QueueRequest, *, is_part: bool = False) -> None:
+    """Raise all that is wrong; `is_part`: with what could be read of a request."""
+    errors = wrong_with_each(lambda: check_name(name))
+    if isinstance(asked.limits, Limits):
+        errors += [FieldError(f"limits.{field}", right) for field, right in wrong_with(asked.limits, is_part=is_part)]
+    if errors:
+        raise InvalidInput.all(errors)
 
 
 def _view(name: str, rule: LimitRule | None, keys: Iterable[LaneKey]) -> QueueView:

@@ -13,10 +13,13 @@ _NAME = re.compile(NAME_PATTERN[1:-1])
 _RIGHT_PATH = "names of the payload joined by dots, up to 8: customer, order.shop"
 
 
-def read_rules(asked: TypeRequest) -> TypeRules:
-    """The rules that are asked for; raises InvalidInput with every field that is wrong."""
+def read_rules(asked: TypeRequest, *, is_part: bool = False) -> TypeRules:
+    """The rules that are asked for; raises InvalidInput with every field that is wrong.
+
+    `is_part`: what is absent may have been given and cannot be read, so nothing is said of its absence.
+    """
     errors: list[FieldError] = []
-    _check_limits(asked, errors)
+    _check_limits(asked, errors, is_part)
     for name in ("throttle", "rate_limit", "debounce", "unique"):
         rule = getattr(asked, name)
         _check_path(f"{name}.key", None if rule is None else rule.key, errors)
@@ -46,15 +49,15 @@ def read_rules(asked: TypeRequest) -> TypeRules:
     )
 
 
-def _check_limits(asked: TypeRequest, errors: list[FieldError]) -> None:
+def _check_limits(asked: TypeRequest, errors: list[FieldError], is_part: bool) -> None:
     limits = asked.limits
     if limits is None:
         return
-    errors += [FieldError(f"limits.{name}", right) for name, right in wrong_with(limits)]
+    errors += [FieldError(f"limits.{name}", right) for name, right in wrong_with(limits, is_part=is_part)]
     for name, needed in (("concurrency_key", "max_running"), ("rate_key", "rate")):
         path = getattr(limits, name)
         _check_path(f"limits.{name}", path, errors)
-        if path is not None and getattr(limits, needed) is None:
+        if path is not None and getattr(limits, needed) is None and not is_part:
             errors.append(FieldError(f"limits.{name}", f"only with {needed}"))
     if asked.throttle is not None and limits.rate is not None:
         errors.append(FieldError("throttle", "says the same as limits.rate; give one of them"))

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from duetime.admin.types import TypeInfo, TypePreview, TypePut, Types, compile_schema
 from duetime.api.filters import read_page
@@ -142,15 +142,16 @@ async def _read(request: Request) -> tuple[str, bytes | None, TypeRules]:
     request.query()
     name = request.path["name"]
 
-    def check(some: TypeRequest) -> None:
+    def check(some: TypeRequest, *, is_part: bool = False) -> None:
         errors = wrong_with_each(
-            lambda: check_name(name), lambda: read_rules(some), lambda: compile_schema(_schema_of(some))
+            lambda: check_name(name),
+            lambda: read_rules(some, is_part=is_part),
+            lambda: compile_schema(_schema_of(some)),
         )
         if errors:
             raise InvalidInput.all(errors)
 
-    # What limits ask of each other cannot be judged where one of them is wrong.
-    asked = await request.json(_decode, judge=lambda some: check(structs.replace(some, limits=None)))
+    asked = await request.json(_decode, judge=lambda some: check(some, is_part=True))
     try:
         # The schema is compiled by whoever stores it or tries it on.
         return check_name(name), _schema_of(asked), read_rules(asked)

@@ -75,8 +75,11 @@ class TypeLimits(Limits, frozen=True, omit_defaults=True, forbid_unknown_fields=
     rate_key: Annotated[str | None, Meta(description="Where in the payload the key of `rate` is.")] = None
 
 
-def wrong_with(limits: Limits) -> list[tuple[str, str]]:
-    """(field, what would be right) for each value that is out of range."""
+def wrong_with(limits: Limits, *, is_part: bool = False) -> list[tuple[str, str]]:
+    """(field, what would be right) for each value that is out of range.
+
+    `is_part`: what is absent may have been given and cannot be read, so nothing is said of its absence.
+    """
     wrong = []
     if limits.max_running is not None and not 0 <= limits.max_running <= MAX_RUNNING:
         wrong.append(("max_running", f"must be 0 to {MAX_RUNNING:,}"))
@@ -85,8 +88,10 @@ def wrong_with(limits: Limits) -> list[tuple[str, str]]:
     if limits.burst is not None:
         if not 1 <= limits.burst <= MAX_BURST:
             wrong.append(("burst", f"must be 1 to {MAX_BURST:,}"))
-        elif limits.rate is None:
+        elif limits.rate is None and not is_part:
             wrong.append(("burst", "only with a rate"))
-    if limits.strict and (limits.max_running is None or limits.max_running > MAX_STRICT):
-        wrong.append(("strict", f"only with max_running, of at most {MAX_STRICT:,}"))
+    if limits.strict:
+        is_uncapped = limits.max_running is None and not is_part
+        if is_uncapped or (limits.max_running is not None and limits.max_running > MAX_STRICT):
+            wrong.append(("strict", f"only with max_running, of at most {MAX_STRICT:,}"))
     return wrong
