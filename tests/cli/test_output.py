@@ -6,6 +6,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from duetime.cli.output import Column, Table, counted, local_time, printable, shorten, span, whole_time, width_of
+from duetime.cli.show import print_explanation
+from duetime.sdk.shapes import Explanation, Reason
 
 COLUMNS = (Column("ID"), Column("TYPE", shrinks=True), Column("QUEUE", plain="default"))
 
@@ -105,3 +107,13 @@ def test_a_span_has_two_places(seconds: float, words: str) -> None:
 
 def test_one_is_not_many() -> None:
     assert (counted(1, "task"), counted(2_000, "task")) == ("1 task", "2,000 tasks")
+
+
+def test_until_when_a_reason_holds_is_no_part_of_its_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    """It may end with another time, as that of the dead letter which a task would be."""
+    due = datetime(2030, 1, 31, 12, tzinfo=UTC)
+    print_explanation(Explanation("x", "scheduled", due, [Reason("time", "it is given up at noon", due)]))
+
+    lines = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
+    assert ["because", "it is given up at noon"] in lines
+    assert ["until", whole_time(due)] in lines

@@ -26,6 +26,7 @@ from duetime.scheduler.plan import Ask
 from duetime.scheduler.reserving import MAX_LANES_PER_RESERVE
 from duetime.scheduler.rulebook import Book
 from duetime.views.explain import explain
+from duetime.views.tasks import due_at_of, read_tasks
 from engine import Engine, submitted
 
 OF_B = encode_gate(with_type((), "b"))
@@ -467,6 +468,11 @@ async def test_a_task_that_waits_for_its_type_can_be_explained_paused_resumed_an
         "the one worker that is there for queue 'default' does not handle type 'b'; it handles a, c"
     )
     assert told.what_would_free_it == "Start a worker for queue 'default' that has a handler for 'b'"
+
+    # Where it waits is no reason to be due later.
+    (row,) = await read_tasks(engine.database, [second], attempts=1)
+    assert row["wake"] != second
+    assert told.due_at == due_at_of(row) == row["run_at"]
 
     await engine.steering.pause([first])
     await engine.steering.resume([first])

@@ -146,6 +146,7 @@ async def test_a_ready_task_behind_others_tells_its_position(world: World) -> No
 
     assert told.position == 2
     assert [reason.reason for reason in told.waiting_for] == ["position"]
+    assert told.waiting_for[0].detail.startswith("2 tasks are before it in its lane; ")
     assert "no room" in told.waiting_for[0].detail
 
 
@@ -192,11 +193,11 @@ async def test_a_running_task_tells_with_whom_and_until_when(world: World) -> No
 
 
 async def test_a_dead_task_tells_reason_and_last_error(world: World) -> None:
-    task = await world.dead(reason="attempts used up")
+    task = await world.dead(reason="attempts")
 
     told = await explained(world, task)
 
-    assert told.waiting_for[0].detail == "attempts used up; the last error: no such host"
+    assert told.waiting_for[0].detail == "its attempts are used up; the last error: no such host"
     assert f"POST /v1/tasks/{task}/retry" in told.what_would_free_it
 
 

@@ -162,8 +162,10 @@ def print_explanation(found: Explanation) -> None:
     print_line(f"{paint('Task ' + found.id, 'bold')}  {paint_state(found.state)}")
     fields = [("due at", whole_time(found.due_at))]
     for reason in found.waiting_for:
-        until = f", until {whole_time(reason.until)}" if reason.until is not None else ""
-        fields.append(("because", printable(f"{reason.detail}{until}")))
+        fields.append(("because", printable(reason.detail)))
+        if reason.until is not None:
+            # On a line of its own: the reason may end with another time.
+            fields.append(("until", whole_time(reason.until)))
     if found.position is not None:
         fields.append(("before it", f"{found.position} in its lane"))
     fields.append(("to free it", printable(found.what_would_free_it)))

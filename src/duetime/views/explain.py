@@ -17,13 +17,13 @@ from duetime.clock import from_ms
 from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.ids import due_ms_of, lane_of
-from duetime.model.attempt import attempts_left, most_attempts
+from duetime.model.attempt import REASONS, attempts_left, most_attempts
 from duetime.model.duration import format_duration
 from duetime.model.limits import LimitScope
 from duetime.model.retry import DEFAULT_RETRY
 from duetime.model.task import Kind, LaneKey, TaskState
 from duetime.views.scan import TenantLanes
-from duetime.views.tasks import attempts_of, lane_key, options_of, read_tasks, timeout_of
+from duetime.views.tasks import attempts_of, due_at_of, lane_key, options_of, read_tasks, timeout_of
 
 SQL = load(__package__, "explain.sql")
 
@@ -130,7 +130,7 @@ async def explain(
     if state in (TaskState.SCHEDULED, TaskState.RETRYING, TaskState.READY):
         lane = await _look_ahead(database, feeder, key, row)
     waiting, remedy = _reasons(row, state, lane)
-    due_at = from_ms(due_ms_of(row["wake"] if row["wake"] is not None else task))
+    due_at = due_at_of(row) if row["wake"] is not None else from_ms(due_ms_of(task))
     return Explanation(task, state, due_at, waiting, lane.position, remedy)
 
 
@@ -200,7 +200,8 @@ def _reasons(row: asyncpg.Record, state: TaskState, lane: _Lane) -> tuple[list[W
         case TaskState.RUNNING:
             return _is_running(row, path)
         case TaskState.DEAD:
-            detail = f"{row['dead_reason'] or 'given up'}; {_last_error(row)}"
+            reason = row["dead_reason"] or "given up"
+            detail = f"{REASONS.get(reason, reason)}; {_last_error(row)}"
             return [Waiting("dead", detail)], f"POST {path}/retry once the cause is mended, or POST /v1/dead/drop"
         case TaskState.SUCCEEDED | TaskState.CANCELLED | TaskState.EXPIRED:
             ran = f"attempt {row['number']}" if attempts_of(row) else "before it ran"
@@ -227,7 +228,8 @@ def _waits_for_time(
 
 
 def _waits_for_holder(lane: _Lane) -> tuple[list[Waiting], str]:
-    ahead = "it is next in its lane" if lane.position == 0 else f"{lane.position} tasks are before it in its lane"
+    some = "1 task is" if lane.position == 1 else f"{lane.position} tasks are"
+    ahead = f"{some} before it in its lane" if lane.position else "it is next in its lane"
     missing = _missing_holders(lane)
     if missing:
         (reason, remedy), *_ = missing

@@ -269,7 +269,7 @@ def view_of(row: asyncpg.Record, key: LaneKey, tenant_name: str) -> TaskView:
         schedule=options.schedule,
         result=Raw(row["result"]) if row["result"] else None,
         attempts=attempts_of(row),
-        next_run_at=from_ms(due_ms_of(row["wake"])) if row["wake"] is not None else None,
+        next_run_at=due_at_of(row) if row["wake"] is not None else None,
         attempts_left=attempts_left(state, row["failures"], options),
         sla=options.sla,
         sla_met=_is_sla_met(row, state, options.sla),
@@ -286,6 +286,16 @@ def view_of(row: asyncpg.Record, key: LaneKey, tenant_name: str) -> TaskView:
         ended_at=row["completed_at"] if state in OVER else None,
         end_reason=_end_reason(row) if state in OVER else None,
     )
+
+
+def due_at_of(row: asyncpg.Record) -> datetime:
+    """When the next attempt of a task that waits may begin.
+
+    To be parked at a gate gives a task a new wake.  Before its first attempt its own time says since when it is due.
+    """
+    wakes_at = from_ms(due_ms_of(row["wake"]))
+    is_parked = lane_of(row["wake"]) != row["lane"]
+    return min(wakes_at, row["run_at"]) if is_parked and row["number"] == 1 else wakes_at
 
 
 def options_of(row: asyncpg.Record) -> Options:
