@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from duetime.config import MAX_SILENCE_SECONDS, MIN_SILENCE_SECONDS
 from duetime.model.duration import DURATION_PATTERN, format_duration, parse_duration
 from duetime.model.task import MAX_TIMEOUT_SECONDS
+from duetime.model.tenant_breaker import MAX_PROBE_SECONDS, MAX_WINDOW_SECONDS, MIN_WINDOW_SECONDS
 
 _DAY = 86_400.0
 
@@ -64,6 +65,16 @@ class Wait(Seconds):
 class Silence(Seconds):
     minimum, maximum = MIN_SILENCE_SECONDS, MAX_SILENCE_SECONDS
     purpose = "How long a worker may be silent before it counts as dead and loses what it holds"
+
+
+class BreakerWindow(Seconds):
+    minimum, maximum = MIN_WINDOW_SECONDS, MAX_WINDOW_SECONDS
+    purpose = "For how long more than that share of its attempts must have failed"
+
+
+class ProbeEvery(Seconds):
+    minimum, maximum = 1.0, MAX_PROBE_SECONDS
+    purpose = "How often one of its tasks is tried while it is stopped"
 
 
 class RetryAfter(Seconds):

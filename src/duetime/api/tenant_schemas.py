@@ -6,13 +6,12 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from duetime.admin.tenants import Tenant
 from duetime.admin.tiers import Tier
+from duetime.api.seconds import BreakerWindow, ProbeEvery, Seconds
 from duetime.model.quotas import (
     MAX_SPREAD,
-    BreakerWindow,
     Burst,
     FailureRate,
     MinAttempts,
-    ProbeEvery,
     Rate,
     Running,
     Waiting,
@@ -48,21 +47,16 @@ class QuotasRequest(Struct, forbid_unknown_fields=True):
         FailureRate | UnsetType | None,
         Meta(description="More than this share of its attempts must fail to stop it, 0.1 to 1; 1: never."),
     ] = UNSET
-    breaker_window: Annotated[
-        BreakerWindow | UnsetType | None,
-        Meta(description="For how many seconds they must have failed, 60 to 3,600."),
-    ] = UNSET
-    breaker_probe_every: Annotated[
-        ProbeEvery | UnsetType | None,
-        Meta(description="How often one of its tasks is tried while it is stopped, 1 to 3,600 seconds."),
-    ] = UNSET
+    breaker_window: BreakerWindow | UnsetType | None = UNSET
+    breaker_probe_every: ProbeEvery | UnsetType | None = UNSET
     breaker_min_attempts: Annotated[
         MinAttempts | UnsetType | None, Meta(description="With fewer attempts in the window it is not stopped.")
     ] = UNSET
 
     def given(self) -> dict[str, float | None]:
         values = {name: getattr(self, name) for name in self.__struct_fields__}
-        return {name: value for name, value in values.items() if value is not UNSET}
+        plain = {name: float(value) if isinstance(value, Seconds) else value for name, value in values.items()}
+        return {name: value for name, value in plain.items() if value is not UNSET}
 
 
 class TenantRequest(Struct, forbid_unknown_fields=True):

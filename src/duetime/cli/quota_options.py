@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from duetime.cli.arguments import count
+from duetime.cli.arguments import count, duration
 from duetime.errors import UsageError
 
 _BREAKER = ("breaker_failure_rate", "breaker_window", "breaker_probe_every", "breaker_min_attempts")
@@ -47,8 +47,12 @@ def add_quota_options(parser: argparse.ArgumentParser, *others: str) -> None:
         metavar="R",
         help="more than this share must fail; 1: it never stops",
     )
-    breaker.add_argument("--breaker-window", type=_positive, metavar="SECONDS", help="for how long they must fail")
-    breaker.add_argument("--breaker-probe-every", type=_positive, metavar="SECONDS", help="how often a task is tried")
+    breaker.add_argument(
+        "--breaker-window", type=duration, metavar="DURATION", help='for how long they must fail, like 300 or "5m"'
+    )
+    breaker.add_argument(
+        "--breaker-probe-every", type=duration, metavar="DURATION", help='how often a task is tried, like 60 or "1m"'
+    )
     breaker.add_argument("--breaker-min-attempts", type=_whole, metavar="N", help="with fewer it is not stopped")
     known = ["weight", *others, *(name.replace("_", "-") for name in _QUOTAS), "quotas"]
     parser.add_argument(
