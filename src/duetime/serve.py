@@ -119,7 +119,7 @@ class Node:
         self.types = Types(database)
         self.limits = LimitRules(database)
         self.rules = TenantRules(database)
-        self.breakers = Breakers(self.lanes.key_of, database.clock.now_ms)
+        self.breakers = Breakers(self.lanes.key_of, database.clock.now_ms, name_of=self.lanes.tenant_name)
         self.forced_breakers = ForcedBreakers(database, self._obey)
         self.onward = Onward(database, self.partitions, self._wake)
         self.holders = Holders(database, self.onward)
@@ -139,7 +139,7 @@ class Node:
         budgets = open_budgets(database, config.redis_url) if is_sharing else None
         self.feeder.budgets = budgets
         self.allowance = Allowance(budgets)
-        room = WaitingRoom(partial(count_waiting, database))
+        room = WaitingRoom(partial(count_waiting, database), name_of=self.lanes.tenant_name)
         self.admission = Admission(Pressure(lambda: self.submitter.backlog), self.allowance, room)
         self.steering = Steering(database, self.partitions, self._wake)
         self.onward.on_ended = self.steering.on_ended = self._ended

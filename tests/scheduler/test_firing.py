@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import asyncpg
 import pytest
+from structlog.testing import capture_logs
 
 from duetime.admin.invariants import check_invariants
 from duetime.clock import DatabaseClock
@@ -436,9 +437,16 @@ async def test_one_that_cannot_be_fired_does_not_keep_the_others_from_it(
     due_ms = (await find(engine, "a")).next_ms
     assert due_ms is not None
 
-    await go_to(engine, clock, firing, due_ms)
+    with capture_logs() as said:
+        await go_to(engine, clock, firing, due_ms)
 
     assert await fired_times(engine, "a") == await fired_times(engine, "z") == [due_ms]
+    told = sorted((line["event"], line["tenant"], line["schedule"]) for line in said if "schedule" in line)
+    assert told == [
+        ("a schedule cannot be fired", "default", "broken"),
+        ("a schedule was paused", "default", "bad"),
+        ("a schedule was paused", "default", "broken"),
+    ]
     for name in ("bad", "broken"):
         stopped = await find(engine, name)
         assert stopped.state is ScheduleState.PAUSED

@@ -16,6 +16,7 @@ import structlog
 from msgspec import UNSET, UnsetType
 
 from duetime.admin.changes import read_changes
+from duetime.admin.tenants import read_names
 from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.errors import InvalidInput, NotFound
@@ -132,10 +133,13 @@ class LimitRules:
             if change is None:
                 change = (await read_changes(self._database))["limits"]
             if change != self._change:
-                self._compile(await self._database.run(_SQL["read_all"]))
+                unusable = self._compile(await self._database.run(_SQL["read_all"]))
                 self._change = change
+                await self._tell(unusable)
 
-    def _compile(self, rows: Sequence[asyncpg.Record]) -> None:
+    def _compile(self, rows: Sequence[asyncpg.Record]) -> list[tuple[int, str, str]]:
+        """Take these for what holds; returns those that cannot be used: tenant, name, why."""
+        unusable: list[tuple[int, str, str]] = []
         queues: dict[tuple[int, str], Limits] = {}
         paused = set()
         keys: dict[int, _Keys] = {}
@@ -150,7 +154,7 @@ class LimitRules:
                 limits = _decode(row["limits"])
             except msgspec.DecodeError as error:
                 # It was right when it was stored, by another version of duetime.
-                log.error("a limit cannot be used", tenant=tenant, name=name, error=str(error))
+                unusable.append((tenant, name, str(error)))
                 continue
             if limits.is_empty:
                 continue
@@ -161,6 +165,13 @@ class LimitRules:
         self._queues, self._paused = queues, frozenset(paused)
         self._keys, self._keyed = keys, frozenset(keys)
         self._silences = silences
+        return unusable
+
+    async def _tell(self, unusable: Sequence[tuple[int, str, str]]) -> None:
+        if unusable:
+            names = await read_names(self._database, [tenant for tenant, _, _ in unusable])
+            for tenant, name, error in unusable:
+                log.error("a limit cannot be used", tenant=names.get(tenant, tenant), name=name, error=error)
 
     # As they are stored
 

@@ -9,6 +9,7 @@ database except to its owner.  What is done to a tenant is written down in
 import hashlib
 import re
 import secrets
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Literal
 
@@ -19,7 +20,7 @@ from msgspec import UNSET, Raw, UnsetType
 from duetime.admin.rules import Rules, read_rules
 from duetime.database.pool import Database
 from duetime.database.statements import load
-from duetime.errors import Conflict, FieldError, InvalidInput, NotFound
+from duetime.errors import Conflict, FieldError, InvalidInput, NotFound, Unavailable
 from duetime.ids import SHARDS
 from duetime.model.quotas import NO_QUOTAS, Quotas, wrong_pairs
 
@@ -193,6 +194,14 @@ async def put_tenant(
 async def find_tenant(database: Database, name: str) -> Tenant | None:
     rows = await database.run(_SQL["find"], name=name)
     return _tenant(rows[0]) if rows else None
+
+
+async def read_names(database: Database, tenants: Iterable[int]) -> dict[int, str]:
+    """What lines of the log call these tenants; without the database, nothing."""
+    try:
+        return {row["id"]: row["name"] for row in await database.run(_SQL["read_names"], tenants=sorted(set(tenants)))}
+    except Unavailable:
+        return {}
 
 
 async def page_tenants(database: Database, after: str, limit: int) -> list[Tenant]:

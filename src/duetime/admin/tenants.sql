@@ -103,3 +103,9 @@ SELECT audit.id, audit.at, tenant.name AS tenant, audit.key, api_key.hint AS key
    AND (@tenant::int IS NULL OR audit.tenant = @tenant::int)
  ORDER BY audit.id DESC
  LIMIT @limit::int;
+
+-- name: read_names
+-- Index: tenant_pkey.
+SELECT id, name
+  FROM tenant
+ WHERE id = ANY (@tenants::int[]);

@@ -72,13 +72,6 @@ UPDATE holder
    SET max_silence = @seconds::float8
  WHERE id = @holder::bigint;
 
--- name: read_tenant_names
--- What the tenants of holders are called; a node's own executor has none.
--- Index: tenant_pkey.
-SELECT id, name
-  FROM tenant
- WHERE id = ANY (@tenants::int[]);
-
 -- name: end_silent
 -- End holders whose counter is still the one that was seen unchanged for too long.
 UPDATE holder

@@ -48,6 +48,8 @@ class Lanes:
         #: Per tenant, its homes and its lanes of gates: a lane that is one stays one.
         self._homes: dict[int, set[int]] = {}
         self._gates: dict[int, set[int]] = {}
+        #: What the tenants of these lanes are called; none is ever renamed.
+        self._names: dict[int, str] = {}
         #: Of the gates of a tenant's part: until when nobody tries to add one, or to find an empty one.
         self._full_until: dict[tuple[int, int], float] = {}
         self._none_until: dict[tuple[int, int], float] = {}
@@ -163,6 +165,10 @@ class Lanes:
     async def of_tenant(self, tenant: int) -> dict[int, LaneKey]:
         return {lane: key for lane, key in self._by_id.items() if key.tenant == tenant}
 
+    def tenant_name(self, tenant: int) -> str | int:
+        """What a line of the log calls a tenant: by its number only before this process knows a lane of it."""
+        return self._names.get(tenant, tenant)
+
     def all(self) -> dict[int, LaneKey]:
         return self._by_id
 
@@ -183,6 +189,8 @@ class Lanes:
             (self._gates if key.gate else self._homes).setdefault(key.tenant, set()).add(row["id"])
             self._by_key[key] = row["id"]
             self._by_id[row["id"]] = key
+            if row["name"] is not None:
+                self._names[key.tenant] = row["name"]
 
 
 def shard_of_part(tenant: str, part: int) -> int:

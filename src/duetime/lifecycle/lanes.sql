@@ -1,18 +1,25 @@
 -- name: read_all
-SELECT id, tenant, queue, class, kind, requires, gate, part
-  FROM lane;
+-- With what the tenants are called; a lane counts even if nobody can say that.
+SELECT lane.id, lane.tenant, tenant.name, lane.queue, lane.class, lane.kind, lane.requires, lane.gate, lane.part
+  FROM lane
+  LEFT JOIN tenant
+    ON tenant.id = lane.tenant;
 
 -- name: read_one
--- Index: lane_pkey (id).
-SELECT id, tenant, queue, class, kind, requires, gate, part
+-- Index: lane_pkey (id); tenant_pkey.
+SELECT lane.id, lane.tenant, tenant.name, lane.queue, lane.class, lane.kind, lane.requires, lane.gate, lane.part
   FROM lane
- WHERE id = @lane::int;
+  LEFT JOIN tenant
+    ON tenant.id = lane.tenant
+ WHERE lane.id = @lane::int;
 
 -- name: read_of_tenant
--- Index: lane_key (tenant, …).
-SELECT id, tenant, queue, class, kind, requires, gate, part
+-- Index: lane_key (tenant, …); tenant_pkey.
+SELECT lane.id, lane.tenant, tenant.name, lane.queue, lane.class, lane.kind, lane.requires, lane.gate, lane.part
   FROM lane
- WHERE tenant = @tenant::int;
+  LEFT JOIN tenant
+    ON tenant.id = lane.tenant
+ WHERE lane.tenant = @tenant::int;
 
 -- name: lock_tenant
 -- Whoever makes a lane of the tenant does so one after the other: lanes are counted, and made seldom.

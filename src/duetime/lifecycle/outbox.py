@@ -122,7 +122,8 @@ class Outbox:
             return _Judged(letter, refusal=error)
         except Exception:
             # A fault of ours in one letter must not hold up everybody's.
-            log.exception("a row of the outbox cannot be judged", number=letter.id, tenant=letter.tenant)
+            name = self._lanes.tenant_name(letter.tenant)
+            log.exception("a row of the outbox cannot be judged", number=letter.id, tenant=name)
             return _Judged(letter, refusal=DuetimeError("a fault of the server; its log has more, by this number"))
         if task.delay:
             run_at = letter.written_at + timedelta(seconds=task.delay)

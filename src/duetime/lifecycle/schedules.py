@@ -113,6 +113,10 @@ class Schedules:
         )
         return [stored_of(row) for row in rows]
 
+    def tenant_name(self, tenant: int) -> str | int:
+        """What a line of the log calls a tenant."""
+        return self._lanes.tenant_name(tenant)
+
     async def recurrence(self, schedule: StoredSchedule) -> tuple[ScheduleBody, Recurrence]:
         try:
             return await self._recurrences.of(

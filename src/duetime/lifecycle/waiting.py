@@ -53,10 +53,15 @@ class _Count:
 
 class WaitingRoom:
     def __init__(
-        self, count: Callable[[int, int], Awaitable[int]], *, monotonic: Callable[[], float] = time.monotonic
+        self,
+        count: Callable[[int, int], Awaitable[int]],
+        *,
+        name_of: Callable[[int], str | int] = lambda tenant: tenant,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`count` gives how many tasks of a tenant wait, up to a bound."""
+        """`count` gives how many tasks of a tenant wait, up to a bound; `name_of` what the log calls the tenant."""
         self._count = count
+        self._name_of = name_of
         self._monotonic = monotonic
         self._counts: dict[int, _Count] = {}
         self._turns = asyncio.Semaphore(COUNTS_AT_ONCE)
@@ -87,7 +92,8 @@ class WaitingRoom:
         try:
             await asyncio.shield(self._start_count(tenant, most, count))
         except Unavailable as error:
-            log.warning("the waiting tasks of a tenant cannot be counted", tenant=tenant, error=str(error))
+            name = self._name_of(tenant)
+            log.warning("the waiting tasks of a tenant cannot be counted", tenant=name, error=str(error))
             count.accepted += wanted
             return wanted
         return _accept(count, count.room(most), wanted, is_whole)

@@ -34,12 +34,14 @@ class Breakers:
         *,
         config: BreakerConfig = DEFAULT,
         chance: random.Random | None = None,
+        name_of: Callable[[int], str | int] = lambda tenant: tenant,
         most: int = MAX_BREAKERS,
     ) -> None:
         self._key_of = key_of
         self._now_ms = now_ms
         self._config = config
         self._chance = chance or random.Random()
+        self._name_of = name_of
         self._most = most
         self._breakers: dict[tuple[int, str], Breaker] = {}
         self._forced: Mapping[tuple[int, str], Forced] = {}
@@ -131,7 +133,8 @@ class Breakers:
         else:
             breaker.ended(ending, now, retry_after, detail=detail, started_ms=started_ms)
         if breaker.state != before:
-            log.info("breaker", tenant=key.tenant, host=host, state=breaker.state, before=before, reason=breaker.reason)
+            name = self._name_of(key.tenant)
+            log.info("breaker", tenant=name, host=host, state=breaker.state, before=before, reason=breaker.reason)
         self._changed(key.tenant, host)
 
     def obey(self, forced: Mapping[tuple[int, str], Forced]) -> None:

@@ -272,7 +272,8 @@ class Firing:
             raise
         except Exception:
             # Whatever it is, it is this schedule's alone.
-            log.exception("a schedule cannot be fired", tenant=schedule.tenant, schedule=schedule.name)
+            name = self._schedules.tenant_name(schedule.tenant)
+            log.exception("a schedule cannot be fired", tenant=name, schedule=schedule.name)
             await self._stop_schedule(schedule, "paused: a fault of the server; its log has more")
             return None
         if turn.pause is not None:
@@ -281,7 +282,8 @@ class Firing:
         return turn
 
     async def _stop_schedule(self, schedule: DueSchedule, reason: str) -> None:
-        log.error("a schedule was paused", tenant=schedule.tenant, schedule=schedule.name, reason=reason)
+        name = self._schedules.tenant_name(schedule.tenant)
+        log.error("a schedule was paused", tenant=name, schedule=schedule.name, reason=reason)
         await self._schedules.pause(schedule.tenant, schedule.name, reason)
 
     # What nobody tells of

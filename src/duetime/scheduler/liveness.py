@@ -14,6 +14,7 @@ from types import MappingProxyType
 import asyncpg
 import structlog
 
+from duetime.admin.tenants import read_names
 from duetime.clock import Monotonic
 from duetime.config import DEFAULT_SILENCE_SECONDS
 from duetime.database.pool import Database
@@ -119,12 +120,9 @@ class Liveness:
         return LOOK_EVERY
 
     async def _tell(self, lapsed: Sequence[asyncpg.Record]) -> None:
-        tenants = list({row["tenant"] for row in lapsed})
-        try:
-            found = await self._database.run(SQL["read_tenant_names"], tenants=tenants)
-        except Unavailable:
-            found = []
-        names = {row["id"]: row["name"] for row in found}
+        # A node's own executor has no tenant.
+        tenants = {row["tenant"] for row in lapsed if row["tenant"] is not None}
+        names = await read_names(self._database, tenants)
         for row in lapsed:
             # Who never beat may be the last question of a worker that has signed off by now.
             tell = log.warning if row["beats"] else log.info
