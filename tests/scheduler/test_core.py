@@ -501,7 +501,6 @@ def test_nothing_of_a_suspended_tenant_is_planned_or_reserved() -> None:
     core.woke(256, suspended, wake_of(256))
 
     assert core.plan(NOW) is None
-    assert core.describe(256, suspended).is_suspended
     assert core.reserve({512: (suspended, 1)}, NOW) == {}
     assert core.reserve({768: (other, 1)}, NOW) == {768: [(2, 1)]}
 

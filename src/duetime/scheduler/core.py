@@ -131,14 +131,7 @@ class Core:
 
     def describe(self, lane: int, key: LaneKey) -> LaneStatus:
         fitting = [asked.ask.room for asked in self._asks.values() if asked.ask.fits(key)]
-        return LaneStatus(
-            bool(fitting),
-            len(fitting),
-            sum(fitting),
-            lane in self._table.known,
-            key.tenant in self._suspended,
-            self.governor.is_closed(key),
-        )
+        return LaneStatus(bool(fitting), len(fitting), sum(fitting), lane in self._table.known)
 
     # Decisions
 

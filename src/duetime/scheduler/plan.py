@@ -80,10 +80,6 @@ class LaneStatus:
     waiting_polls: int
     room: int
     is_known: bool
-    #: Its tenant is suspended.
-    is_suspended: bool = False
-    #: Its queue is paused.
-    is_paused: bool = False
     #: The limits that are used up, in words, and when each opens by itself.
     limited_by: tuple[tuple[Limitation, str, datetime | None], ...] = ()
     #: How many workers there are for such a lane, whatever they handle, and what they do; None: every type.
