@@ -41,9 +41,8 @@ class Counter:
 
     def reserve(self, wanted: Mapping[int, int]) -> Seats | None:
         self.is_open = True
-        return Seats(
-            {lane: [(1, self._holder)] * min(self._seats, count) for lane, count in wanted.items()}, frozenset({1})
-        )
+        seats = {lane: [(1, self._holder)] * min(self._seats, count) for lane, count in wanted.items()}
+        return Seats({lane: [(None, each)] for lane, each in seats.items()}, frozenset({1}))
 
     def hand_over(self, seats: Seats, tasks: Mapping[int, list[LeasedTask]]) -> None:
         self.is_open = False
