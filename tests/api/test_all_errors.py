@@ -79,6 +79,9 @@ async def test_what_fields_ask_of_wrong_ones_is_not_said(api: Api) -> None:
         await api.post(f"/v1/tasks/{ID}/reschedule", {"delay": -5}),
         await put(api, "/v1/schedules/a", {"spec": {"cron": 5}, "task": {"type": "a"}}),
         await put(
+            api, "/v1/schedules/a", {"spec": {"cron": "@daily", "exclude": [{"day": "x"}]}, "task": {"type": "a"}}
+        ),
+        await put(
             api,
             "/v1/schedules/a",
             {"spec": {"cron": "@daily"}, "task": {"type": "a"}, "misfire": "al", "catchup_rate": 1},
@@ -94,6 +97,7 @@ async def test_what_fields_ask_of_wrong_ones_is_not_said(api: Api) -> None:
         ["limits.rate"],
         ["delay"],
         ["spec.cron"],
+        ["spec.exclude[0].day"],
         ["misfire"],
     ]
 
@@ -374,15 +378,17 @@ async def test_an_item_of_a_batch_of_schedules_names_what_a_single_one_names(api
             "/v1/types/a",
             {
                 "limits": {"max_running": "many", "rate": 0, "concurrency_key": "a..b"},
-                "throttle": {"limit": 1, "period": "1s", "key": "..", "burst": "x"},
+                "throttle": {"limit": 1, "period": "1s", "key": ".."},
+                "rate_limit": {"limit": "x", "period": "1s", "key": ".."},
             },
             [
                 "limits.max_running",
-                "throttle.burst",
+                "rate_limit.limit",
                 "limits.rate",
                 "limits.concurrency_key",
                 "throttle",
                 "throttle.key",
+                "rate_limit.key",
             ],
         ),
     ],
@@ -392,6 +398,43 @@ async def test_ranges_are_named_beside_wrong_types(api: Api, path: str, body: di
 
     assert answer.status == 422, answer.body
     assert answer.paths == paths
+
+
+async def test_values_are_named_beside_wrong_types_and_beside_each_other(api: Api) -> None:
+    await put(api, "/v1/schedules/a", {"spec": {"cron": "@daily"}, "task": {"type": "a"}})
+    early, late = "1900-01-01T00:00:00Z", "2999-01-01T00:00:00Z"
+    wrong = [
+        await api.post("/v1/tasks/bulk/cancel", {"filter": {"type": "!"}, "limit": 0}),
+        await api.post("/v1/tasks/bulk/reschedule", {"filter": {"queue": "a b"}, "run_at": late, "limit": 0}),
+        await api.post("/v1/tasks/bulk/reschedule", {"filter": {"queue": "a b"}, "run_at": late}),
+        await api.post("/v1/dead/drop", {"filter": {"queue": "a b", "type": "!"}, "limit": 0}),
+        await api.post("/v1/dead/redrive", {"filter": {"queue": "a b"}, "rate": "fast"}),
+        await put(api, "/v1/calendars/a%20b", {"dates": ["Monday", 5]}),
+        await put(api, "/v1/calendars/a%20b", {"dates": ["Monday", "2027-12-24", "2027-13-01"]}),
+        await put(api, "/v1/tenants/a%20b", {"tier": "!", "weight": -1}),
+        await put(api, "/v1/tenants/a%20b", {"tier": "!"}),
+        await put(api, "/v1/tiers/a%20b", {"weight": "heavy"}),
+        await api.post("/v1/schedules/a/backfill", {"from": early, "to": early, "rate": 0}),
+        await api.post("/v1/schedules/a/backfill", {"from": early, "to": early}),
+        await api.post("/v1/schedules/a/backfill", {"from": 5, "to": early}),
+    ]
+
+    assert [answer.status for answer in wrong] == [422] * len(wrong)
+    assert [answer.paths for answer in wrong] == [
+        ["limit", "filter.type"],
+        ["limit", "filter.queue", "run_at"],
+        ["run_at", "filter.queue"],
+        ["limit", "filter.type", "filter.queue"],
+        ["rate", "filter.queue"],
+        ["dates[1]", "name", "dates[0]"],
+        ["name", "dates[0]", "dates[2]"],
+        ["weight", "name", "tier"],
+        ["name", "tier"],
+        ["weight", "name"],
+        ["rate", "from", "to"],
+        ["from", "to"],
+        ["from", "to"],
+    ]
 
 
 async def test_a_query_names_all_that_is_wrong(api: Api) -> None:

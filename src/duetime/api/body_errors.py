@@ -30,7 +30,10 @@ _MISSING = re.compile(r"Object missing required field `(?P<name>.*)`", re.DOTALL
 _NO_WORD = "Invalid enum value "
 _SHOWN_NAME = 80
 #: Stand in for what must be there and is wrong or missing, so that the rest can be judged.
-_PLACEHOLDERS = (b'"x"', b"1", b"{}", b"[]", b"true", b'"00000000-0000-0000-0000-000000000000"')
+_PLACEHOLDERS = (
+    *(b'"x"', b"1", b"{}", b"[]", b"true"),
+    *(b'"00000000-0000-0000-0000-000000000000"', b'"2000-01-01T00:00:00Z"'),
+)
 _cut_object = msgspec.json.Decoder(dict[str, Raw]).decode
 _cut_array = msgspec.json.Decoder(list[Raw]).decode
 _encode = msgspec.json.Encoder().encode

@@ -1,10 +1,12 @@
 """Named calendars: times that many schedules leave out."""
 
 from dataclasses import dataclass
+from functools import partial
 
 from duetime.api import schedule_operations as operations
 from duetime.api import schedule_views as views
 from duetime.api.http import Answer, Request, Route, json_answer, make_decoder
+from duetime.api.problems import with_more, wrong_with_each
 from duetime.api.schedule_reading import check_name
 from duetime.api.schedule_schemas import CalendarRequest
 from duetime.errors import Conflict, FieldError, InvalidInput, NotFound
@@ -39,17 +41,14 @@ class CalendarCalls:
 
     async def put(self, request: Request) -> Answer:
         request.query()
-        name = check_name(request.path["name"])
-        asked = await request.json(_decode)
-        tenant = request.caller.tenant
-        entries = NamedCalendar(exclude=tuple(asked.dates))
+        name, tenant = request.path["name"], request.caller.tenant
+        judge = partial(_check, name)
+        asked = await request.json(_decode, judge=judge)
         try:
-            has_changed = await self.recurrences.put_calendar(tenant, name, entries)
+            check_name(name)
+            has_changed = await self.recurrences.put_calendar(tenant, name, NamedCalendar(exclude=tuple(asked.dates)))
         except InvalidInput as error:
-            found = {each.path: each.message for each in error.errors}
-            found |= {each.path: each.message for each in find_calendar_errors(entries)}
-            errors = [FieldError(path.replace("exclude", "dates", 1), message) for path, message in found.items()]
-            raise InvalidInput.all(errors) from error
+            raise with_more(_of_dates(error), partial(judge, asked)) from error
         replanned = await self.schedules.replan_users_of(tenant, name) if has_changed else 0
         return json_answer(200, views.CalendarPut(name, (await self._find(request)).version, replanned))
 
@@ -69,6 +68,22 @@ class CalendarCalls:
         if found is None:
             raise NotFound(f"there is no calendar {name[:80]}")
         return found
+
+
+def _check(name: str, asked: CalendarRequest) -> None:
+    """Raise all that is wrong with one that is refused."""
+    errors = wrong_with_each(lambda: check_name(name))
+    found = find_calendar_errors(NamedCalendar(exclude=tuple(asked.dates)))
+    wrong = InvalidInput.all([FieldError(each.path, each.message) for each in found])
+    errors += _of_dates(wrong).errors
+    if errors:
+        raise InvalidInput.all(errors)
+
+
+def _of_dates(error: InvalidInput) -> InvalidInput:
+    """The error by the names that the request has."""
+    renamed = [FieldError(each.path.replace("exclude", "dates", 1), each.message) for each in error.errors]
+    return InvalidInput.all(renamed)
 
 
 def _view_of(calendar: StoredCalendar) -> views.CalendarView:

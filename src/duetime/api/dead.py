@@ -56,7 +56,7 @@ class DeadLetters:
 
     async def redrive(self, request: Request) -> Answer:
         request.query()
-        asked = await request.json(_decode_redrive)
+        asked = await request.json(_decode_redrive, judge=_check_filter)
         ids, following = await self._find(request, asked)
         verdicts = await self.steering.redrive(ids, asked.rate) if ids else {}
         changed = sum(verdict.changed for verdict in verdicts.values())
@@ -64,7 +64,7 @@ class DeadLetters:
 
     async def drop(self, request: Request) -> Answer:
         request.query()
-        asked = await request.json(_decode_drop)
+        asked = await request.json(_decode_drop, judge=_check_filter)
         ids, following = await self._find(request, asked)
         verdicts = await self.steering.drop(ids) if ids else {}
         changed = sum(verdict.changed for verdict in verdicts.values())
@@ -83,3 +83,9 @@ class DeadLetters:
         return await dead_ids(
             self.database, self.lanes, tenant, wanted, asked.cursor, asked.limit, patience=self.patience
         )
+
+
+def _check_filter(asked: DropRequest) -> None:
+    """Raise what is wrong with the values of a request of which something else is wrong."""
+    if asked.filter is not UNSET:
+        filter_of(asked.filter)

@@ -92,7 +92,10 @@ def _invalid(
         except msgspec.DecodeError:
             pass  # What is left is not right either, by a rule about all of it; that has been said.
         except DuetimeError as deeper:
-            errors += [each for each in deeper.errors if not _is_named(each, found.errors)]
+            known = found.errors
+            errors += [
+                each for each in deeper.errors if not (_is_named(each, known) or _is_judged_in_part(each, known))
+            ]
     return InvalidInput.all(errors)
 
 
@@ -120,3 +123,8 @@ def with_more(error: InvalidInput, judge: Callable[[], object]) -> InvalidInput:
 def _is_named(error: FieldError, known: list[FieldError]) -> bool:
     """What is said of a field that is wrong anyway, or of what stands in for it, is not news."""
     return any(error.path == each.path or error.path.startswith((f"{each.path}.", f"{each.path}[")) for each in known)
+
+
+def _is_judged_in_part(error: FieldError, known: list[FieldError]) -> bool:
+    """Nor is what is said of an object without the fields that are wrong."""
+    return any(each.path.startswith(f"{error.path}.") for each in known)

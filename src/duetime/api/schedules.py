@@ -10,7 +10,7 @@ from duetime.api import schedule_operations as operations
 from duetime.api import schedule_views as views
 from duetime.api.filters import read_flag, read_number, read_page, read_time
 from duetime.api.http import Answer, Request, Route, decode_json, json_answer, make_decoder
-from duetime.api.problems import with_more
+from duetime.api.problems import with_more, wrong_with_each
 from duetime.api.schedule_queries import (
     make_name_cursor,
     read_choice,
@@ -274,10 +274,11 @@ class ScheduleCalls:
 
     async def backfill(self, request: Request) -> Answer:
         request.query()
-        asked = await request.json(_decode_backfill)
+        asked = await request.json(_decode_backfill, judge=_check_range)
         schedule = await self._find(request)
         if decode_body(schedule.definition).spec.after is not None:
             raise InvalidInput("a schedule with `after` has no past times to fill")
+        _check_range(asked)
         start_ms, end_ms = _ms("from", asked.from_), _ms("to", asked.to)
         key = read_request_key(request.headers, self.database.clock.now())
         return json_answer(202, await self.backfills.start(schedule, start_ms, end_ms, asked.rate, key))
@@ -313,6 +314,11 @@ def _ms(path: str, instant: datetime) -> int:
     if moment < 0:
         raise InvalidInput.at(path, "lies before 1970")
     return moment
+
+
+def _check_range(asked: BackfillRequest) -> None:
+    if errors := wrong_with_each(partial(_ms, "from", asked.from_), partial(_ms, "to", asked.to)):
+        raise InvalidInput.all(errors)
 
 
 def _past_ms(instant: datetime, now_ms: int) -> int:

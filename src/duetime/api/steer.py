@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 
 from msgspec import UNSET
 
@@ -15,6 +16,7 @@ from duetime.api import task_operations as operations
 from duetime.api.answers import BulkAnswer
 from duetime.api.filters import filter_of
 from duetime.api.http import Answer, Handler, Request, Route, json_answer, make_decoder
+from duetime.api.problems import with_more, wrong_with_each
 from duetime.api.schemas import BulkRequest, BulkRescheduleRequest, RescheduleRequest
 from duetime.api.validation import check_run_at, invalid
 from duetime.clock import to_ms_rounded_up
@@ -99,10 +101,13 @@ class Steer:
             asked: BulkRequest
             run_at = None
             if verb == "reschedule":
-                asked = reschedule = await request.json(_decode_bulk_reschedule, judge=self._check_time)
-                run_at = self._new_time(reschedule)
+                asked = reschedule = await request.json(_decode_bulk_reschedule, judge=self._check_bulk_time)
+                try:
+                    run_at = self._new_time(reschedule)
+                except InvalidInput as error:
+                    raise with_more(error, partial(filter_of, reschedule.filter)) from error
             else:
-                asked = await request.json(_decode_bulk)
+                asked = await request.json(_decode_bulk, judge=lambda some: filter_of(some.filter))
             ids, following = await task_ids(
                 self.database,
                 self.lanes,
@@ -151,6 +156,12 @@ class Steer:
         run_at = self._check_time(asked)
         assert run_at is not None
         return run_at
+
+    def _check_bulk_time(self, asked: BulkRescheduleRequest) -> None:
+        """Raise what is wrong with the values of a request of which something else is wrong."""
+        errors = wrong_with_each(partial(filter_of, asked.filter), partial(self._check_time, asked))
+        if errors:
+            raise InvalidInput.all(errors)
 
     def _check_time(self, asked: RescheduleRequest | BulkRescheduleRequest) -> datetime | None:
         if asked.run_at is UNSET:

@@ -1,14 +1,25 @@
 """Tenants, and what was done to them."""
 
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 from msgspec import Struct
 
-from duetime.admin.tenants import Act, Tenant, TenantChange, find_tenant, page_tenants, put_tenant, read_audit
+from duetime.admin.tenants import (
+    Act,
+    Tenant,
+    TenantChange,
+    check_short_name,
+    find_tenant,
+    page_tenants,
+    put_tenant,
+    read_audit,
+)
 from duetime.api.filters import read_one, read_page
 from duetime.api.http import Answer, Request, Route, json_answer, make_decoder
 from duetime.api.operations import ADMINS, Operation, Parameter, Reply
+from duetime.api.problems import with_more, wrong_with_each
 from duetime.api.task_operations import PAGES
 from duetime.api.tenant_schemas import TenantPage, TenantPut, TenantRequest, changed_quotas
 from duetime.database.pool import Database
@@ -107,8 +118,9 @@ class Tenancy:
 
     async def put(self, request: Request) -> Answer:
         request.query()
-        asked = await request.json(_decode)
         name, by = request.path["name"], request.caller.key
+        judge = partial(_check_names, name)
+        asked = await request.json(_decode, judge=judge)
         if "\0" in name:
             raise InvalidInput.at("name", "must not hold a NUL")
         if asked.state == "suspended" and name == request.caller.tenant_name:
@@ -120,7 +132,10 @@ class Tenancy:
             spread=asked.spread,
             quotas=changed_quotas(asked.quotas),
         )
-        is_new, stored = await put_tenant(self.database, name, change, by=by)
+        try:
+            is_new, stored = await put_tenant(self.database, name, change, by=by)
+        except InvalidInput as error:
+            raise with_more(error, partial(judge, asked)) from error
         notes = () if is_new else tuple(await self._notes(stored))
         return json_answer(201 if is_new else 200, TenantPut(**msgspec.structs.asdict(stored), notes=notes))
 
@@ -159,3 +174,13 @@ class Tenancy:
         if found is None:
             raise NotFound(f"there is no tenant {name[:80]}")
         return found
+
+
+def _check_names(name: str, asked: TenantRequest) -> None:
+    """Raise what is wrong with the names in a request of which something else is wrong."""
+    tier = asked.tier
+    errors = wrong_with_each(lambda: check_short_name("name", name))
+    if isinstance(tier, str):
+        errors += wrong_with_each(lambda: check_short_name("tier", tier))
+    if errors:
+        raise InvalidInput.all(errors)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from duetime.admin.tenants import check_short_name
 from duetime.admin.tiers import Tier, TierChange, delete_tier, get_tier, page_tiers, put_tier
 from duetime.api.filters import read_page
 from duetime.api.http import Answer, Request, Route, json_answer, make_decoder
@@ -89,9 +90,10 @@ class TierCalls:
 
     async def put(self, request: Request) -> Answer:
         request.query()
-        asked = await request.json(_decode)
+        name = request.path["name"]
+        asked = await request.json(_decode, judge=lambda _: check_short_name("name", name))
         change = TierChange(asked.weight, changed_quotas(asked.quotas))
-        is_new, tier = await put_tier(self.database, request.path["name"], change, by=request.caller.key)
+        is_new, tier = await put_tier(self.database, name, change, by=request.caller.key)
         return json_answer(201 if is_new else 200, tier)
 
     async def delete(self, request: Request) -> Answer:
