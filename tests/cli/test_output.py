@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from duetime.cli.output import Column, Table, counted, local_time, printable, shorten, span, whole_time, width_of
-from duetime.cli.show import print_explanation
-from duetime.sdk.shapes import Explanation, Reason
+from duetime.cli.show import print_explanation, print_task
+from duetime.sdk.shapes import Explanation, Reason, Task
 
 COLUMNS = (Column("ID"), Column("TYPE", shrinks=True), Column("QUEUE", plain="default"))
 
@@ -117,3 +117,13 @@ def test_until_when_a_reason_holds_is_no_part_of_its_sentence(capsys: pytest.Cap
     lines = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
     assert ["because", "it is given up at noon"] in lines
     assert ["until", whole_time(due)] in lines
+
+
+def test_a_wake_that_is_the_time_in_milliseconds_is_no_other_time(capsys: pytest.CaptureFixture[str]) -> None:
+    run_at = datetime(2030, 1, 31, 12, 0, 0, 509_932, UTC)
+    wake = run_at.replace(microsecond=510_000)
+
+    print_task(Task("x", state="scheduled", run_at=run_at, next_run_at=wake))
+    print_task(Task("y", state="retrying", run_at=run_at, next_run_at=wake + timedelta(seconds=1)))
+
+    assert capsys.readouterr().out.count("next run at") == 1

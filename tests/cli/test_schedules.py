@@ -25,6 +25,7 @@ def test_a_schedule_is_put_from_options(schedules: Run, server: ScheduleServer) 
             "2030-01-01T00:00:00Z",
         ),
         *("--type", "report", "--payload", '{"day": 1}', "--queue", "slow", "--label", "a=b", "--max-attempts", "3"),
+        *("--max-retry-duration", "20m", "--min-backoff", "2", "--max-crashes", "1"),
         *("--target", "https://example.com/hook", "--header", "X-Team: blue", "--pause-on-failure", "--version", "0"),
     )
 
@@ -43,7 +44,7 @@ def test_a_schedule_is_put_from_options(schedules: Run, server: ScheduleServer) 
             "queue": "slow",
             "payload": {"day": 1},
             "target": {"url": "https://example.com/hook", "headers": {"X-Team": "blue"}},
-            "retry": {"max_attempts": 3},
+            "retry": {"max_attempts": 3, "min_backoff": 2.0, "max_retry_duration": 1200.0, "max_crashes": 1},
             "labels": {"a": "b"},
         },
         "version": 0,

@@ -16,6 +16,7 @@ from duetime.model.task import SHOWN_STATES, PriorityClass
 from duetime.sdk.wire import Filter
 
 PRIORITIES = [each.word for each in PriorityClass]
+RETRY_OPTIONS = ("max_attempts", "min_backoff", "max_backoff", "max_doublings", "max_retry_duration", "max_crashes")
 STATES = [state.value for state in SHOWN_STATES]
 _RIGHT_TIME = "is not a time such as 2030-01-31T12:00:00Z or '2030-01-31 12:00' (local)"
 
@@ -114,6 +115,23 @@ def add_header_options(parser: "argparse._ArgumentGroup") -> None:
         metavar="'NAME: VALUE'",
         help="the same, kept secret; Authorization, Cookie, X-Api-Key and the like are that anyway",
     )
+
+
+def add_retry_options(parser: "argparse._ArgumentGroup") -> None:
+    parser.add_argument("--max-attempts", type=count, metavar="N", help="all attempts, the first one included (20)")
+    parser.add_argument("--min-backoff", type=duration, metavar="TIME", help="wait before the second attempt (1s)")
+    parser.add_argument("--max-backoff", type=duration, metavar="TIME", help="longest wait between attempts (1h)")
+    parser.add_argument("--max-doublings", type=int, metavar="N", help="how often the wait doubles (16)")
+    parser.add_argument(
+        "--max-retry-duration", type=duration, metavar="TIME", help="for all attempts together (no limit)"
+    )
+    parser.add_argument("--max-crashes", type=count, metavar="N", help="attempts that may die with their worker (3)")
+
+
+def retry_of(arguments: argparse.Namespace) -> dict[str, object]:
+    """The policy for retries, as far as it is given."""
+    given = {name: getattr(arguments, name) for name in RETRY_OPTIONS}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def count(text: str) -> int:

@@ -26,7 +26,7 @@ _TASK_OPTIONS = (
     "concurrency_key",
     "rate_key",
 )
-_OTHER_OPTIONS = ("payload", "target", "method", "header", "secret_header", "max_attempts", "label")
+_OTHER_OPTIONS = ("payload", "target", "method", "header", "secret_header", *words.RETRY_OPTIONS, "label")
 _NEED_TARGET = ("method", "header", "secret_header")
 
 
@@ -71,7 +71,7 @@ def add_definition_options(parser: argparse.ArgumentParser) -> None:
     task.add_argument("--method", choices=METHODS, metavar="METHOD", help="how to call it (POST)")
     words.add_header_options(task)
     task.add_argument("--timeout", type=words.duration, metavar="TIME", help="for one attempt")
-    task.add_argument("--max-attempts", type=words.count, metavar="N", help="all attempts, the first one included")
+    words.add_retry_options(task)
     task.add_argument("--delivery", choices=DELIVERIES, metavar="PROMISE", help=", ".join(DELIVERIES))
     task.add_argument("--sla", type=words.duration, metavar="TIME", help="to succeed within, counted from its time")
     task.add_argument("--expires-after", type=words.duration, metavar="TIME", help="not to be started later than that")
@@ -126,8 +126,8 @@ def _task_of(arguments: argparse.Namespace) -> dict[str, object]:
         task["target"] = _given({"url": arguments.target, "method": arguments.method, **words.headers_of(arguments)})
     elif named := next((name for name in _NEED_TARGET if getattr(arguments, name) is not None), None):
         raise UsageError(f"--{named.replace('_', '-')} is for an HTTP endpoint: give --target URL as well")
-    if arguments.max_attempts is not None:
-        task["retry"] = {"max_attempts": arguments.max_attempts}
+    if retry := words.retry_of(arguments):
+        task["retry"] = retry
     if arguments.label:
         task["labels"] = words.unique("--label", arguments.label)
     return task

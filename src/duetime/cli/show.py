@@ -1,6 +1,7 @@
 """A task, its attempts and its lists, as people read them."""
 
 from collections.abc import Sequence
+from datetime import datetime, timedelta
 
 from duetime.cli.output import (
     Column,
@@ -86,7 +87,7 @@ def _fields(task: Task) -> list[tuple[str, str]]:
     ]
     if task.first_run_at is not None:
         fields.append(("first run at", whole_time(task.first_run_at)))
-    if task.next_run_at is not None and task.next_run_at != task.run_at:
+    if task.next_run_at is not None and not _is_same(task.next_run_at, task.run_at):
         fields.append(("next run at", whole_time(task.next_run_at)))
     if not task.is_final and task.attempts_left is not None:
         fields.append(("attempts left", _attempts_left(task)))
@@ -116,6 +117,11 @@ def _fields(task: Task) -> list[tuple[str, str]]:
     if task.delivery != "at_least_once":
         fields.append(("delivery", task.delivery))
     return fields
+
+
+def _is_same(wake: datetime, run_at: datetime | None) -> bool:
+    """A wake has whole milliseconds, and the time it was made of may have more."""
+    return run_at is not None and abs(wake - run_at) < timedelta(milliseconds=1)
 
 
 def _attempts_left(task: Task) -> str:

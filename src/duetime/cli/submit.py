@@ -26,7 +26,6 @@ _HOW_OPTIONS = (
     *("concurrency_key", "rate_key"),
 )
 _TARGET_OPTIONS = ("method", "header", "secret_header", "target_timeout", "retry_on")
-_RETRY_OPTIONS = ("max_attempts", "min_backoff", "max_backoff", "max_doublings", "max_retry_duration", "max_crashes")
 _EXAMPLES = """\
 examples:
   duetime submit email.send '{"to": "ada@example.com"}' --delay 5m
@@ -73,14 +72,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     how = parser.add_argument_group("how")
     how.add_argument("--timeout", type=words.duration, metavar="TIME", help="for one attempt")
-    how.add_argument("--max-attempts", type=words.count, metavar="N", help="all attempts, the first one included (20)")
-    how.add_argument("--min-backoff", type=words.duration, metavar="TIME", help="wait before the second attempt (1s)")
-    how.add_argument("--max-backoff", type=words.duration, metavar="TIME", help="longest wait between attempts (1h)")
-    how.add_argument("--max-doublings", type=int, metavar="N", help="how often the wait doubles (16)")
-    how.add_argument(
-        "--max-retry-duration", type=words.duration, metavar="TIME", help="for all attempts together (no limit)"
-    )
-    how.add_argument("--max-crashes", type=words.count, metavar="N", help="attempts that may die with their worker (3)")
+    words.add_retry_options(how)
     how.add_argument(
         "--delivery", choices=["at_least_once", "at_most_once"], metavar="PROMISE", help="at_least_once, at_most_once"
     )
@@ -156,7 +148,7 @@ def _fields(arguments: argparse.Namespace) -> dict[str, object]:
             "retry_on": arguments.retry_on,
         }
         fields["target"] = _given(target)
-    if retry := _given({name: getattr(arguments, name) for name in _RETRY_OPTIONS}):
+    if retry := words.retry_of(arguments):
         fields["retry"] = retry
     fields |= read_flow(arguments)
     return _given(fields)
