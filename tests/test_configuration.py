@@ -63,6 +63,13 @@ def test_a_wrong_value_is_named(given: dict[str, object], word: str) -> None:
         read_config(given, {})
 
 
+def test_a_wrong_value_is_said_without_the_words_of_a_parser() -> None:
+    with pytest.raises(UsageError) as wrong:
+        read_config({"port": "70000"}, {})
+
+    assert str(wrong.value) == "setting port: expected `int` <= 65535"
+
+
 def test_an_unknown_setting_in_the_file_is_named(tmp_path: Path) -> None:
     file = tmp_path / "duetime.toml"
     file.write_text("prot = 80\n")

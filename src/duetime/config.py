@@ -123,9 +123,16 @@ def read_config(
     try:
         config = msgspec.convert(values, Config, strict=False)
     except msgspec.ValidationError as error:
-        raise UsageError(f"configuration: {error}") from error
+        raise UsageError(_sentence(str(error))) from error
     _check(config)
     return config
+
+
+def _sentence(text: str) -> str:
+    """What msgspec says of a value, behind the name of its setting."""
+    message, _, place = text.partition(" - at `$.")
+    name = place.removesuffix("`")
+    return f"setting {name}: {message[:1].lower()}{message[1:]}" if name else f"configuration: {text}"
 
 
 def _read_file(file: Path) -> dict[str, object]:
