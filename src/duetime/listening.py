@@ -32,6 +32,8 @@ def make_server(app: App) -> Server:
             app,
             http=DuetimeProtocol,
             log_config=None,
+            # Its warnings are about what clients send: they get an answer, and anybody could fill the log with them.
+            log_level="error",
             access_log=False,
             # Nothing here asks for the client's address.
             proxy_headers=False,

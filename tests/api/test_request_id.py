@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 from api.client import Api, serve
 from duetime.api import protocol
 from duetime.database.pool import Database
+from duetime.listening import make_server
 from duetime.telemetry import Sparing
 from proxy import proxied
 
@@ -92,6 +93,15 @@ async def test_what_never_becomes_a_request_has_one_too(
     assert (found, problem["code"]) == (status, code)
     assert OURS.fullmatch(headers["x-request-id"])
     assert problem["request_id"] == headers["x-request-id"]
+
+
+async def test_what_anybody_may_send_writes_no_line_of_the_log(api: Api, caplog: pytest.LogCaptureFixture) -> None:
+    """A line of the library would have no node, be no JSON where the log is JSON, and come as often as they like."""
+    make_server(api.serving.app)
+
+    assert (await say(api, b"nonsense\r\n\r\n"))[0] == 400
+
+    assert [record.getMessage() for record in caplog.records if record.name.startswith("uvicorn")] == []
 
 
 async def test_a_slow_request_keeps_the_id_that_it_came_with(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
