@@ -12,6 +12,7 @@ from duetime.ids import (
     names_a_request,
     pack_ids,
     parse_uuid,
+    take_salts,
     unpack_ids,
 )
 from duetime.sdk.uuid7 import make_uuid7
@@ -53,3 +54,10 @@ def test_a_text_that_is_no_uuid_is_refused(wrong: str) -> None:
     assert parse_uuid("0" * 31 + "f") == uuid.UUID(int=15)
     with pytest.raises(ValueError, match="invalid UUID"):
         parse_uuid(wrong)
+
+
+def test_salts_count_on_from_call_to_call() -> None:
+    first = take_salts(3)
+
+    assert take_salts(1) == first + 3
+    assert take_salts(1) == first + 4

@@ -71,6 +71,22 @@ def make_row(due_ms: int, lane: int, count: int) -> list[uuid.UUID]:
     return [DriverUUID(value.to_bytes(16, "big")) for value in range(first, first + count * _STEP, _STEP)]
 
 
+#: Where this process counts on; it has half of all numbers before it.
+_next_salt = secrets.randbits(_UNIQUE_BITS - 1)
+
+
+def take_salts(count: int) -> int:
+    """The number behind which so many unique parts of wakes may be counted.
+
+    They lie behind those of the call before: what two statements mint in one
+    millisecond has the order of the statements.
+    """
+    global _next_salt
+    first = _next_salt
+    _next_salt = (first + count) & _UNIQUE_MASK
+    return first
+
+
 def _first_of(count: int) -> int:
     """A random start whose low bits have room to count, so that each id differs from the one before by one step."""
     unique = secrets.randbits(_UNIQUE_BITS)

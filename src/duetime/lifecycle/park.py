@@ -7,7 +7,7 @@ from datetime import datetime
 
 from duetime.database.pool import Database
 from duetime.database.statements import load
-from duetime.ids import lane_of
+from duetime.ids import lane_of, take_salts
 from duetime.lifecycle.onward import decode_options
 from duetime.model.attempt import Attempt, Past
 from duetime.model.task import LeasedTask, Options
@@ -54,6 +54,7 @@ async def park(database: Database, parked: Sequence[Parked]) -> list[uuid.UUID]:
         holders=[each.task.holder for each in parked],
         gates=[each.lane for each in parked],
         waits_ms=[each.wait_ms for each in parked],
+        salt=take_salts(len(parked)),
         now=None,
     )
     return [row["wake"] for row in rows]

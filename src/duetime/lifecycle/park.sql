@@ -2,10 +2,11 @@
 -- A claim that a limit keeps from being handed out waits again, in the lane of its gate, with the same number.
 -- Takes: claim (lane, task, number, holder).  Leaves: due in the gate's lane.
 -- Index: claim_pkey, by key, whatever the planner thinks (see onward.sql).
--- Time:  the wake is minted from the database's clock, read after the transaction has its number.
+-- Time:  the wake is minted from the database's clock, read after the transaction has its number; @salt counts on from
+--        call to call, so what a node parks in one millisecond keeps its order.
 WITH started AS MATERIALIZED (
     SELECT pg_current_xact_id() AS transaction, COALESCE(@now::timestamptz, clock_timestamp()) AS at,
-           random_salt() AS salt
+           @salt::bigint AS salt
 ),
 mine AS MATERIALIZED (
     SELECT asked.*, found.place, found.failures, found.crashes, found.releases

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from duetime.database.pool import Database
 from duetime.database.statements import load
+from duetime.ids import take_salts
 
 SQL = load(__package__, "sift.sql")
 
@@ -53,5 +54,6 @@ async def sift(
         lanes=[move.lane for move in moves],
         waits_ms=[move.wait_ms for move in moves],
         step_ms=step_ms,
+        salt=take_salts(MAX_SIFTED),
     )
     return Sifted(row["looked_at"], row["last"], row["moved"], list(row["wakes"]))

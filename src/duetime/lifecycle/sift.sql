@@ -5,10 +5,10 @@
 -- Locks: the rows at the front, skipping those that someone else is taking.
 -- Index: due_pkey (lane, wake), which gives the order, so LIMIT stops the scan; task_pkey.
 -- Time:  @until is just after the last wake that is due; new wakes are minted from the database's clock, read after the
---        transaction has its number.
+--        transaction has its number; @salt counts on, as for `park`.
 -- Gives: how many were looked at, the last of them, how many were moved, and the first new wake of each lane.
 WITH started AS MATERIALIZED (
-    SELECT pg_current_xact_id() AS transaction, clock_timestamp() AS at, random_salt() AS salt
+    SELECT pg_current_xact_id() AS transaction, clock_timestamp() AS at, @salt::bigint AS salt
 ),
 front AS MATERIALIZED (  -- the LIMIT must not be run again per joined row
     SELECT due.lane, due.wake, due.task, COALESCE(due.home, due.lane) AS home
