@@ -86,3 +86,7 @@ def test_a_file_that_cannot_be_read_is_said_so(tmp_path: Path, content: bytes | 
 
     with pytest.raises(UsageError, match="configuration file"):
         read_config({}, {}, file)
+
+
+def test_one_name_of_a_format_serves_nodes_and_workers() -> None:
+    assert read_config({}, {"DUETIME_LOG_FORMAT": "text"}).log_format == "text"

@@ -42,7 +42,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         int, Meta(description="Connections to PostgreSQL that a node keeps open.", ge=2, le=100)
     ] = 10
     processes: Annotated[int, Meta(description="Node processes that share the port and the shards.", ge=1, le=32)] = 1
-    log_format: Annotated[str, Meta(description="`console` for people, `json` for programs.")] = "console"
+    log_format: Annotated[str, Meta(description="`console` (or `text`) for people, `json` for programs.")] = "console"
     log_level: Annotated[str, Meta(description="`debug`, `info`, `warning` or `error`.")] = "info"
     node_name: Annotated[
         str | None, Meta(description="Name of this node in logs and histories; the host's name when absent.")
@@ -145,8 +145,9 @@ def _read_file(file: Path) -> dict[str, object]:
 
 
 def _check(config: Config) -> None:
-    if config.log_format not in ("console", "json"):
-        raise UsageError(f"log_format is console or json, not {config.log_format!r}")
+    # "text" is what the worker calls it as well: one variable serves both.
+    if config.log_format not in ("console", "text", "json"):
+        raise UsageError(f"log_format is console (or text) or json, not {config.log_format!r}")
     if config.log_level not in ("debug", "info", "warning", "error"):
         raise UsageError(f"log_level is debug, info, warning or error, not {config.log_level!r}")
     for network in config.egress_allow:

@@ -42,7 +42,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         parser.add_argument("--processes", metavar="N", help="node processes that share the port and the shards (1)")
         parser.add_argument("--database-url", metavar="URL", help="PostgreSQL 15 or newer (DUETIME_DATABASE_URL)")
         parser.add_argument("--config", type=Path, metavar="FILE", help="settings as TOML")
-        parser.add_argument("--log-format", metavar="FORMAT", help="console or json")
+        parser.add_argument("--log-format", metavar="FORMAT", help="console (or text) or json")
         parser.add_argument("--log-level", metavar="LEVEL", help="debug, info, warning or error")
         parser.add_argument("--egress-allow", metavar="CIDR", action="append", help="network that targets may be in")
         parser.add_argument("--secrets-key-file", metavar="FILE", help="keys that encrypt tenants' secrets")
