@@ -116,7 +116,14 @@ async def test_only_tasks_of_the_asked_types_are_leased(api: Api) -> None:
 
 
 @pytest.mark.parametrize(
-    ("types", "path"), [([], "types"), (["no type!"], "types[0]"), (["a"] * 1_001, "types"), ("mail", "types")]
+    ("types", "path"),
+    [
+        ([], "types"),
+        (["no type!"], "types[0]"),
+        (["a"] * 1_001, "types"),
+        ("mail", "types"),
+        ([f"{number:0100}" for number in range(700)], "types"),
+    ],
 )
 async def test_types_that_cannot_be_are_refused(api: Api, types: object, path: str) -> None:
     refused = await api.post("/v1/workers/lease", {"worker": "w", "types": types})

@@ -48,6 +48,8 @@ from duetime.turns import Turns
 _FIRST, _LAST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)
 #: Even a poll that does not want to wait needs the time of a claim.
 LEAST_WAIT_SECONDS = 0.05
+#: Of all types of one lease together: they are kept while it waits, and for a while after.
+MAX_TYPES_LENGTH = 64 * 1024
 #: Of reports that wait to be stored; a worker keeps its own until they are.
 MAX_UNSETTLED_BYTES = 256 * 1024 * 1024
 _NO_LABELS = Raw(b"{}")
@@ -247,9 +249,11 @@ def _check_worker(asked: BeatRequest) -> None:
         raise InvalidInput.all(errors)
 
 
-# A worker asks for the same ones again and again.
-@lru_cache(maxsize=1_024)
+# A worker asks for the same ones again and again.  What they may hold bounds what is kept here: 8 MiB.
+@lru_cache(maxsize=128)
 def _wrong_types(types: tuple[str, ...]) -> tuple[FieldError, ...]:
+    if sum(map(len, types)) > MAX_TYPES_LENGTH:
+        return (FieldError("types", f"have more than {MAX_TYPES_LENGTH:,} characters together; leave them out"),)
     return tuple(wrong_names("types", types))
 
 
