@@ -56,6 +56,13 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     egress_ca_file: Annotated[
         str | None, Meta(description="Certificates (PEM) that HTTP targets are checked against, beside the system's.")
     ] = None
+    trusted_proxies: Annotated[
+        list[str],
+        Meta(
+            description="Networks (CIDR) of reverse proxies: a request from there counts as that of the client that "
+            "its `X-Forwarded-For` names."
+        ),
+    ] = []
     executor_calls: Annotated[int, Meta(description="HTTP calls in flight per node.", ge=1, le=10_000)] = 256
     executor_calls_per_host: Annotated[
         int, Meta(description="HTTP calls in flight per target host.", ge=1, le=10_000)
@@ -104,6 +111,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 #: How the environment writes settings that are lists.
 _LISTS: dict[str, Callable[[str], list[str]]] = {
     "egress_allow": lambda text: text.split(","),
+    "trusted_proxies": lambda text: text.split(","),
     "secrets_keys": lambda text: text.replace(",", " ").split(),
 }
 
@@ -150,12 +158,19 @@ def _check(config: Config) -> None:
         raise UsageError(f"log_format is console (or text) or json, not {config.log_format!r}")
     if config.log_level not in ("debug", "info", "warning", "error"):
         raise UsageError(f"log_level is debug, info, warning or error, not {config.log_level!r}")
-    for network in config.egress_allow:
-        try:
-            ipaddress.ip_network(network)
-        except ValueError as error:
-            raise UsageError(f"egress_allow takes networks such as 10.0.0.0/8, not {network!r}: {error}") from error
+    _check_networks("egress_allow", config.egress_allow)
+    _check_networks("trusted_proxies", config.trusted_proxies)
+    if any(ipaddress.ip_network(network).prefixlen == 0 for network in config.trusted_proxies):
+        raise UsageError("trusted_proxies names your proxies, not everybody: a client could give itself any address")
     if config.database_url is not None and not config.database_url.startswith(("postgres://", "postgresql://")):
         raise UsageError("database_url is an address such as postgresql://user:password@host:5432/database")
     if config.redis_url is not None and not config.redis_url.startswith(("redis://", "rediss://")):
         raise UsageError("redis_url is an address such as redis://:password@host:6379/0")
+
+
+def _check_networks(name: str, networks: list[str]) -> None:
+    for network in networks:
+        try:
+            ipaddress.ip_network(network)
+        except ValueError as error:
+            raise UsageError(f"{name} takes networks such as 10.0.0.0/8, not {network!r}: {error}") from error

@@ -35,7 +35,7 @@ def make_server(app: App) -> Server:
             # Its warnings are about what clients send: they get an answer, and anybody could fill the log with them.
             log_level="error",
             access_log=False,
-            # Nothing here asks for the client's address.
+            # `api/peers.py` knows which proxies are believed.
             proxy_headers=False,
             lifespan="off",
             # The API dates its answers by the database's clock.

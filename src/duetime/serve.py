@@ -26,6 +26,7 @@ from duetime.admin.tenants import read_signing_secret
 from duetime.admin.types import Types
 from duetime.api.app import App
 from duetime.api.outbox import reading
+from duetime.api.peers import Peers
 from duetime.api.validation import TaskReader
 from duetime.budgets.adapters import open_budgets
 from duetime.budgets.allowance import Allowance
@@ -222,6 +223,7 @@ class Node:
             node=self.name,
             vault=self.vault,
             max_silence=config.max_silence,
+            peers=Peers(config.trusted_proxies),
         )
         self._secrets: dict[int, bytes] = {}
         #: What the limits in force were made of.

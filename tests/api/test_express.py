@@ -11,6 +11,7 @@ import pytest_asyncio
 from api.client import Api
 from duetime.api import express
 from duetime.api.express import MAX_BODY, Express, Head
+from duetime.api.peers import Client
 from duetime.api.protocol import DuetimeProtocol
 from duetime.sdk.uuid7 import make_uuid7
 
@@ -174,8 +175,8 @@ def heads(monkeypatch: pytest.MonkeyPatch) -> list[Head]:
     found: list[Head] = []
 
     class Noted(Head):
-        def __init__(self, given: list[tuple[bytes, bytes]]) -> None:
-            super().__init__(given)
+        def __init__(self, given: list[tuple[bytes, bytes]], client: Client = None) -> None:
+            super().__init__(given, client)
             found.append(self)
 
     monkeypatch.setattr(express, "Head", Noted)

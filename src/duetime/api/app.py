@@ -31,6 +31,7 @@ from duetime.api.http import PROBLEM_JSON, Answer, Receive, Request, Router, Sco
 from duetime.api.limits import LimitCalls
 from duetime.api.metrics import MetricsCalls
 from duetime.api.outbox import OutboxCalls
+from duetime.api.peers import Peers
 from duetime.api.problems import problem_of
 from duetime.api.queues import QueueCalls
 from duetime.api.reference import Reference
@@ -103,8 +104,11 @@ class App:
         node: str,
         vault: Vault | None = None,
         max_silence: float = DEFAULT_SILENCE_SECONDS,
+        peers: Peers | None = None,
     ) -> None:
         self._keys = keys
+        #: Who is on the other side: of a connection, or behind a trusted proxy.
+        self.peers = peers or Peers()
         self._clock = database.clock
         self._date = (0, b"")
         #: What answers of that date begin with, up to the length of their bodies.
@@ -230,7 +234,7 @@ class App:
         if route.operation.needs_key:
             caller = await authenticate(self._keys, headers)
             need_role(caller, route.operation.allowed_roles)
-        request = Request(route.operation, scope, receive, headers, path, caller, self._bodies, request_id)
+        request = Request(route.operation, scope, receive, headers, path, caller, self._bodies, request_id, self.peers)
         return await route.handler(request)
 
 

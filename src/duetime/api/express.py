@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 
 from duetime.admin.keys import Caller, Keys, hash_key
 from duetime.api.http import JSON, Answer
+from duetime.api.peers import Client, Peer, Peers
 from duetime.api.request_id import HEADER, given_id
 from duetime.api.task_operations import SUBMIT
 from duetime.api.tasks import Tasks
@@ -36,9 +37,12 @@ Finish = Callable[[Answer | Coroutine[None, None, Answer]], None]
 class Head:
     """What the headers of a request say; a client that keeps its connection mostly says the same again."""
 
-    __slots__ = ("headers", "is_bare", "key_hash", "request_id")
+    __slots__ = ("_client", "_given", "_peer", "headers", "is_bare", "key_hash", "request_id")
 
-    def __init__(self, given: list[tuple[bytes, bytes]]) -> None:
+    def __init__(self, given: list[tuple[bytes, bytes]], client: Client = None) -> None:
+        self._given = given
+        self._client = client
+        self._peer: Peer | None = None
         self.headers = dict(given)
         #: What the client calls its request.
         self.request_id = given_id(self.headers.get(HEADER))
@@ -54,6 +58,12 @@ class Head:
         authorization = self.headers.get(b"authorization", b"")
         if authorization.startswith(_BEARER):
             self.key_hash = hash_key(authorization[len(_BEARER) :].decode("latin-1").strip())
+
+    def peer(self, peers: Peers) -> Peer:
+        """For whom the request came; a client that says the same again is looked for once."""
+        if self._peer is None:
+            self._peer = peers.of_request(self._client, self._given)
+        return self._peer
 
 
 class Express:

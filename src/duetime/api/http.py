@@ -17,6 +17,7 @@ import msgspec
 from duetime.admin.keys import Caller
 from duetime.api.bounds import Bodies
 from duetime.api.operations import Operation
+from duetime.api.peers import Peer, Peers
 from duetime.api.problems import read_decode_error
 from duetime.api.seconds import decode_hook
 from duetime.errors import DuetimeError, FieldError, InvalidInput, MalformedBody, NotFound, UnsupportedMediaType
@@ -63,6 +64,11 @@ class Request:
     bodies: Bodies
     #: What the client and the log call it.
     id: bytes
+    peers: Peers
+
+    def peer(self) -> Peer:
+        """For whom the request came, as far as a trusted proxy says."""
+        return self.peers.of_request(self.scope.get("client"), self.scope["headers"])
 
     async def body(self) -> bytes:
         return await self.bodies.read(self.headers, self.receive, self.operation.max_body)

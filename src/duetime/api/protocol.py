@@ -235,7 +235,7 @@ class DuetimeProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._is_begun, self._is_in_body, self._has_advanced = False, False, True
         if self._kept is not None:
-            head = express.Head(self.headers)
+            head = express.Head(self.headers, self.client)
             keep_alive = self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
             cycle = _ShortCycle(self, keep_alive, head.request_id)
             if self.app.express.take(head, b"".join(self._kept), cycle.finish):

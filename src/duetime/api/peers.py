@@ -1,0 +1,96 @@
+"""Who is on the other side of a connection, and for whom a request came through a proxy.
+
+The peer of a connection is the address of its socket.  A reverse proxy names
+the client in `X-Forwarded-For`, and anybody can send that header: it counts
+only on connections from a network in `trusted_proxies`.  Each proxy appends the
+address that it saw, so the header is read from the right, and the first address
+that is not a trusted proxy's own is the client.  A header that cannot be read up
+to there says nothing, and the peer of the connection stands.
+
+Nothing is read before somebody asks: most requests never do.
+"""
+
+import ipaddress
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
+IPNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
+#: The address and port of a socket's other end, as the server tells them; None for a local socket or one that is gone.
+Client = tuple[str, int] | None
+
+_FORWARDED_FOR = b"x-forwarded-for"
+#: A request does not pass more proxies than this; what is further to the left is not read.
+_MAX_HOPS = 32
+#: The longest text of an address, with its brackets, zone and port.
+_MAX_ADDRESS = 100
+_IPV6_GROUP_BITS = 64
+
+
+class Peer(NamedTuple):
+    """One end of a connection, or the client that a trusted proxy names."""
+
+    #: IPv4 where the socket says IPv4 mapped into IPv6.  None: no IP address at all, as of a local socket.
+    address: IPAddress | None
+
+    @property
+    def group(self) -> str:
+        """What caps and throttles count as one peer: an IPv4 address, or a /64 of IPv6, which is one customer's."""
+        match self.address:
+            case ipaddress.IPv6Address() as address:
+                host_bits = 128 - _IPV6_GROUP_BITS
+                return f"{ipaddress.IPv6Address(int(address) >> host_bits << host_bits)}/{_IPV6_GROUP_BITS}"
+            case address:
+                return str(address) if address is not None else "local"
+
+
+class Peers:
+    """Finds peers, knowing which proxies are trusted."""
+
+    def __init__(self, trusted_proxies: Iterable[str] = ()) -> None:
+        self._trusted: Sequence[IPNetwork] = tuple(ipaddress.ip_network(network) for network in trusted_proxies)
+
+    def of_connection(self, client: Client) -> Peer:
+        return Peer(None if client is None else read_address(client[0]))
+
+    def of_request(self, client: Client, headers: Iterable[tuple[bytes, bytes]]) -> Peer:
+        """`headers` are those of the request, in their order: a repeated one goes on where the first one ends."""
+        peer = self.of_connection(client)
+        if not self.is_trusted(peer):
+            return peer
+        forwarded = [value for name, value in headers if name == _FORWARDED_FOR]
+        return Peer(self._find_client(b",".join(forwarded)) or peer.address) if forwarded else peer
+
+    def is_trusted(self, peer: Peer) -> bool:
+        """Whether it is a proxy that is believed."""
+        return self._is_trusted(peer.address) if self._trusted and peer.address is not None else False
+
+    def _is_trusted(self, address: IPAddress) -> bool:
+        return any(address in network for network in self._trusted)
+
+    def _find_client(self, forwarded: bytes) -> IPAddress | None:
+        """The client; of a request that began at a trusted proxy, that one."""
+        address = None
+        for part in reversed(forwarded.rsplit(b",", _MAX_HOPS)[-_MAX_HOPS:]):
+            address = read_address(part.decode("latin-1"))
+            if address is None or not self._is_trusted(address):
+                break
+        return address
+
+
+def read_address(text: str) -> IPAddress | None:
+    """An address as sockets and proxies write it: with or without a port, brackets and a zone; None if it is none."""
+    text = text.strip()
+    if len(text) > _MAX_ADDRESS:
+        return None
+    if text.startswith("["):
+        text, bracket, port = text[1:].partition("]")
+        if not bracket or (port and not port.startswith(":")):
+            return None
+    elif text.count(":") == 1:
+        text = text.partition(":")[0]
+    try:
+        address = ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return None
+    return getattr(address, "ipv4_mapped", None) or address
