@@ -20,7 +20,7 @@ import asyncpg
 import msgspec
 
 from bench.peers.programs.common import PAYLOAD as COMMON_PAYLOAD
-from duetime.admin.keys import ensure_default
+from duetime.admin.first_keys import ensure_default
 from duetime.database.migrate import bring_up_to_date
 from duetime.database.partitions import Partitions
 from duetime.database.pool import Database

@@ -19,7 +19,7 @@ import structlog
 
 from duetime.admin.breakers import ForcedBreakers
 from duetime.admin.changes import read_changes
-from duetime.admin.keys import Keys
+from duetime.admin.keyring import Keys
 from duetime.admin.limits import LimitRules
 from duetime.admin.rules import Rules, TenantRules
 from duetime.admin.tenants import read_signing_secret

@@ -6,16 +6,9 @@ from typing import cast
 import asyncpg
 import pytest
 
-from duetime.admin.keys import (
-    IN_USE_SECONDS,
-    REFRESH_EVERY,
-    REMEMBER_SECONDS,
-    Keys,
-    create_key,
-    ensure_default,
-    hash_key,
-    revoke_key,
-)
+from duetime.admin.first_keys import ensure_default
+from duetime.admin.keyring import IN_USE_SECONDS, REFRESH_EVERY, REMEMBER_SECONDS, Keys
+from duetime.admin.keys import create_key, hash_key, revoke_key
 from duetime.admin.tenants import create_tenant, find_tenant, page_tenants, read_signing_secret, shard_of_tenant
 from duetime.database.pool import Database
 from duetime.database.statements import Statement
@@ -142,7 +135,7 @@ async def test_a_key_that_is_not_used_is_not_looked_up(database: Database) -> No
 async def test_of_very_many_keys_those_used_last_are_looked_up(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("duetime.admin.keys.REFRESH_AT_MOST", 1)
+    monkeypatch.setattr("duetime.admin.keyring.REFRESH_AT_MOST", 1)
     tenant = await create_tenant(database, "a")
     made = [await create_key(database, tenant.id) for _ in range(2)]
     clock = Clock()

@@ -15,7 +15,8 @@ import aiohttp
 import uvicorn
 
 from duetime.admin.breakers import ForcedBreakers
-from duetime.admin.keys import Keys, Role, create_key
+from duetime.admin.keyring import Keys
+from duetime.admin.keys import Role, create_key
 from duetime.admin.limits import LimitRules
 from duetime.admin.rules import read_rules
 from duetime.admin.tenants import create_tenant

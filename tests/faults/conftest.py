@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import services
-from duetime.admin.keys import ensure_default
+from duetime.admin.first_keys import ensure_default
 from duetime.database.pool import Database
 from faults.cast import Cast
 

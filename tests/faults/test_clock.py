@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from duetime import AsyncClient
-from duetime.admin.keys import ensure_default
+from duetime.admin.first_keys import ensure_default
 from duetime.database.embedded import EmbeddedServer
 from duetime.database.migrate import migrate
 from duetime.database.pool import Database

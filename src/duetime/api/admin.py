@@ -5,7 +5,8 @@ import re
 from dataclasses import dataclass
 from datetime import datetime
 
-from duetime.admin.keys import Keys, create_key, list_keys, revoke_key, rotate_key
+from duetime.admin.keyring import Keys
+from duetime.admin.keys import create_key, list_keys, revoke_key, rotate_key
 from duetime.admin.tenants import read_signing_secret
 from duetime.api.answers import KeyMade, SecretAnswer
 from duetime.api.http import Answer, Request, Route, json_answer, make_decoder

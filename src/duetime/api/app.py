@@ -14,7 +14,8 @@ from typing import Protocol
 import structlog
 
 from duetime.admin.breakers import ForcedBreakers
-from duetime.admin.keys import Caller, Keys
+from duetime.admin.keyring import Keys
+from duetime.admin.keys import Caller
 from duetime.admin.limits import LimitRules
 from duetime.admin.types import Types
 from duetime.api import request_id as request_ids

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from duetime.admin.keys import ROLES, Caller, Keys
+from duetime.admin.keyring import Keys
+from duetime.admin.keys import ROLES, Caller
 from duetime.errors import Forbidden, NotFound, Unauthorized
 
 _HOW = "send the header Authorization: Bearer <key>"

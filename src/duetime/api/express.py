@@ -6,7 +6,8 @@ that is unusual or wrong goes the long way (`app.py`), which has its answer.
 
 from collections.abc import Callable, Coroutine
 
-from duetime.admin.keys import Caller, Keys, hash_key
+from duetime.admin.keyring import Keys
+from duetime.admin.keys import Caller, hash_key
 from duetime.api.http import JSON, Answer
 from duetime.api.peers import Client, Peer, Peers
 from duetime.api.request_id import HEADER, given_id

@@ -7,7 +7,7 @@ those who may list them.
 from dataclasses import dataclass
 
 from duetime import metrics
-from duetime.admin.keys import Keys
+from duetime.admin.keyring import Keys
 from duetime.api.auth import authenticate, need_role
 from duetime.api.http import Answer, Request, Route
 from duetime.api.operations import ADMINS, Operation, Reply

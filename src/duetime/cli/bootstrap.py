@@ -11,7 +11,7 @@ import asyncio
 import asyncpg
 import msgspec
 
-from duetime.admin.keys import bootstrap_key
+from duetime.admin.first_keys import bootstrap_key
 from duetime.api.answers import KeyMade
 from duetime.cli.database import find_database
 from duetime.cli.output import counted, print_line, print_note

@@ -13,8 +13,8 @@ from pathlib import Path
 import asyncpg
 import msgspec
 
+from duetime.admin.first_keys import MAKE_ONE, count_admin_keys
 from duetime.admin.invariants import check_invariants
-from duetime.admin.keys import MAKE_ONE, count_admin_keys
 from duetime.admin.secrets import read_key_ids
 from duetime.cli.arguments import add_database_options
 from duetime.cli.database import find_database

@@ -12,7 +12,9 @@ from pathlib import Path
 import structlog
 import uvloop
 
-from duetime.admin.keys import MAKE_ONE, Keys, count_admin_keys, create_key, ensure_default
+from duetime.admin.first_keys import MAKE_ONE, count_admin_keys, ensure_default
+from duetime.admin.keyring import Keys
+from duetime.admin.keys import create_key
 from duetime.config import Config, read_config
 from duetime.database.embedded import EmbeddedServer
 from duetime.database.pool import Database

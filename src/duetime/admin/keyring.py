@@ -1,0 +1,118 @@
+"""Whose key a request has, and for which tenant it acts.
+
+`Keys` remembers what it looked up for a second, so a revoked key ends within
+that time on every node; keys that are in use are looked up again before that,
+all of them at once, so that no call has to wait for it.
+"""
+
+import heapq
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import cast
+
+import asyncpg
+
+from duetime.admin.keys import Caller, Role, hash_key
+from duetime.admin.tenants import Tenant, find_tenant
+from duetime.clock import Monotonic
+from duetime.database.pool import Database
+from duetime.database.statements import load
+from duetime.service import Loop
+
+REMEMBER_SECONDS = 1.0
+REFRESH_EVERY = timedelta(seconds=0.4)
+#: A key that was not used for so long is looked up when it comes again.
+IN_USE_SECONDS = 10.0
+#: More than that are not refreshed: those used last go first.
+REFRESH_AT_MOST = 1_000
+#: What is remembered is small, and a caller can only fill it with keys that exist.
+REMEMBER_AT_MOST = 10_000
+
+_SQL = load(__package__, "keys.sql")
+
+
+@dataclass(slots=True)
+class _Known:
+    caller: Caller
+    #: When the database must be asked again.
+    until: float
+    used_at: float
+
+
+class Keys:
+    """Finds the caller of a key, and the tenant of a name, remembering both for a while."""
+
+    def __init__(self, database: Database, monotonic: Monotonic = time.monotonic) -> None:
+        self._database = database
+        self._monotonic = monotonic
+        self._callers: dict[bytes, _Known] = {}
+        self._tenants: dict[str, tuple[float, Tenant]] = {}
+        self.loop = Loop("keys", self.refresh, jitter=0.0)
+
+    def recall(self, hashed: bytes) -> Caller | None:
+        """The caller of a key, if it was looked up a moment ago."""
+        known = self._callers.get(hashed)
+        if known is None or known.until <= (now := self._monotonic()):
+            return None
+        known.used_at = now
+        return known.caller
+
+    async def resolve(self, key: str) -> Caller | None:
+        hashed = hash_key(key)
+        known = self.recall(hashed)
+        if known is not None:
+            return known
+        asked_at = self._monotonic()
+        rows = await self._database.run(_SQL["find"], hashes=[hashed])
+        if not rows:
+            self._callers.pop(hashed, None)
+            return None
+        if len(self._callers) >= REMEMBER_AT_MOST:
+            self._callers.clear()
+        caller = _caller(rows[0])
+        self._callers[hashed] = _Known(caller, asked_at + REMEMBER_SECONDS, asked_at)
+        return caller
+
+    async def refresh(self) -> timedelta:
+        """Look up again what is in use, and forget what is not, or no longer valid."""
+        asked_at = self._monotonic()
+        used = [hashed for hashed, known in self._callers.items() if known.used_at > asked_at - IN_USE_SECONDS]
+        if len(used) > REFRESH_AT_MOST:
+            used = heapq.nlargest(REFRESH_AT_MOST, used, key=lambda hashed: self._callers[hashed].used_at)
+        found = {}
+        if used:
+            rows = await self._database.run(_SQL["find"], hashes=used)
+            found = {row["hash"]: _caller(row) for row in rows}
+        for hashed in used:
+            # One that was revoked here in the meantime is not there any more, and does not come back.
+            known = self._callers.get(hashed)
+            if known is None:
+                continue
+            if hashed in found:
+                known.caller, known.until = found[hashed], asked_at + REMEMBER_SECONDS
+            else:
+                del self._callers[hashed]
+        now = self._monotonic()
+        self._callers = {hashed: known for hashed, known in self._callers.items() if known.until > now}
+        return REFRESH_EVERY
+
+    async def find_tenant(self, name: str) -> Tenant | None:
+        known = self._tenants.get(name)
+        if known is not None and known[0] > self._monotonic():
+            return known[1]
+        # PostgreSQL's text has no NUL, so no tenant's name has one either.
+        tenant = await find_tenant(self._database, name) if "\0" not in name else None
+        if tenant is not None:
+            if len(self._tenants) >= REMEMBER_AT_MOST:
+                self._tenants.clear()
+            self._tenants[name] = (self._monotonic() + REMEMBER_SECONDS, tenant)
+        return tenant
+
+    def forget(self, hashed: bytes) -> None:
+        self._callers.pop(hashed, None)
+
+
+def _caller(row: asyncpg.Record) -> Caller:
+    types, queues = tuple(row["types"]), tuple(row["queues"])
+    return Caller(row["tenant"], row["tenant_name"], row["id"], cast(Role, row["role"]), types, queues)
