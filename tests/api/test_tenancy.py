@@ -211,6 +211,23 @@ async def test_a_rotated_key_goes_on_for_a_while_beside_the_new_one(api: Api) ->
     assert (await api.post("/v1/keys/999999/rotate")).status == 404
 
 
+async def test_a_key_that_has_ended_is_not_replaced(api: Api) -> None:
+    soon = (datetime.now(UTC) + timedelta(milliseconds=300)).isoformat()
+    made = (await api.post("/v1/keys", {"role": "viewer", "expires_at": soon})).json
+    number, before = made["id"], (await api.get("/v1/keys")).json
+
+    async def is_refused() -> bool:
+        return (await api.get("/v1/tasks", key=made["key"])).status == 401
+
+    await until(is_refused)
+    rotated = await api.post(f"/v1/keys/{number}/rotate")
+
+    assert (rotated.status, rotated.json["code"]) == (409, "conflict")
+    assert f"key {number} has expired" in rotated.json["detail"]
+    assert "POST /v1/keys" in rotated.json["detail"]
+    assert (await api.get("/v1/keys")).json == before
+
+
 @pytest.mark.parametrize(
     ("fields", "path"),
     [

@@ -18,7 +18,7 @@ import msgspec
 
 from duetime.database.pool import Database
 from duetime.database.statements import load
-from duetime.errors import InvalidInput, NotFound
+from duetime.errors import Conflict, InvalidInput, NotFound
 
 Role = Literal["producer", "worker", "operator", "viewer", "admin"]
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -108,16 +108,23 @@ async def rotate_key(
     database: Database, tenant: int, key: int, overlap_seconds: float, *, by: int | None = None
 ) -> tuple[KeyInfo, str]:
     """A key with the same rights, while the old one goes on for a while."""
-    rows = await database.run(_SQL["read_one"], tenant=tenant, key=key) if 0 < key < 1 << 31 else []
-    if not rows or rows[0]["revoked_at"] is not None:
-        raise NotFound(f"there is no valid key {key}")
-    old, made = _info(rows[0]), mint_key()
-    parameters: dict[str, object] = {"tenant": tenant, "hash": hash_key(made), "hint": made[:8], "role": old.role}
-    parameters |= {"name": old.name, "types": old.types, "queues": old.queues, "expires_at": old.expires_at, "by": by}
-    parameters["action"] = "key.create"
-    ending: dict[str, object] = {"tenant": tenant, "key": key, "seconds": overlap_seconds, "by": by}
+    if not 0 < key < 1 << 31:
+        raise _no_valid_key(key)
+    made = mint_key()
+    asked: dict[str, object] = {"tenant": tenant, "key": key}
+    ending: dict[str, object] = {**asked, "seconds": overlap_seconds, "by": by}
     async with database.connection() as connection, connection.transaction():
         # Both or neither: a key without its end would go on for good.
+        row = await connection.fetchrow(_SQL["lock_one"].sql, *_SQL["lock_one"].arguments(asked))
+        if row is None or row["revoked_at"] is not None:
+            raise _no_valid_key(key)
+        if row["is_expired"]:
+            # The new one would have the same end, and so be dead from the start.
+            raise Conflict(f"key {key} has expired, so there is nothing to replace: make a new one (POST /v1/keys)")
+        old = _info(row)
+        parameters: dict[str, object] = {"tenant": tenant, "hash": hash_key(made), "hint": made[:8], "role": old.role}
+        parameters |= {"name": old.name, "types": old.types, "queues": old.queues, "expires_at": old.expires_at}
+        parameters |= {"by": by, "action": "key.create"}
         [row] = await connection.fetch(_SQL["make"].sql, *_SQL["make"].arguments(parameters))
         await connection.fetch(_SQL["let_expire"].sql, *_SQL["let_expire"].arguments(ending))
     return _info(row), made
@@ -135,6 +142,10 @@ async def revoke_key(database: Database, tenant: int, key: int, *, by: int | Non
         raise NotFound(f"there is no key {key}")
     hashed: bytes = rows[0]["hash"]
     return hashed
+
+
+def _no_valid_key(key: int) -> NotFound:
+    return NotFound(f"there is no valid key {key}")
 
 
 def _info(row: asyncpg.Record) -> KeyInfo:

@@ -43,11 +43,17 @@ SELECT id, hint, role, name, types, queues, created_at, expires_at, revoked_at
  WHERE tenant = @tenant::int
  ORDER BY id;
 
--- name: read_one
-SELECT id, hint, role, name, types, queues, created_at, expires_at, revoked_at
+-- name: lock_one
+-- A key, for whoever changes it next in the same transaction.
+-- Locks: its row.
+-- Index: api_key_pkey.
+-- Time: the database's clock says whether its time is over.
+SELECT id, hint, role, name, types, queues, created_at, expires_at, revoked_at,
+       COALESCE(expires_at <= clock_timestamp(), false) AS is_expired
   FROM api_key
  WHERE tenant = @tenant::int
-   AND id = @key::int;
+   AND id = @key::int
+   FOR UPDATE;
 
 -- name: revoke
 -- A key that was revoked stays revoked since then.

@@ -75,12 +75,13 @@ ROTATE_KEY = Operation(
     roles=ADMINS,
     tag="Administration",
     summary="Replace an API key by one with the same rights",
-    description="The old one goes on for `overlap` (an hour), so that its users can change over.",
+    description="The old one goes on for `overlap` (an hour), so that its users can change over. One that has "
+    "expired already is not replaced.",
     body=RotateRequest,
     is_body_optional=True,
     example={"overlap": "1d"},
     replies={201: Reply("The new key, shown this once.", KeyMade)},
-    problems=(400, 404, 413, 415, 422),
+    problems=(400, 404, 409, 413, 415, 422),
 )
 OPERATIONS = [LIST_KEYS, MAKE_KEY, REVOKE_KEY, ROTATE_KEY, GET_SECRET]
 
