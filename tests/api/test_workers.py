@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from api.client import Api, until
+from api.client import Api, Reply, until
+from duetime.admin.keys import hash_key, revoke_key
 from duetime.api.http import TRANSPORT
 from duetime.lifecycle.settle import MAX_ROWS_PER_COMMIT
+from duetime.model.task import LeasedTask
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -497,3 +499,104 @@ async def test_a_running_task_shows_since_when_it_runs(api: Api) -> None:
     (reason,) = (await api.get(f"/v1/tasks/{task['id']}/explain")).json["waiting_for"]
     started_at = datetime.fromisoformat(shown["started_at"])
     assert abs(datetime.fromisoformat(reason["until"]) - started_at - timedelta(seconds=40)) < timedelta(milliseconds=1)
+
+
+async def _waiting_poll(api: Api, key: str, **fields: Any) -> asyncio.Task[Reply]:
+    """A poll of that key that waits by now."""
+    before = _polls(api)
+    body = {"worker": f"w-{key[:8]}", "max": 10, "wait": 30, **fields}
+    poll = asyncio.create_task(api.post("/v1/workers/lease", body, key=key))
+    await until(lambda: _true(_polls(api) == before + 1))
+    return poll
+
+
+async def test_a_poll_ends_when_its_key_is_revoked(api: Api) -> None:
+    made = (await api.post("/v1/keys", {"role": "worker"})).json
+    poll = await _waiting_poll(api, made["key"])
+
+    assert (await api.call("DELETE", f"/v1/keys/{made['id']}")).status == 204
+
+    async with asyncio.timeout(5):
+        refused = await poll
+    assert (refused.status, refused.json["code"]) == (401, "unauthorized")
+    assert "revoked" in refused.json["detail"]
+    await api.submit()
+    assert await _claims(api) == 0
+    assert _polls(api) == 0
+
+
+async def test_a_poll_ends_at_the_next_look_when_its_key_was_revoked_elsewhere(api: Api) -> None:
+    revoked, other = [(await api.post("/v1/keys", {"role": "worker"})).json for _ in range(2)]
+    poll, stays = await _waiting_poll(api, revoked["key"]), await _waiting_poll(api, other["key"])
+    database, keys = api.serving.database, api.serving.app._keys
+    # So long after its call no other would have it looked up again.
+    keys._callers.clear()
+
+    await revoke_key(database, api.tenant, revoked["id"])
+    await keys.refresh()
+
+    async with asyncio.timeout(5):
+        assert (await poll).status == 401
+    assert not stays.done()
+    task = await api.submit()
+    assert [each["id"] for each in (await stays).json["tasks"]] == [task["id"]]
+
+
+async def test_a_poll_is_asked_again_when_its_key_allows_something_else(api: Api) -> None:
+    made = (await api.post("/v1/keys", {"role": "worker"})).json
+    poll = await _waiting_poll(api, made["key"], queues=["payments"])
+
+    await api.serving.database.fetch("UPDATE api_key SET queues = '{mail}' WHERE id = $1", made["id"])
+    await api.serving.app._keys.refresh()
+
+    async with asyncio.timeout(5):
+        answer = await poll
+    assert (answer.status, answer.json["tasks"]) == (200, [])
+    await api.submit(queue="payments")
+    asked = {"worker": "w", "queues": ["payments"], "wait": 0}
+    assert (await api.post("/v1/workers/lease", asked, key=made["key"])).status == 403
+
+
+async def test_a_task_that_was_found_for_a_key_that_has_ended_is_given_back(api: Api) -> None:
+    made = (await api.post("/v1/keys", {"role": "worker"})).json
+    keys = api.serving.app._keys
+    poll = await _waiting_poll(api, made["key"])
+    held = api.serving.feeder.polls
+    answer = held.answer
+
+    def revoke_as_it_comes(number: int, tasks: list[LeasedTask]) -> None:
+        answer(number, tasks)
+        keys.forget(hash_key(made["key"]))
+
+    held.answer = revoke_as_it_comes  # type: ignore[method-assign]
+    try:
+        task = await api.submit()
+        async with asyncio.timeout(5):
+            assert (await poll).status == 401
+    finally:
+        held.answer = answer  # type: ignore[method-assign]
+
+    assert [each["id"] for each in await api.lease()] == [task["id"]]
+
+
+async def test_a_key_that_ends_while_its_request_arrives_does_not_lease(api: Api) -> None:
+    made = (await api.post("/v1/keys", {"role": "worker"})).json
+    await api.get("/v1/tasks", key=made["key"])
+    task = await api.submit()
+    body = json.dumps({"worker": "slow", "max": 10, "wait": 5}).encode()
+    reader, writer = await asyncio.open_connection("127.0.0.1", api.serving.port)
+    writer.write(
+        b"POST /v1/workers/lease HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        b"Authorization: Bearer %s\r\nContent-Length: %d\r\n\r\n" % (made["key"].encode(), len(body))
+    )
+    await writer.drain()
+    # The head of the request has been read once another request on another connection was answered.
+    assert await api.state(task) == "ready"
+
+    await api.call("DELETE", f"/v1/keys/{made['id']}")
+    writer.write(body)
+
+    async with asyncio.timeout(5):
+        assert (await reader.readline()).split()[1] == b"401"
+    await _close(writer)
+    assert await api.state(task) == "ready"

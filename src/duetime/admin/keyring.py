@@ -2,7 +2,8 @@
 
 `Keys` remembers what it looked up for a second, so a revoked key ends within
 that time on every node; keys that are in use are looked up again before that,
-all of them at once, so that no call has to wait for it.
+all of them at once, so that no call has to wait for it.  So are the keys of
+calls that wait, which are told when their key ends.
 """
 
 import heapq
@@ -13,6 +14,7 @@ from typing import cast
 
 import asyncpg
 
+from duetime.admin.key_watch import KeyWatch
 from duetime.admin.keys import Caller, Role, hash_key
 from duetime.admin.tenants import Tenant, find_tenant
 from duetime.clock import Monotonic
@@ -48,6 +50,8 @@ class Keys:
         self._monotonic = monotonic
         self._callers: dict[bytes, _Known] = {}
         self._tenants: dict[str, tuple[float, Tenant]] = {}
+        #: Calls that wait while their keys may end.
+        self.watch = KeyWatch()
         self.loop = Loop("keys", self.refresh, jitter=0.0)
 
     def recall(self, hashed: bytes) -> Caller | None:
@@ -61,8 +65,13 @@ class Keys:
     async def resolve(self, key: str) -> Caller | None:
         hashed = hash_key(key)
         known = self.recall(hashed)
-        if known is not None:
-            return known
+        return await self._look_up(hashed) if known is None else known
+
+    async def is_valid(self, caller: Caller) -> bool:
+        """Whether the key of a caller who was let in before is still valid."""
+        return self.recall(caller.hash) is not None or await self._look_up(caller.hash) is not None
+
+    async def _look_up(self, hashed: bytes) -> Caller | None:
         asked_at = self._monotonic()
         rows = await self._database.run(_SQL["find"], hashes=[hashed])
         if not rows:
@@ -80,9 +89,10 @@ class Keys:
         used = [hashed for hashed, known in self._callers.items() if known.used_at > asked_at - IN_USE_SECONDS]
         if len(used) > REFRESH_AT_MOST:
             used = heapq.nlargest(REFRESH_AT_MOST, used, key=lambda hashed: self._callers[hashed].used_at)
+        watched = self.watch.hashes()
         found = {}
-        if used:
-            rows = await self._database.run(_SQL["find"], hashes=used)
+        if used or watched:
+            rows = await self._database.run(_SQL["find"], hashes=list({*used, *watched}))
             found = {row["hash"]: _caller(row) for row in rows}
         for hashed in used:
             # One that was revoked here in the meantime is not there any more, and does not come back.
@@ -93,6 +103,7 @@ class Keys:
                 known.caller, known.until = found[hashed], asked_at + REMEMBER_SECONDS
             else:
                 del self._callers[hashed]
+        self.watch.compare(watched, found)
         now = self._monotonic()
         self._callers = {hashed: known for hashed, known in self._callers.items() if known.until > now}
         return REFRESH_EVERY
@@ -110,9 +121,11 @@ class Keys:
         return tenant
 
     def forget(self, hashed: bytes) -> None:
+        """The key was revoked here."""
         self._callers.pop(hashed, None)
+        self.watch.ended(hashed)
 
 
 def _caller(row: asyncpg.Record) -> Caller:
     types, queues = tuple(row["types"]), tuple(row["queues"])
-    return Caller(row["tenant"], row["tenant_name"], row["id"], cast(Role, row["role"]), types, queues)
+    return Caller(row["tenant"], row["tenant_name"], row["id"], cast(Role, row["role"]), types, queues, row["hash"])

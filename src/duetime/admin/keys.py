@@ -37,6 +37,8 @@ class Caller(msgspec.Struct, frozen=True):
     #: Patterns that a task's type and queue must match; none: all do.
     types: tuple[str, ...] = ()
     queues: tuple[str, ...] = ()
+    #: Of the key itself, by which it is looked up again.
+    hash: bytes = b""
 
     @property
     def is_confined(self) -> bool:

@@ -118,7 +118,7 @@ class App:
         self._bodies = Bodies()
         #: Without the database, every request would be a line.
         self._not_served = Sparing()
-        self._workers = Workers(lanes, feeder, holders, settler, limits, max_silence, turns)
+        self._workers = Workers(lanes, feeder, holders, settler, limits, keys, max_silence, turns)
         reader = TaskReader(types, vault)
         flow = FlowControl(database, submitter, steering)
         #: How long lists and verbs look for what matches a filter.

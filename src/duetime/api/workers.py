@@ -15,6 +15,7 @@ from typing import Protocol
 import msgspec
 from msgspec import UNSET, Raw, structs
 
+from duetime.admin.keyring import Keys
 from duetime.admin.limits import LimitRules
 from duetime.api import worker_operations as operations
 from duetime.api.answers import BeatAnswer, LeaseAnswer, LeasedAnswer, SettleAnswer
@@ -22,6 +23,7 @@ from duetime.api.auth import need_reach
 from duetime.api.body_errors import MAX_ERRORS
 from duetime.api.bounds import ClientGoneError, Polls
 from duetime.api.http import Answer, Request, Route, encode, json_answer, make_decoder
+from duetime.api.lease_poll import LeasePoll
 from duetime.api.payload_reading import read_payload
 from duetime.api.schemas import BeatRequest, FailureBody, LeaseRequest, Priority, Settlement, SettleRequest
 from duetime.api.validation import wrong_names, wrong_worker_name
@@ -89,32 +91,6 @@ class Beating(Protocol):
     async def sign_off(self, tenant: int, name: str, attempts: Sequence[Named]) -> int | None: ...
 
 
-class _Poll:
-    """A question that waits for its answer in the task that made this, and may be ended before."""
-
-    def __init__(self) -> None:
-        self._task = asyncio.current_task()
-        self.is_ended = False
-        self.is_left = False
-
-    def end(self) -> None:
-        if self._task is not None and not self.is_ended:
-            self.is_ended = True
-            self._task.cancel()
-
-    def leave(self, _: object) -> None:
-        """The client has gone."""
-        if self._task is not None:
-            self.is_left = True
-            self.end()
-
-    def close(self) -> None:
-        """It has its answer, or was ended; from here on the task does other things."""
-        if self.is_ended and self._task is not None:
-            self._task.uncancel()
-        self._task = None
-
-
 @dataclass(frozen=True)
 class Workers:
     lanes: Lanes
@@ -122,11 +98,12 @@ class Workers:
     holders: Beating
     settler: Settler
     limits: LimitRules
+    keys: Keys
     #: How long workers may be silent where nothing else is said.
     max_silence: float = DEFAULT_SILENCE_SECONDS
     turns: Turns = field(default_factory=Turns)
     polls: Polls = field(default_factory=Polls)
-    _polls: set["_Poll"] = field(default_factory=set)
+    _polls: set[LeasePoll] = field(default_factory=set)
 
     def routes(self) -> list[Route]:
         return [
@@ -152,23 +129,33 @@ class Workers:
         tags = frozenset(asked.tags)
         types = None if asked.types is None else frozenset(asked.types)
         tenant = request.caller.tenant
-        with self.polls.wait(tenant):
+        poll = LeasePoll()
+        with self.polls.wait(tenant), self.keys.watch.watch(request.caller, poll.judge):
+            if not await self.keys.is_valid(request.caller):
+                poll.judge(None)
+            poll.check()
             holder = await self.holders.register(tenant, asked.worker)
             said = asked.max_silence
             silence = self.limits.silence_of(tenant, queues) if said is None else float(said)
             await self.holders.allow_silence(holder, silence)
             ask = Ask(holder, tenant, Kind.PULL, queues, tags, asked.max, types)
-            leased = await self._poll(request, ask, max(asked.wait, LEAST_WAIT_SECONDS))
-        tasks = await self.turns.spread(leased, lambda some: [self._answer(task) for task in some])
+            leased = await self._poll(poll, request, ask, max(asked.wait, LEAST_WAIT_SECONDS))
+            tasks = await self.turns.spread(leased, lambda some: [self._answer(task) for task in some])
+        if poll.is_void:
+            await self._give_back(leased)
+            leased, tasks = [], []
+            poll.check()
         answer = LeaseAnswer(tasks, BEAT_EVERY_SECONDS, silence or self.max_silence)
         if request.is_gone():
             await self._give_back(leased)
             raise ClientGoneError
         return Answer(200, encode(answer), on_lost=lambda: self.feeder.give_back(leased))
 
-    async def _poll(self, request: Request, ask: Ask, wait: float) -> list[LeasedTask]:
+    async def _poll(self, poll: LeasePoll, request: Request, ask: Ask, wait: float) -> list[LeasedTask]:
         # In the request's own task, so that the answer goes out in the round after it was found.
-        poll = _Poll()
+        if poll.is_void:
+            return []
+        poll.begin()
         gone = asyncio.ensure_future(request.disconnected())
         gone.add_done_callback(poll.leave)
         self._polls.add(poll)

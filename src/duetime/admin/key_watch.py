@@ -1,0 +1,56 @@
+"""Keys whose callers wait: who waits is told as soon as its key has ended or allows something else.
+
+A long call is authorised when it begins.  Without this, a key that is revoked
+during its call would still get what the call waited for.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+import msgspec
+
+from duetime.admin.keys import Caller
+
+#: Called with the caller as it is now; None: the key is not valid any more.
+Told = Callable[[Caller | None], object]
+
+
+class KeyWatch:
+    """Who waits, by the hash of the key."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[bytes, dict[object, tuple[Caller, Told]]] = {}
+
+    def hashes(self) -> list[bytes]:
+        """The keys that must be looked up again, although they are not used meanwhile."""
+        return list(self._waiting)
+
+    @contextmanager
+    def watch(self, caller: Caller, told: Told) -> Iterator[None]:
+        place = object()
+        self._waiting.setdefault(caller.hash, {})[place] = (caller, told)
+        try:
+            yield
+        finally:
+            of_key = self._waiting[caller.hash]
+            del of_key[place]
+            if not of_key:
+                del self._waiting[caller.hash]
+
+    def ended(self, hashed: bytes) -> None:
+        """The key was revoked or has expired."""
+        for _, told in list(self._waiting.get(hashed, {}).values()):
+            told(None)
+
+    def compare(self, looked_up: list[bytes], found: Mapping[bytes, Caller]) -> None:
+        """Tell those whose key is not among the ones found, or is not what it was."""
+        for hashed in looked_up:
+            now = found.get(hashed)
+            if now is None:
+                self.ended(hashed)
+                continue
+            for before, told in list(self._waiting.get(hashed, {}).values()):
+                # An admin's caller acts for the tenant that it named.
+                same = msgspec.structs.replace(now, tenant=before.tenant, tenant_name=before.tenant_name)
+                if same != before:
+                    told(same)
