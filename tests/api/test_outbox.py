@@ -38,6 +38,19 @@ async def test_a_number_leads_to_its_task(api: Api) -> None:
     assert (await api.get("/v1/outbox")).json == {"items": [], "next": None}
 
 
+async def test_a_clients_key_is_never_taken_for_a_number(api: Api) -> None:
+    number = await enqueue(api, payload={"to": "ada"})
+    fakes = [
+        (await api.post("/v1/tasks", {"type": "email.send", "idempotency_key": f"outbox:{faked}"})).json["id"]
+        for faked in (number, number + 1, number + 2)
+    ]
+    later = await enqueue(api, payload={"to": "bob"})
+
+    assert (await api.get(f"/v1/outbox/{number}")).json["task"] not in fakes
+    assert (await api.get(f"/v1/outbox/{later}")).json["task"] not in fakes
+    assert (await api.get(f"/v1/outbox/{later + 1}")).status == 404
+
+
 async def test_what_a_types_schema_refuses_is_kept_until_it_is_right(api: Api) -> None:
     assert (await api.call("PUT", "/v1/types/email.send", {"schema": SCHEMA})).status == 201
     number = await enqueue(api, payload={"for": "ada"})

@@ -37,8 +37,8 @@ Read = Callable[[int, bytes, datetime], NewTask]
 
 
 def key_of(number: int) -> str:
-    """The idempotency key under which the task of a number is found."""
-    return f"outbox:{number}"
+    """The idempotency key under which the task of a number is found; no client can choose one like it."""
+    return f"\x1foutbox:{number}"
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ DELETE FROM outbox
 RETURNING outbox.id;
 
 -- name: note_tasks
--- Which task a number in the outbox became, under the key `outbox:<number>`, for a day and while it is open.
+-- Which task a number in the outbox became, under a key that clients cannot choose, for a day and while it is open.
 INSERT INTO idempotency_key (tenant, key, task, fingerprint, expires_at)
 SELECT noted.tenant, noted.key, noted.task, '', clock_timestamp() + interval '1 day'
   FROM unnest(@tenants::int[], @keys::text[], @tasks::uuid[]) AS noted (tenant, key, task)
