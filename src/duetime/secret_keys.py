@@ -61,7 +61,7 @@ def read_key(text: str) -> bytes:
 
 def make_key_file(file: Path) -> None:
     """A new key, for its owner alone; a file that is there stays as it is."""
-    file.parent.mkdir(parents=True, exist_ok=True)
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:

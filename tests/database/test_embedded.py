@@ -135,6 +135,21 @@ async def test_the_server_is_safe_by_default(server: EmbeddedServer) -> None:
     assert stat.S_IMODE((server.data / "postgres").stat().st_mode) == 0o700
 
 
+async def test_a_folder_that_others_could_read_is_made_private(data: Path) -> None:
+    data.mkdir(mode=0o755)
+    data.chmod(0o755)
+    server = EmbeddedServer(data)
+    await server.start()
+    await server.stop()
+    (data / "port").chmod(0o644)
+
+    await server.start()
+
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in [data, *data.iterdir()]}
+    await server.stop()
+    assert {name: oct(mode) for name, mode in modes.items() if mode & 0o077} == {}
+
+
 async def test_programs_on_this_machine_come_in_by_a_socket_in_the_folder(data: Path) -> None:
     server = EmbeddedServer(data)
 

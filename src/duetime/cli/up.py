@@ -17,6 +17,7 @@ from duetime.admin.keyring import Keys
 from duetime.admin.keys import create_key
 from duetime.config import Config, read_config
 from duetime.database.embedded import EmbeddedServer
+from duetime.database.folder import write_private
 from duetime.database.pool import Database
 from duetime.errors import UsageError
 from duetime.passwords import hide_passwords
@@ -113,7 +114,7 @@ async def _up(config: Config, as_json: bool) -> None:
         node = await _open(config, database_url)
         await node.start()
         key = await _first_key(database_url, Path(config.data))
-        _write_private(Path(config.data) / "url", node.url)
+        write_private(Path(config.data) / "url", node.url)
         _announce(node.url, key, config, as_json)
         await stop_when(signalled, node)
     finally:
@@ -146,6 +147,8 @@ async def _serve(config: Config) -> None:
     signalled = watch_signals()
     node = await _open(config, config.database_url)
     await _look_for_key(config.database_url)
+    if os.geteuid() == 0:
+        log.warning("the node runs as root and needs no right of root: give it a user of its own (docs/security.md)")
     await node.start()
     await stop_when(signalled, node)
 
@@ -174,19 +177,13 @@ async def _first_key(database_url: str, data: Path) -> str | None:
             _, key = await create_key(database, tenant.id, "admin")
     finally:
         await database.close()
-    _write_private(file, key)
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_private(file, key)
     return key
 
 
 def _read(file: Path) -> str:
     return file.read_text("utf-8").strip()
-
-
-def _write_private(file: Path, text: str) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as stream:
-        stream.write(text + "\n")
 
 
 def _announce(url: str, key: str | None, config: Config, as_json: bool) -> None:

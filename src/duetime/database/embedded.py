@@ -30,7 +30,7 @@ import structlog
 
 from duetime.database import launch, leftovers, trickle
 from duetime.database.binaries import Account, Binaries, find_account, find_binaries
-from duetime.database.folder import DataFolder
+from duetime.database.folder import DataFolder, write_private
 from duetime.errors import UsageError
 
 USER = DATABASE = "duetime"
@@ -273,7 +273,7 @@ class EmbeddedServer:
                     self._has_socket = False
                 elif "Address already in use" not in error.detail or attempt == 4:
                     raise
-        port_file.write_text(f"{self._port}\n")
+        write_private(port_file, str(self._port))
 
     async def _launch(self) -> None:
         """Start the server and come back when it takes connections."""

@@ -4,12 +4,17 @@ import errno
 import fcntl
 import os
 import shutil
+import stat
 from pathlib import Path
+
+import structlog
 
 from duetime.errors import UsageError
 
 _LOCK_FILE = "duetime.lock"
 _FULL_BYTES = 1 << 20
+
+_log = structlog.get_logger(__name__)
 
 
 class DataFolder:
@@ -24,6 +29,7 @@ class DataFolder:
         lock_file = self.path / _LOCK_FILE
         if not lock_file.exists() and any(entry.name != "lost+found" for entry in self.path.iterdir()):
             raise UsageError(f"{self.path} is not empty and not a data folder of duetime: name another with --data")
+        self._make_private()
         lock = os.open(lock_file, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -37,6 +43,15 @@ class DataFolder:
         self._lock = lock
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+
+    def _make_private(self) -> None:
+        """It holds keys and passwords, so nobody else looks in, whatever rights it was made with."""
+        if stat.S_IMODE(self.path.stat().st_mode) & 0o077:
+            try:
+                self.path.chmod(0o700)
+            except OSError as error:
+                # A volume whose root belongs to somebody else; each file in it is private by itself.
+                _log.warning("others can look into the data folder", folder=str(self.path), error=error.strerror)
 
     def close(self) -> None:
         if self._lock is not None:
@@ -62,3 +77,11 @@ class DataFolder:
             return self.explain(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
         last = " / ".join(line.strip() for line in output.strip().splitlines()[-5:])
         return UsageError(f"{what} in {self.path}: {last or 'it said nothing'}")
+
+
+def write_private(file: Path, text: str) -> None:
+    """Write a file that only its owner reads, also where it was there before with other rights."""
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as stream:
+        os.fchmod(descriptor, 0o600)
+        stream.write(text + "\n")
