@@ -6,6 +6,8 @@ VENV ?= .venv
 TESTS ?= tests
 # One more than the cores of a small machine: many tests wait for a process that they started.
 JOBS ?= 3
+# Options for the audit of dependencies: `--ignore-vuln ID`, with the reason beside it.
+AUDIT ?=
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
@@ -13,7 +15,7 @@ LOCK := $(BIN)/uv --quiet pip compile --universal --generate-hashes --python-ver
 	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 
 .DEFAULT_GOAL := help
-.PHONY: help up test test-deep check format bench lock schema packages clean
+.PHONY: help up test test-deep check sbom format bench lock schema packages clean
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,11 +29,19 @@ test: check packages ## Check the code, then run the tests (TESTS=tests/api for 
 test-deep: export DUETIME_TEST_DEPTH = deep
 test-deep: test ## The same with far more examples, seeds, tasks and rows: an hour or more
 
-check: $(VENV)/.installed-dev ## Lint, format, types, layers
+check: $(VENV)/.installed-dev ## Lint, format, types, layers, known vulnerabilities
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache --no-logo
+	@$(BIN)/python .ci/audit.py $(AUDIT)
+
+sbom: $(VENV)/.installed-dev ## Write what a node consists of (CycloneDX) into dist/duetime.cdx.json
+	@rm -rf build/sbom
+	@.ci/python -m venv build/sbom
+	@build/sbom/bin/python -m pip --disable-pip-version-check --no-input install --quiet --require-hashes --requirement requirements/run.txt
+	@build/sbom/bin/python -m pip --disable-pip-version-check --no-input install --quiet --no-deps --no-build-isolation .
+	@$(BIN)/python .ci/sbom.py build/sbom dist/duetime.cdx.json
 
 format: $(VENV)/.installed-dev ## Format the code
 	$(BIN)/ruff check --fix .
