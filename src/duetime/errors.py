@@ -150,6 +150,11 @@ class TooManyRequests(DuetimeError):
     def __init__(self, detail: str, retry_after: float = 1.0) -> None:
         super().__init__(detail, retry_after=retry_after)
 
+    @property
+    def reason(self) -> str:
+        """The detail without what its reader could do about it."""
+        return self.detail.partition(";")[0]
+
 
 class QuotaExceeded(TooManyRequests):
     code, title = "quota_exceeded", "The tenant's quota is used up"

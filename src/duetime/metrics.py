@@ -22,6 +22,12 @@ _tasks = Counter("duetime_tasks_submitted", "Tasks that were stored, by what mad
 TASKS_OF_CALLS = _tasks.labels("call")
 TASKS_OF_SCHEDULES = _tasks.labels("schedule")
 
+FIRES_REFUSED = Counter(
+    "duetime_fires_refused",
+    "Times of schedules that were skipped because their tenant's quotas left no room for a task.",
+    registry=_REGISTRY,
+)
+
 _claims = Counter(
     "duetime_attempts_claimed",
     "Attempts that holders got: claimed, or stored for one that waited (hand_over).",

@@ -146,7 +146,9 @@ class Node:
         self.onward.on_ended = self.steering.on_ended = self._ended
         self.dead_log = DeadLog(database)
         self.onward.on_dead = self.dead_log.note
-        self.outbox = Outbox(database, self.lanes, self.submitter, reading(TaskReader(self.types, self.vault)))
+        self.outbox = Outbox(
+            database, self.lanes, self.submitter, reading(TaskReader(self.types, self.vault)), self.admission
+        )
         self.relay = Relay(self.outbox, has_duty=self._has_duty)
         self.shared: SharedFeeder | None = None
         if sharing is not None:
@@ -165,8 +167,10 @@ class Node:
             self.shared.records_of = self.tenant_breakers.records
             self.tenant_breakers.ask_others = self.shared.records
         self.recurrences = Recurrences(database)
-        self.schedules = Schedules(database, self.partitions, self.lanes, self.steering, self.recurrences, self._wake)
-        self.backfills = Backfills(database, self.partitions, self.recurrences)
+        self.schedules = Schedules(
+            database, self.partitions, self.lanes, self.steering, self.recurrences, self._wake, self.admission
+        )
+        self.backfills = Backfills(database, self.partitions, self.recurrences, self.admission)
         self.firing = Firing(
             database,
             self.partitions,
@@ -177,6 +181,7 @@ class Node:
             self._wake,
             feeds=self.feeder.feeds,
             has_duty=self._has_duty,
+            room=self.admission,
         )
         self.feeder.schedules = self.firing
         self.liveness = Liveness(
@@ -270,6 +275,7 @@ class Node:
         self.liveness.loop.start()
         self.dead_log.loop.start()
         self.relay.loop.start()
+        self.relay.aside_loop.start()
         for loop in self.upkeep.loops:
             loop.start()
         self._executing = asyncio.create_task(self._execute(), name="executor")
@@ -305,6 +311,7 @@ class Node:
             await asyncio.wait([self._serving], timeout=10.0)
         loops = (
             self.relay.loop,
+            self.relay.aside_loop,
             self.survey.loop,
             self.liveness.loop,
             self.dead_log.loop,

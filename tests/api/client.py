@@ -93,6 +93,7 @@ class Serving:
     passed: list[float]
     types: Types
     limits: LimitRules
+    outbox: Outbox
     #: Why the node is not ready, if there is a reason.
     reasons: list[str] = field(default_factory=list)
 
@@ -231,11 +232,6 @@ async def serve(database: Database, vault: Vault = A_VAULT) -> AsyncIterator[Ser
     reasons: list[str] = []
     steering = Steering(database, partitions, wake)
     recurrences = Recurrences(database)
-    schedules = Schedules(database, partitions, lanes, steering, recurrences, wake)
-    backfills = Backfills(database, partitions, recurrences)
-    firing = Firing(database, partitions, schedules, backfills, recurrences, steering, wake)
-    feeder.schedules = firing
-    await firing.start()
     types = Types(database)
     await types.refresh()
     limits = LimitRules(database)
@@ -248,7 +244,12 @@ async def serve(database: Database, vault: Vault = A_VAULT) -> AsyncIterator[Ser
     room = WaitingRoom(partial(count_waiting, database), monotonic=monotonic)
     submitter = Submitter(database, lanes, partitions, wake)
     admission = Admission(Pressure(lambda: submitter.backlog), Allowance(None, monotonic=monotonic), room)
-    outbox = Outbox(database, lanes, submitter, reading(TaskReader(types, vault)))
+    schedules = Schedules(database, partitions, lanes, steering, recurrences, wake, admission)
+    backfills = Backfills(database, partitions, recurrences, admission)
+    firing = Firing(database, partitions, schedules, backfills, recurrences, steering, wake, room=admission)
+    feeder.schedules = firing
+    await firing.start()
+    outbox = Outbox(database, lanes, submitter, reading(TaskReader(types, vault)), admission)
     breakers = Breakers(lanes.key_of, database.clock.now_ms)
     tenant_breakers = TenantBreakers(
         database, lanes, onward, BreakerRules(), now_ms=lambda: database.clock.now_ms() + int(passed[0] * 1000)
@@ -323,6 +324,7 @@ async def serve(database: Database, vault: Vault = A_VAULT) -> AsyncIterator[Ser
             passed,
             types,
             limits,
+            outbox,
             reasons,
         )
         app.end_polls()

@@ -1,13 +1,17 @@
 """Quotas and tiers over HTTP: what is stored, what holds, and what is refused."""
 
+import json
 from typing import Any
 
 import pytest
 
-from api.client import Api
+from api.client import Api, until
 from duetime.admin.rules import Rules, TenantRules, read_rules
+from duetime.lifecycle.waiting import count_waiting
+from duetime.metrics import render
 from duetime.model.limits import Limits
 from duetime.model.quotas import Quotas
+from duetime.scheduler.relay import Relay
 from duetime.sdk.uuid7 import make_uuid7
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -255,11 +259,147 @@ async def test_what_a_quota_refuses_costs_nothing_of_another(api: Api) -> None:
     assert (first.json["accepted"], second.json["accepted"]) == (2, 7)
 
 
-async def test_schedules_go_on_when_submissions_are_refused(api: Api) -> None:
-    await have_quotas(api, max_waiting=0)
-    made = await api.call("PUT", "/v1/schedules/s", {"spec": {"every": "1d"}, "task": {"type": "a"}})
+# What the service makes itself
 
-    triggered = await api.post("/v1/schedules/s/trigger")
+SCHEDULE = {"spec": {"every": "1d"}, "task": {"type": "a"}}
+#: Times that a backfill can fill, ten of them.
+RANGE = {"from": "2026-01-01T00:00:00Z", "to": "2026-01-11T00:00:00Z", "rate": 1000}
 
-    assert (made.status, triggered.status) == (201, 202)
-    assert (await api.post("/v1/tasks", LATER)).status == 429
+
+async def have_schedule(api: Api, **fields: Any) -> None:
+    made = await api.call("PUT", "/v1/schedules/s", {**SCHEDULE, **fields})
+    assert made.status == 201, made.body
+
+
+async def count_waiting_of(api: Api) -> int:
+    return await count_waiting(api.serving.database, api.tenant, 1_000)
+
+
+async def test_a_trigger_beyond_the_quota_is_a_429(api: Api) -> None:
+    await have_schedule(api)
+    await have_quotas(api, max_waiting=3)
+    key = {"Idempotency-Key": str(make_uuid7())}
+
+    first = await api.post("/v1/schedules/s/trigger", headers=key)
+    others = [await api.post("/v1/schedules/s/trigger") for _ in range(3)]
+    again = await api.post("/v1/schedules/s/trigger", headers=key)
+
+    assert [first.status, *(each.status for each in others)] == [202, 202, 429, 429]
+    assert others[-1].json["code"] == "too_many_waiting"
+    assert (again.status, again.json["task"]) == (202, first.json["task"])
+    assert await count_waiting_of(api) == 3
+
+
+async def test_a_backfill_goes_as_far_as_there_is_room_and_says_that_it_waits(api: Api) -> None:
+    await have_schedule(api)
+    await have_quotas(api, max_waiting=5)
+    started = (await api.post("/v1/schedules/s/backfill", RANGE)).json
+    path = f"/v1/schedules/s/backfills/{started['id']}"
+
+    async def waits() -> bool:
+        return (await api.get(path)).json["waits_for"] is not None
+
+    await until(waits)
+    stuck = (await api.get(path)).json
+    waiting = await count_waiting_of(api)
+    await put(api, f"/v1/tenants/{api.tenant_name}", quotas={"max_waiting": 100})
+    await api.serving.obey()
+    api.serving.passed[0] += 10
+
+    async def is_done() -> bool:
+        return (await api.get(path)).json["state"] == "done"
+
+    await until(is_done)
+    done = (await api.get(path)).json
+
+    assert (stuck["state"], stuck["created_count"]) == ("running", 4)
+    assert stuck["waits_for"] == "as many tasks of the tenant wait as may (max_waiting 5)"
+    assert waiting == 5
+    assert (done["created_count"], done["waits_for"]) == (10, None)
+    assert await count_waiting_of(api) == 11
+
+
+async def test_a_time_of_a_schedule_beyond_the_quota_is_skipped_and_says_so(api: Api) -> None:
+    await have_quotas(api, max_waiting=1)
+    await have_schedule(api, spec={"every": "1s"}, overlap="allow")
+
+    async def has_skipped() -> bool:
+        return (await api.get("/v1/schedules/s")).json["counters"]["skipped"] >= 2
+
+    before = refused_fires()
+    await until(has_skipped)
+    schedule = (await api.get("/v1/schedules/s")).json
+    runs = (await api.get("/v1/schedules/s/runs")).json["items"]
+
+    reason = "as many tasks of the tenant wait as may (max_waiting 1)"
+    assert schedule["last_skip"]["reason"] == reason
+    assert (schedule["state"], schedule["counters"]["fired"]) == ("active", 0)
+    assert {(run["outcome"], run["reason"], run["task"]) for run in runs} == {("skipped", reason, None)}
+    assert await count_waiting_of(api) == 1
+    assert refused_fires() >= before + 2
+
+
+def refused_fires() -> float:
+    [line] = [line for line in render("n", shows_tenants=False).decode().splitlines() if line.startswith(FIRES_REFUSED)]
+    return float(line.rsplit(" ", 1)[1])
+
+
+FIRES_REFUSED = "duetime_fires_refused_total{"
+
+
+async def test_dead_letters_are_redriven_as_far_as_there_is_room(api: Api) -> None:
+    dead = [await api.bury() for _ in range(3)]
+    await have_quotas(api, max_waiting=3)
+
+    named = await api.post("/v1/dead/redrive", {"ids": [each["id"] for each in dead]})
+    some = await api.post("/v1/dead/redrive", {"all": True, "limit": 10})
+    none = await api.post("/v1/dead/redrive", {"all": True})
+    [left] = [each for each in dead if await api.state(each) == "dead"]
+    one = await api.post(f"/v1/tasks/{left['id']}/retry")
+    bulk = await api.post("/v1/tasks/bulk/retry", {"filter": {"state": "dead"}})
+
+    assert (named.status, named.json["code"]) == (429, "too_many_waiting")
+    assert (some.status, some.json["matched"], some.json["redriven"]) == (200, 2, 2)
+    assert some.json["next"] is not None
+    for refused in (none, one, bulk):
+        assert (refused.status, refused.json["code"]) == (429, "too_many_waiting")
+    assert await api.state(left) == "dead"
+    assert await count_waiting_of(api) == 3
+
+
+async def test_the_outbox_waits_for_room_and_is_in_nobodys_way(api: Api) -> None:
+    serving = api.serving
+    other = await serving.tenant(f"{api.tenant_name}-other")
+    await have_quotas(api, max_waiting=2)
+    body = json.dumps(LATER)
+    numbers = [await enqueue(api, body) for _ in range(3)]
+    relay = Relay(serving.outbox, batch=2)
+
+    await relay_all(relay)
+    theirs = await enqueue(other, body)
+    late = await enqueue(api, body)
+    await relay_all(relay)
+    states = [(await api.get(f"/v1/outbox/{number}")).json["state"] for number in (*numbers, late)]
+    waiting = await count_waiting_of(api)
+    await put(api, f"/v1/tenants/{api.tenant_name}", quotas={"max_waiting": 10})
+    await serving.obey()
+    serving.passed[0] += 10
+    await relay.step_aside()
+
+    assert states == ["accepted", "waiting", "waiting", "waiting"]
+    assert waiting == 2
+    assert (await other.get(f"/v1/outbox/{theirs}")).json["state"] == "accepted"
+    for number in (*numbers, late):
+        assert (await api.get(f"/v1/outbox/{number}")).json["state"] == "accepted"
+    assert await count_waiting_of(api) == 5
+
+
+async def enqueue(api: Api, body: str) -> int:
+    rows = await api.serving.database.fetch("SELECT duetime.enqueue($1, $2::text::json) AS id", api.tenant_name, body)
+    number: int = rows[0]["id"]
+    return number
+
+
+async def relay_all(relay: Relay) -> None:
+    while not await relay.step():
+        pass

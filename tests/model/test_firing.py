@@ -12,6 +12,7 @@ from duetime.model.firing import (
     CANCEL_GRACE_MS,
     MAX_FIRES_AT_ONCE,
     MAX_MISSED_AT_ONCE,
+    Room,
     Run,
     Situation,
     Turn,
@@ -39,9 +40,11 @@ def turn(
     runs: tuple[Run, ...] = (),
     buffer: tuple[int, ...] = (),
     fired: int = 0,
+    room: int | None = None,
 ) -> Turn:
     recurrence = compile_definition(schedule.definition("1/test"), {})
-    return take_turn(schedule, recurrence, Situation(next_ms, fired, buffer, runs), now_ms)
+    limited = None if room is None else Room(room, "full")
+    return take_turn(schedule, recurrence, Situation(next_ms, fired, buffer, runs), now_ms, limited)
 
 
 def run(state: TaskState | None, ended_ms: int | None = None) -> Run:
@@ -304,3 +307,51 @@ def test_after_looks_again_while_the_run_is_under_way() -> None:
     assert found.planned == []
     assert found.wake_ms is not None
     assert NOON < found.wake_ms <= NOON + 10_000
+
+
+# Quotas
+
+
+def test_a_fire_without_room_is_skipped_and_the_next_one_goes_on() -> None:
+    found = turn(body(max_fires=1), NOON - AHEAD_MS, room=0)
+
+    assert (found.planned, found.refused) == ([], 1)
+    assert [(each.nominal_ms, each.outcome, each.reason) for each in found.noted] == [
+        (NOON, FireOutcome.SKIPPED, "full")
+    ]
+    assert (found.next_ms, found.wake_ms) == (NOON + MINUTE, NOON + MINUTE - AHEAD_MS)
+
+
+def test_of_a_catch_up_as_many_are_made_as_there_is_room_for() -> None:
+    schedule = body(misfire=Misfire.FIRE_ALL, overlap=Overlap.ALLOW, catchup_rate=100.0)
+
+    found = turn(schedule, NOON + 4 * MINUTE + 30_000, room=2)
+
+    assert nominal(found) == [NOON, NOON + MINUTE]
+    assert outcomes(found) == [(NOON + place * MINUTE, FireOutcome.SKIPPED) for place in (2, 3, 4)]
+    assert found.next_ms == NOON + 5 * MINUTE
+
+
+def test_what_is_buffered_waits_for_room() -> None:
+    found = turn(body(overlap=Overlap.BUFFER_ALL), NOON + 1, next_ms=NOON + MINUTE, buffer=(NOON,), room=0)
+
+    assert (found.planned, found.noted, found.buffer) == ([], [], [NOON])
+    assert found.wake_ms is not None
+    assert found.wake_ms < NOON + 1000
+
+
+@pytest.mark.parametrize("overlap", [Overlap.CANCEL_OTHER, Overlap.TERMINATE_OTHER])
+def test_no_run_is_cancelled_for_one_that_finds_no_room(overlap: Overlap) -> None:
+    found = turn(body(overlap=overlap), NOON, runs=(run(TaskState.RUNNING),), room=0)
+
+    assert (found.planned, found.cancel) == ([], [])
+    assert outcomes(found) == [(NOON, FireOutcome.SKIPPED)]
+
+
+def test_after_a_run_that_found_no_room_the_next_time_is_as_far_away_as_after_any() -> None:
+    schedule = body(spec=Spec(after=60.0))
+
+    found = turn(schedule, NOON, next_ms=NOON, room=0)
+
+    assert outcomes(found) == [(NOON, FireOutcome.SKIPPED)]
+    assert (found.next_ms, found.wake_ms) == (NOON + MINUTE, NOON + MINUTE - AHEAD_MS)

@@ -129,8 +129,8 @@ class App:
         self._router = Router(
             [
                 *tasks.routes(),
-                *Steer(database, lanes, steering, patience).routes(),
-                *DeadLetters(database, lanes, steering, patience).routes(),
+                *Steer(database, lanes, steering, patience, admission).routes(),
+                *DeadLetters(database, lanes, steering, patience, admission).routes(),
                 *self._workers.routes(),
                 *ScheduleCalls(database, schedules, backfills, reader).routes(),
                 *CalendarCalls(recurrences, schedules).routes(),

@@ -3,6 +3,7 @@
 import uuid
 from dataclasses import dataclass, field
 
+import msgspec
 from msgspec import UNSET
 
 from duetime.api import dead_operations as operations
@@ -13,6 +14,7 @@ from duetime.api.schemas import DropRequest, RedriveRequest
 from duetime.database.pool import Database
 from duetime.errors import InvalidInput
 from duetime.lifecycle.lanes import Lanes
+from duetime.lifecycle.room import BOUNDLESS, Room
 from duetime.lifecycle.steer import Steering
 from duetime.views.dead import dead_ids, list_dead
 from duetime.views.filters import TaskFilter
@@ -30,6 +32,7 @@ class DeadLetters:
     lanes: Lanes
     steering: Steering
     patience: Patience = field(default_factory=Patience)
+    room: Room = BOUNDLESS
 
     def routes(self) -> list[Route]:
         return [
@@ -58,8 +61,19 @@ class DeadLetters:
         request.query()
         asked = await request.json(_decode_redrive, judge=_check_filter)
         ids, following = await self._find(request, asked)
-        verdicts = await self.steering.redrive(ids, asked.rate) if ids else {}
-        changed = sum(verdict.changed for verdict in verdicts.values())
+        tenant = request.caller.tenant
+        # Those that are named go together or not at all; of a filter, as many as there is room for.
+        granted = await self.room.make_room(tenant, [0] * len(ids), is_whole=asked.ids is not UNSET)
+        changed = 0
+        try:
+            if granted.refusal is not None:
+                if not granted.most:
+                    raise granted.refusal
+                ids, following = await self._find(request, msgspec.structs.replace(asked, limit=granted.most))
+            verdicts = await self.steering.redrive(ids, asked.rate) if ids else {}
+            changed = sum(verdict.changed for verdict in verdicts.values())
+        finally:
+            self.room.give_back(tenant, granted.most - changed)
         return json_answer(200, RedriveAnswer(len(ids), changed, following))
 
     async def drop(self, request: Request) -> Answer:

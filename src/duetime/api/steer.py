@@ -23,6 +23,8 @@ from duetime.clock import to_ms_rounded_up
 from duetime.database.pool import Database
 from duetime.errors import FieldError, InvalidInput, NotFound, Unavailable, Unknown, WrongState
 from duetime.lifecycle.lanes import Lanes
+from duetime.lifecycle.room import BOUNDLESS, Room
+from duetime.lifecycle.state import read_states
 from duetime.lifecycle.steer import Steering, Verdict
 from duetime.model.task import TaskState
 from duetime.views.patience import Patience
@@ -61,6 +63,7 @@ class Steer:
     lanes: Lanes
     steering: Steering
     patience: Patience = field(default_factory=Patience)
+    room: Room = BOUNDLESS
 
     def routes(self) -> list[Route]:
         return [Route(operation, self._one(verb)) for verb, operation in operations.VERBS.items()] + [
@@ -79,7 +82,7 @@ class Steer:
                 await request.no_body()
             if await lane_key(self.lanes, caller.tenant, task) is None:
                 raise NotFound(f"there is no task {task}")
-            verdict = (await self._apply(verb, run_at)([task]))[task]
+            verdict = (await self._apply(verb, run_at, caller.tenant)([task]))[task]
             if verdict.state is None and not verdict.changed:
                 raise NotFound(f"there is no task {task}")
             if not verdict.changed and verdict.state is not None and verdict.state not in _ALREADY[verb]:
@@ -118,13 +121,13 @@ class Steer:
                 except_ms=None if run_at is None else to_ms_rounded_up(run_at),
                 patience=self.patience,
             )
-            verdicts = await self._apply(verb, run_at)(ids) if ids else {}
+            verdicts = await self._apply(verb, run_at, request.caller.tenant)(ids) if ids else {}
             changed = sum(verdict.changed for verdict in verdicts.values())
             return json_answer(200, BulkAnswer(len(ids), changed, following))
 
         return handle
 
-    def _apply(self, verb: str, run_at: datetime | None) -> Apply:
+    def _apply(self, verb: str, run_at: datetime | None, tenant: int) -> Apply:
         match verb:
             case "cancel":
                 return self.steering.cancel
@@ -135,15 +138,25 @@ class Steer:
             case "run-now":
                 return self.steering.run_now
             case "retry":
-                return self._retry
+                return partial(self._retry, tenant)
             case "reschedule" if run_at is not None:
                 return lambda ids: self.steering.reschedule(ids, run_at)
             case _:
                 raise AssertionError(f"no verb {verb}")
 
-    async def _retry(self, ids: Sequence[uuid.UUID]) -> Verdicts:
-        """A dead letter gets new budgets; a task that waits for its next attempt gets it now."""
-        verdicts = await self.steering.redrive(ids)
+    async def _retry(self, tenant: int, ids: Sequence[uuid.UUID]) -> Verdicts:
+        """A dead letter gets new budgets, if it may wait; a task that waits for its next attempt gets it now."""
+        states = await read_states(self.database, ids)
+        dead = [task for task in ids if states.get(task) is TaskState.DEAD]
+        granted = await self.room.make_room(tenant, [0] * len(dead), is_whole=True)
+        if granted.refusal is not None:
+            raise granted.refusal
+        verdicts: Verdicts = {}
+        try:
+            verdicts = await self.steering.redrive(ids)
+        finally:
+            redriven = sum(verdict.changed for verdict in verdicts.values())
+            self.room.give_back(tenant, max(0, granted.most - redriven))
         waiting = [task for task, verdict in verdicts.items() if verdict.state is TaskState.RETRYING]
         return {**verdicts, **(await self.steering.run_now(waiting))} if waiting else verdicts
 

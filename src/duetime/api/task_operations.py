@@ -152,6 +152,7 @@ _VERBS = {
     "retry": ("Retry", "A dead letter gets new budgets; a task that waits for its next attempt gets it now."),
     "run-now": ("Run now", "A waiting or paused task becomes due at once."),
 }
+_PROBLEMS = {"reschedule": (400, 404, 409, 413, 415, 422), "retry": (404, 409, 413, 422, 429)}
 VERBS = {
     verb: Operation(
         method="POST",
@@ -163,7 +164,7 @@ VERBS = {
         body=RescheduleRequest if verb == "reschedule" else None,
         example={"delay": "1h"} if verb == "reschedule" else None,
         replies={200: Reply("The task.", TaskView)},
-        problems=(400, 404, 409, 413, 415, 422) if verb == "reschedule" else (404, 409, 413, 422),
+        problems=_PROBLEMS.get(verb, (404, 409, 413, 422)),
     )
     for verb, (summary, description) in _VERBS.items()
 }

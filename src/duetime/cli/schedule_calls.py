@@ -94,6 +94,7 @@ class Backfill(msgspec.Struct):
     reached: datetime | None = None
     created_at: datetime | None = None
     ended_at: datetime | None = None
+    waits_for: str | None = None
 
 
 class Backfills(msgspec.Struct):

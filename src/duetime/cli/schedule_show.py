@@ -56,6 +56,7 @@ BACKFILL_COLUMNS = (
     Column("REACHED"),
     Column("STARTED"),
     Column("ENDED"),
+    Column("WAITS FOR", shrinks=True, plain=""),
 )
 _FIRE_COLUMNS = (Column("AT"), Column("BY ITS CLOCK"), Column("NOTE", shrinks=True, plain=""))
 _SHOWN_UNCHANGED = 20
@@ -143,6 +144,7 @@ def backfill_row(backfill: Backfill) -> Sequence[str]:
         local_time(backfill.reached),
         local_time(backfill.created_at),
         local_time(backfill.ended_at),
+        backfill.waits_for or "",
     )
 
 

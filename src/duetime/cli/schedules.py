@@ -319,7 +319,8 @@ def _wait(client: Client, name: str, backfill: Backfill) -> tuple[bytes, Backfil
             if backfill.state != "running":
                 return body, backfill
             made = counted(backfill.created_count, "task")
-            progress.say(f"{share_done(backfill):.0%}, {made} made; Ctrl-C leaves it running")
+            waits = f", waits: {printable(backfill.waits_for)}" if backfill.waits_for else ""
+            progress.say(f"{share_done(backfill):.0%}, {made} made{waits}; Ctrl-C leaves it running")
             time.sleep(_LOOK_SECONDS)
     finally:
         progress.clear()

@@ -131,7 +131,8 @@ CREATE TABLE duetime.backfill (
     state text DEFAULT 'running'::text NOT NULL,
     created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
     ended_at timestamp with time zone,
-    request uuid
+    request uuid,
+    waits_for text
 );
 
 ALTER TABLE duetime.backfill ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
@@ -354,6 +355,13 @@ CREATE TABLE duetime.outbox (
     written_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
 )
 WITH (autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='20000', autovacuum_vacuum_cost_delay='0', vacuum_truncate='false');
+
+CREATE TABLE duetime.outbox_aside (
+    tenant integer NOT NULL,
+    id bigint NOT NULL,
+    body bytea NOT NULL,
+    written_at timestamp with time zone NOT NULL
+);
 
 ALTER TABLE duetime.outbox ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME duetime.outbox_id_seq
@@ -590,6 +598,9 @@ ALTER TABLE ONLY duetime.migration
 
 ALTER TABLE ONLY duetime.node
     ADD CONSTRAINT node_pkey PRIMARY KEY (cluster, name);
+
+ALTER TABLE ONLY duetime.outbox_aside
+    ADD CONSTRAINT outbox_aside_pkey PRIMARY KEY (tenant, id);
 
 ALTER TABLE ONLY duetime.outbox
     ADD CONSTRAINT outbox_pkey PRIMARY KEY (transaction, id);

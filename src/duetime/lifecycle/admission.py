@@ -2,8 +2,8 @@
 
 A batch is accepted from its beginning as far as the quotas go; the rest is
 refused, and stays refused under the request's key.  What was asked for counts,
-also where it turns out to be a repetition.  Tasks that schedules make are not
-asked about: they were promised when the schedule was accepted.
+also where it turns out to be a repetition.  Tasks that the service makes itself
+(`room`) count as waiting, but cost no tokens of `submit_rate`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,6 +12,7 @@ from duetime.budgets.allowance import Allowance
 from duetime.budgets.contract import Want
 from duetime.errors import QuotaExceeded, TooLarge, TooManyRequests, TooManyWaiting
 from duetime.lifecycle.pressure import Pressure
+from duetime.lifecycle.room import Granted
 from duetime.lifecycle.waiting import WaitingRoom
 from duetime.model.quotas import Quotas
 from duetime.model.task import NewTask
@@ -75,11 +76,7 @@ class Admission:
         if most is not None:
             accepted = await self._room.take(tenant, most, wanted, is_whole=is_atomic)
             if accepted < wanted:
-                refusal = TooManyWaiting(
-                    f"as many tasks of the tenant wait as may (max_waiting {most:,});"
-                    " try again when some have run, or raise the quota",
-                    WAITING_RETRY_SECONDS,
-                )
+                refusal = _too_many_waiting(most)
             wanted = accepted
         if rate is not None and wanted:
             want = Want(rate, quotas.submit_depth, float(wanted))
@@ -96,9 +93,30 @@ class Admission:
             wanted = granted
         return wanted, refusal
 
+    async def make_room(self, tenant: int, sizes: Sequence[int], *, is_whole: bool = False) -> Granted:
+        """Room for tasks that the service makes itself, with payloads of these sizes."""
+        wanted = len(sizes)
+        quotas = self._quotas.get(tenant)
+        if quotas is None or quotas.max_waiting is None or not wanted:
+            return Granted(wanted)
+        granted = await self._room.take(tenant, quotas.max_waiting, wanted, is_whole=is_whole)
+        return Granted(granted, None if granted == wanted else _too_many_waiting(quotas.max_waiting))
+
+    def give_back(self, tenant: int, count: int) -> None:
+        """So many tasks that there was room for were not made."""
+        self._room.give_back(tenant, count)
+
     async def close(self) -> None:
         await self._room.close()
         await self._allowance.close()
+
+
+def _too_many_waiting(most: int) -> TooManyWaiting:
+    return TooManyWaiting(
+        f"as many tasks of the tenant wait as may (max_waiting {most:,});"
+        " try again when some have run, or raise the quota",
+        WAITING_RETRY_SECONDS,
+    )
 
 
 def _name(tenant: int) -> str:

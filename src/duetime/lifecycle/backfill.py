@@ -1,7 +1,8 @@
 """Backfill a range of a schedule's times: an object of its own, with progress, a rate and cancel.
 
 Each step makes the tasks of the next times and says how far it has come, in one
-statement; a step that another node has done finds nothing.
+statement; a step that another node has done finds nothing.  What the tenant's
+quotas leave no room for is made later: the backfill says that it waits.
 """
 
 import uuid
@@ -18,6 +19,7 @@ from duetime.database.pool import Database
 from duetime.errors import Conflict, InvalidInput, NotFound
 from duetime.lifecycle.fire import Advance, Template, spawn
 from duetime.lifecycle.recurrences import SQL, Recurrences
+from duetime.lifecycle.room import BOUNDLESS, Room
 from duetime.lifecycle.schedules import key_of
 from duetime.lifecycle.stored_schedule import StoredSchedule
 from duetime.model.schedule import backfill_cause
@@ -41,10 +43,15 @@ class Backfill(msgspec.Struct, frozen=True):
     reached: datetime
     created_at: datetime
     ended_at: datetime | None
+    #: Why it makes no tasks now; null: it goes on.
+    waits_for: str | None = None
 
 
 class Backfills:
-    def __init__(self, database: Database, partitions: Partitions, recurrences: Recurrences) -> None:
+    def __init__(
+        self, database: Database, partitions: Partitions, recurrences: Recurrences, room: Room = BOUNDLESS
+    ) -> None:
+        self._room = room
         self._database = database
         self._partitions = partitions
         self._recurrences = recurrences
@@ -122,11 +129,23 @@ class Backfills:
             if len(times) == most:
                 break
             times.append((fire.nominal_ms, fire.nominal_ms, now_ms + int(len(times) * step_ms)))
-        is_done = len(times) < most
+        granted = await self._room.make_room(row["tenant"], [row["size"]] * len(times))
+        if granted.refusal is not None and not granted.most:
+            await self._say_why(row, granted.refusal.reason)
+            return []
+        is_done = len(times) < most and granted.refusal is None
+        times = times[: granted.most]
         reached_ms = row["to_ms"] - 1 if is_done else times[-1][0]
         advance = Advance(row["id"], row["reached_ms"], reached_ms, is_done)
         template = Template(row["schedule"], row["name"], row["task_lane"], row["payload"])
-        return await spawn(self._database, self._partitions, template, times, backfill_cause(row["id"]), advance)
+        cause = backfill_cause(row["id"])
+        tasks = await spawn(self._database, self._partitions, template, times, cause, advance)
+        self._room.give_back(row["tenant"], len(times) - len(tasks))
+        return tasks
+
+    async def _say_why(self, row: asyncpg.Record, why: str) -> None:
+        if row["waits_for"] != why:
+            await self._database.run(SQL["note_backfill_waits"], id=row["id"], why=why)
 
 
 def _view(row: asyncpg.Record) -> Backfill:
@@ -140,4 +159,5 @@ def _view(row: asyncpg.Record) -> Backfill:
         from_ms(max(0, row["reached_ms"])),
         row["created_at"],
         row["ended_at"],
+        row["waits_for"],
     )

@@ -63,6 +63,8 @@ class DueSchedule:
     definition: bytes
     calendars: list[str]
     task_lane: int
+    #: Of the template's payload.
+    size: int
     #: The template's payload, if it has fields to be filled in.
     payload: bytes | None
     next_ms: int | None
@@ -99,6 +101,7 @@ def _due_of(row: asyncpg.Record) -> DueSchedule:
         row["definition"],
         row["calendars"],
         row["task_lane"],
+        row["size"],
         row["payload"],
         row["next_ms"],
         row["fired"],
@@ -165,6 +168,7 @@ async def fire(
     moved = {row["schedule"] for row in rows if row["schedule"] is not None}
     tasks = [row["task"] for row in rows if row["task"] is not None]
     metrics.TASKS_OF_SCHEDULES.inc(len(tasks))
+    metrics.FIRES_REFUSED.inc(sum(turn.refused for schedule, _, turn in turns if schedule.id in moved))
     return Fired(
         moved,
         tasks,

@@ -5,6 +5,7 @@
 -- Gives: a row without `schedule` for a row in due that no schedule knows of (any more).
 SELECT found.lane, found.wake, state.schedule, state.next_ms, state.fired, state.recent, state.buffer,
        schedule.tenant, schedule.name, schedule.version, schedule.definition, schedule.calendars, schedule.task_lane,
+       octet_length(schedule.task_payload) AS size,
        CASE WHEN position('\x7b7b'::bytea IN schedule.task_payload) > 0 THEN schedule.task_payload END AS payload
   FROM (SELECT asked.lane, waiting.wake, waiting.task
           FROM unnest(@lanes::int[], @since::uuid[]) AS asked (lane, since)
@@ -166,6 +167,7 @@ advanced AS (
        SET reached_ms = @reached_ms::bigint,
            created = created + cardinality(@tasks::uuid[]),
            state = CASE WHEN @is_done::boolean THEN 'done' ELSE state END,
+           waits_for = NULL,
            ended_at = CASE WHEN @is_done::boolean THEN fresh.at END
       FROM fresh
      WHERE backfill.id = @backfill::bigint

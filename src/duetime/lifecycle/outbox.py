@@ -4,13 +4,15 @@ The row is taken out and its task stored in one transaction: whatever breaks,
 there is the row or the task, never both or neither, and two relays at once
 share the rows between them.  Nothing is minted before the row is visible, so a
 producer whose transaction stays open for minutes holds nothing up and leaves
-nothing behind the feeder.  What cannot become a task is kept, with the reason.
+nothing behind the feeder.  What cannot become a task is kept, with the reason.  What the
+tenant's quotas leave no room for is put aside, where it is in nobody's way, and
+relayed when there is room.
 
 Rows are found by what a former look could not see, not by a place in the order
 of numbers: a number that was given early may become visible late.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -23,6 +25,7 @@ from duetime.database.statements import Statement, load
 from duetime.errors import DuetimeError, InvalidInput, Unavailable
 from duetime.lifecycle.gather import DATA_ERRORS
 from duetime.lifecycle.lanes import Lanes
+from duetime.lifecycle.room import BOUNDLESS, Room
 from duetime.lifecycle.submit import Submission, Submitted, Submitter
 from duetime.lifecycle.winners import Call
 from duetime.model.task import NewTask
@@ -31,6 +34,8 @@ log = structlog.get_logger()
 SQL = load(__package__, "outbox.sql")
 _TRIES = 5
 _LOOK_SECONDS = 60.0
+#: Of what was put aside, so many rows of a tenant go on at once.
+MAX_ASIDE = 500
 
 #: Makes a task of a body as POST /v1/tasks would have at that time; raises what it would be refused with.
 Read = Callable[[int, bytes, datetime], NewTask]
@@ -72,12 +77,16 @@ class Letter:
 
 @dataclass(frozen=True)
 class _Judged:
-    """A letter with its task and lane, or with why it has none."""
+    """A letter with its task and lane, or with why it has none; without all of that it has to wait."""
 
     letter: Letter
     task: NewTask | None = None
     lane: int = 0
     refusal: DuetimeError | None = None
+
+    @property
+    def waits(self) -> bool:
+        return self.task is None and self.refusal is None
 
 
 class _AgainError(Exception):
@@ -85,7 +94,12 @@ class _AgainError(Exception):
 
 
 class Outbox:
-    def __init__(self, database: Database, lanes: Lanes, submitter: Submitter, read: Read) -> None:
+    def __init__(
+        self, database: Database, lanes: Lanes, submitter: Submitter, read: Read, room: Room = BOUNDLESS
+    ) -> None:
+        self._room = room
+        #: Tenants of which something was put aside: what follows waits behind it.
+        self._behind: set[int] = set()
         self._database = database
         self._lanes = lanes
         self._submitter = submitter
@@ -101,8 +115,49 @@ class Outbox:
         return Snapshot.parse(rows[0]["snapshot"]), letters
 
     async def relay(self, letters: Sequence[Letter]) -> int:
-        """Make tasks of these, or refuse them; how many there were, without those that another relay is taking."""
-        return await self._move([await self._judge(letter) for letter in letters])
+        """Make tasks of these, refuse them, or put them aside; how many, without those that another relay is taking."""
+        left = await self._find_room(letters)
+        judged: list[_Judged] = []
+        for letter in letters:
+            if left[letter.tenant]:
+                left[letter.tenant] -= 1
+                judged.append(await self._judge(letter))
+            else:
+                judged.append(_Judged(letter))
+        return await self._move(judged)
+
+    async def relay_aside(self) -> bool:
+        """Go on with what was put aside, as far as there is room; whether there may be more at once."""
+        owners = [row["tenant"] for row in await self._database.run(SQL["read_owners"])]
+        self._behind = set(owners)
+        is_full = False
+        for tenant in owners:
+            sizes = [row["size"] for row in await self._database.run(SQL["read_sizes"], tenant=tenant, limit=MAX_ASIDE)]
+            granted = await self._room.make_room(tenant, sizes)
+            if not granted.most:
+                continue
+            rows = await self._database.run(SQL["read_aside"], tenant=tenant, limit=granted.most)
+            await self._move([await self._judge(Letter(*row)) for row in rows], take_aside)
+            is_full = is_full or granted.most == MAX_ASIDE
+        return is_full
+
+    async def _find_room(self, letters: Sequence[Letter]) -> dict[int, int]:
+        """For how many letters of each tenant there is room."""
+        sizes: dict[int, list[int]] = {}
+        for letter in letters:
+            sizes.setdefault(letter.tenant, []).append(len(letter.body))
+        left = {}
+        for tenant, wanted in sizes.items():
+            left[tenant] = 0
+            if tenant in self._behind:
+                continue
+            granted = await self._room.make_room(tenant, wanted)
+            left[tenant] = granted.most
+            if granted.refusal is not None:
+                self._behind.add(tenant)
+                name = self._lanes.tenant_name(tenant)
+                log.warning("rows of the outbox wait", tenant=name, reason=granted.refusal.reason)
+        return left
 
     async def retry(self, tenant: int, number: int) -> bool:
         """Let a refused one be judged again; False: there is none."""
@@ -130,18 +185,18 @@ class Outbox:
             task = msgspec.structs.replace(task, run_at=run_at, delay=None)
         return _Judged(letter, task, lane)
 
-    async def _move(self, judged: list[_Judged]) -> int:
+    async def _move(self, judged: list[_Judged], take: "Take | None" = None) -> int:
         """All in one transaction; what the database refuses is split until the bad one is alone."""
         try:
-            return await self._move_together(judged)
+            return await self._move_together(judged, take or take_new)
         except DATA_ERRORS as error:
             if len(judged) == 1:
                 refusal = InvalidInput(f"the database refuses this task: {error}")
-                return await self._move_together([_Judged(judged[0].letter, refusal=refusal)])
+                return await self._move_together([_Judged(judged[0].letter, refusal=refusal)], take or take_new)
         middle = len(judged) // 2
-        return await self._move(judged[:middle]) + await self._move(judged[middle:])
+        return await self._move(judged[:middle], take) + await self._move(judged[middle:], take)
 
-    async def _move_together(self, judged: list[_Judged]) -> int:
+    async def _move_together(self, judged: list[_Judged], take: "Take") -> int:
         for _ in range(_TRIES):
             by_tenant: dict[int, list[_Judged]] = {}
             for each in judged:
@@ -151,7 +206,7 @@ class Outbox:
             minted_ms = await self._submitter.prepare(calls)
             try:
                 async with self._database.connection() as connection, connection.transaction():
-                    taken = await _take(connection, judged)
+                    taken = await take(connection, judged)
                     groups = [[each for each in group if each.letter.id in taken] for group in by_tenant.values()]
                     calls = [_only(call, group, taken) for call, group in zip(calls, by_tenant.values(), strict=True)]
                     answers = await self._store(connection, calls, minted_ms)
@@ -161,6 +216,8 @@ class Outbox:
                         if each.refusal is not None and each.letter.id in taken
                     ]
                     await _note(connection, groups, answers, refused)
+                    waiting = [each.letter for each in judged if each.waits and each.letter.id in taken]
+                    await _put_aside(connection, waiting)
             except (_AgainError, asyncpg.UniqueViolationError):
                 await self._submitter.free_keys(calls)
                 continue
@@ -219,7 +276,11 @@ async def _run(connection: asyncpg.Connection, statement: Statement, **parameter
     return rows
 
 
-async def _take(connection: asyncpg.Connection, judged: list[_Judged]) -> set[int]:
+#: Takes letters out of where they wait; gives the numbers of those that nobody else is taking.
+Take = Callable[[asyncpg.Connection, list[_Judged]], Awaitable[set[int]]]
+
+
+async def take_new(connection: asyncpg.Connection, judged: list[_Judged]) -> set[int]:
     rows = await _run(
         connection,
         SQL["take"],
@@ -227,6 +288,28 @@ async def _take(connection: asyncpg.Connection, judged: list[_Judged]) -> set[in
         ids=[each.letter.id for each in judged],
     )
     return {row["id"] for row in rows}
+
+
+async def take_aside(connection: asyncpg.Connection, judged: list[_Judged]) -> set[int]:
+    rows = await _run(
+        connection,
+        SQL["take_aside"],
+        tenants=[each.letter.tenant for each in judged],
+        ids=[each.letter.id for each in judged],
+    )
+    return {row["id"] for row in rows}
+
+
+async def _put_aside(connection: asyncpg.Connection, letters: list[Letter]) -> None:
+    if letters:
+        await _run(
+            connection,
+            SQL["put_aside"],
+            tenants=[letter.tenant for letter in letters],
+            ids=[letter.id for letter in letters],
+            bodies=[letter.body for letter in letters],
+            written_ats=[letter.written_at for letter in letters],
+        )
 
 
 async def _note(

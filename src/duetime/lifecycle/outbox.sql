@@ -41,6 +41,62 @@ DELETE FROM outbox
    AND outbox.id = picked.id
 RETURNING outbox.id;
 
+-- name: put_aside
+-- Rows that were taken out and have to wait, each under its tenant.
+INSERT INTO outbox_aside (tenant, id, body, written_at)
+SELECT put.tenant, put.id, put.body, put.written_at
+  FROM unnest(@tenants::int[], @ids::bigint[], @bodies::bytea[], @written_ats::timestamptz[])
+           AS put (tenant, id, body, written_at);
+
+-- name: read_owners
+-- The tenants of what was put aside: one probe of the index for each of them.
+-- Index: outbox_aside_pkey (tenant, id).
+WITH RECURSIVE owner AS (
+    (SELECT tenant FROM outbox_aside ORDER BY tenant LIMIT 1)
+     UNION ALL
+    SELECT (SELECT tenant FROM outbox_aside WHERE tenant > owner.tenant ORDER BY tenant LIMIT 1)
+      FROM owner
+     WHERE owner.tenant IS NOT NULL
+)
+SELECT tenant
+  FROM owner
+ WHERE tenant IS NOT NULL;
+
+-- name: read_sizes
+-- Index: outbox_aside_pkey (tenant, id).
+SELECT octet_length(body) AS size
+  FROM outbox_aside
+ WHERE tenant = @tenant::int
+ ORDER BY id
+ LIMIT @limit::int;
+
+-- name: read_aside
+-- Index: outbox_aside_pkey (tenant, id).
+SELECT 0 AS transaction, id, tenant, body, written_at
+  FROM outbox_aside
+ WHERE tenant = @tenant::int
+ ORDER BY id
+ LIMIT @limit::int;
+
+-- name: take_aside
+-- As `take`, of what was put aside.
+-- Locks: the rows, without those that another relay is taking.
+-- Index: outbox_aside_pkey (tenant, id).
+WITH picked AS MATERIALIZED (
+    SELECT outbox_aside.tenant, outbox_aside.id
+      FROM unnest(@tenants::int[], @ids::bigint[]) AS asked (tenant, id)
+      JOIN outbox_aside
+        ON outbox_aside.tenant = ANY (ARRAY[asked.tenant])  -- see claim.sql
+       AND outbox_aside.id = asked.id
+     ORDER BY asked.tenant, asked.id
+       FOR UPDATE OF outbox_aside SKIP LOCKED
+)
+DELETE FROM outbox_aside
+ USING picked
+ WHERE outbox_aside.tenant = ANY (ARRAY[picked.tenant])
+   AND outbox_aside.id = picked.id
+RETURNING outbox_aside.id;
+
 -- name: note_tasks
 -- Which task a number in the outbox became, under a key that clients cannot choose, for a day and while it is open.
 INSERT INTO idempotency_key (tenant, key, task, fingerprint, expires_at)

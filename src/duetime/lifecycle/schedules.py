@@ -17,11 +17,12 @@ import asyncpg
 from duetime.database.partitions import Partitions
 from duetime.database.pool import Database
 from duetime.errors import DuetimeError, InvalidInput, NotFound, Unavailable
-from duetime.ids import due_ms_of, make_id
-from duetime.lifecycle.fire import pack_tasks, pack_times, spawn
+from duetime.ids import make_id
+from duetime.lifecycle.fire import pack_tasks, pack_times
 from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.onward import Wake
 from duetime.lifecycle.recurrences import SQL, Recurrences, StoredCalendar, compile_body
+from duetime.lifecycle.room import BOUNDLESS, Room
 from duetime.lifecycle.schedule_rows import (
     OtherOrigin,
     VersionConflict,
@@ -44,8 +45,9 @@ from duetime.lifecycle.stored_schedule import (
     stored_of,
 )
 from duetime.lifecycle.submit import MINT_TOLERANCE_MS
+from duetime.lifecycle.trigger import trigger
 from duetime.model.firing import AHEAD_MS
-from duetime.model.schedule import ScheduleBody, ScheduleState, moment_of, trigger_cause
+from duetime.model.schedule import ScheduleBody, ScheduleState
 from duetime.model.task import TaskState
 from duetime.recurrence import Recurrence, SpecError
 
@@ -73,7 +75,9 @@ class Schedules:
         steering: Steering,
         recurrences: Recurrences,
         wake: Wake,
+        room: Room = BOUNDLESS,
     ) -> None:
+        self._room = room
         self._database = database
         self._partitions = partitions
         self._lanes = lanes
@@ -405,21 +409,12 @@ class Schedules:
         `request` names the call: repeated, it gives the same run.
         """
         stored = await self.find(tenant, name)
-        cause = trigger_cause(request)
-        for _ in range(_TRIES):
-            now_ms = self._database.clock.now_ms()
-            called_ms = now_ms if request is None else due_ms_of(request)
-            nominal_ms = called_ms if as_of_ms is None else as_of_ms
-            times = [(nominal_ms, nominal_ms, now_ms)]
-            tasks = await spawn(self._database, self._partitions, stored.template(), times, cause)
-            if tasks:
-                self._wake(tasks)
-                return tasks[0], nominal_ms
-            moment = moment_of(nominal_ms, cause)
-            rows = await self._database.run(SQL["read_run"], schedule=stored.id, moment=moment)
-            if rows:
-                return rows[0]["task"], nominal_ms
-        raise Unavailable("the task could not be stored: the database is too slow or its clock jumps; try again")
+        task, nominal_ms, is_new = await trigger(
+            self._database, self._partitions, self._room, stored, as_of_ms, request
+        )
+        if is_new:
+            self._wake([task])
+        return task, nominal_ms
 
 
 def _changes_too_often() -> Unavailable:

@@ -234,9 +234,16 @@ SELECT *
  ORDER BY id DESC
  LIMIT 100;
 
+-- name: note_backfill_waits
+-- Why a backfill made nothing in its last step.
+UPDATE backfill
+   SET waits_for = @why::text
+ WHERE id = @id::bigint
+   AND state = 'running';
+
 -- name: cancel_backfill
 UPDATE backfill
-   SET state = 'cancelled', ended_at = clock_timestamp()
+   SET state = 'cancelled', ended_at = clock_timestamp(), waits_for = NULL
  WHERE schedule = @schedule::bigint
    AND id = @id::bigint
    AND state = 'running'
@@ -244,6 +251,7 @@ RETURNING id;
 
 -- name: read_running_backfills
 SELECT backfill.*, schedule.name, schedule.version, schedule.definition, schedule.calendars, schedule.task_lane,
+       octet_length(schedule.task_payload) AS size,
        CASE WHEN position('\x7b7b'::bytea IN schedule.task_payload) > 0 THEN schedule.task_payload END AS payload
   FROM backfill
   JOIN schedule

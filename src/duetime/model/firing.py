@@ -4,7 +4,8 @@ A fire is planned a little ahead, so that its task waits for its own time to the
 millisecond.  Where a run before it is not over by then, nothing is planned: it
 is decided when the time has come, by what the run before it is doing then.  A
 fire that is later than the schedule's threshold is a misfire, and the misfire
-policy decides.
+policy decides.  A fire for which the tenant's quotas leave no room is skipped;
+what is buffered stays so.
 """
 
 import uuid
@@ -85,6 +86,8 @@ class Turn:
     wake_ms: int | None = None
     #: It pauses instead, for this reason.
     pause: str | None = None
+    #: How many of what is noted were skipped for want of room.
+    refused: int = 0
 
     @property
     def skipped(self) -> list[Noted]:
@@ -95,20 +98,33 @@ class Turn:
         return sum(each.outcome is FireOutcome.BUFFERED for each in self.noted)
 
 
-def take_turn(body: ScheduleBody, recurrence: Recurrence, situation: Situation, now_ms: int) -> Turn:
-    """Everything that is due by now or a little ahead."""
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How many tasks may be made at most, and why not more."""
+
+    most: int
+    why: str
+
+
+def take_turn(
+    body: ScheduleBody, recurrence: Recurrence, situation: Situation, now_ms: int, room: Room | None = None
+) -> Turn:
+    """Everything that is due by now or a little ahead; None: there is room for all of it."""
     if body.pause_on_failure and any(run.state is TaskState.DEAD for run in situation.runs):
         return Turn(
             pause="the last run failed for good, and the schedule pauses on failure",
             next_ms=situation.next_ms,
             buffer=list(situation.buffer),
         )
-    taking = _Taking(body, recurrence, situation, now_ms)
+    taking = _Taking(body, recurrence, situation, now_ms, room)
     return taking.after_completion() if body.spec.after is not None else taking.by_the_clock()
 
 
 class _Taking:
-    def __init__(self, body: ScheduleBody, recurrence: Recurrence, situation: Situation, now_ms: int) -> None:
+    def __init__(
+        self, body: ScheduleBody, recurrence: Recurrence, situation: Situation, now_ms: int, room: Room | None
+    ) -> None:
+        self.room = room
         self.body = body
         self.recurrence = recurrence
         self.now_ms = now_ms
@@ -139,6 +155,13 @@ class _Taking:
             return turn
         if fire.at_ms > self.now_ms + AHEAD_MS:
             turn.next_ms, turn.wake_ms = fire.nominal_ms, fire.at_ms - AHEAD_MS
+            return turn
+        if not self._has_room():
+            self._refuse(fire)
+            # As if a run had ended now: the next time is as far away.
+            following = self.recurrence.next_after_completion(max(fire.at_ms, self.now_ms))
+            if following is not None:
+                turn.next_ms, turn.wake_ms = following.nominal_ms, max(following.at_ms - AHEAD_MS, self.now_ms)
             return turn
         self._plan(fire)
         turn.wake_ms = max(fire.at_ms, self.now_ms) + min(max(after_ms // 2, WATCH_MS), _LONGEST_WATCH_MS)
@@ -176,7 +199,7 @@ class _Taking:
 
     def _start_buffered(self) -> None:
         turn = self.turn
-        while turn.buffer and (not self.open or self.body.overlap is Overlap.ALLOW):
+        while turn.buffer and self._has_room() and (not self.open or self.body.overlap is Overlap.ALLOW):
             nominal_ms = turn.buffer.pop(0)
             self._plan(Fire(nominal_ms, nominal_ms), "waited for the run before it")
             # It was counted already.
@@ -188,7 +211,7 @@ class _Taking:
 
     def _fire_or_not(self, fire: Fire, reason: str | None = None) -> None:
         if not self._must_wait():
-            self._plan(fire, reason)
+            self._plan_or_refuse(fire, reason)
             return
         match self.body.overlap:
             case Overlap.SKIP:
@@ -201,6 +224,9 @@ class _Taking:
                     self.fired += 1
                 else:
                     self._note(fire, FireOutcome.SKIPPED, f"{most} buffered already; {self._why_busy()}")
+            case Overlap.CANCEL_OTHER | Overlap.TERMINATE_OTHER if not self._has_room():
+                # The run before goes on: nothing could take its place.
+                self._refuse(fire)
             case Overlap.CANCEL_OTHER | Overlap.TERMINATE_OTHER:
                 is_gentle = self.body.overlap is Overlap.CANCEL_OTHER
                 is_running = any(run.state is TaskState.RUNNING for run in self.open)
@@ -209,7 +235,7 @@ class _Taking:
                 grace_ms = self._grace_ms(fire) if is_gentle and is_running else 0
                 self._plan(fire, reason or "took the place of the run before it", grace_ms)
             case Overlap.ALLOW:
-                self._plan(fire, reason)
+                self._plan_or_refuse(fire, reason)
 
     def _grace_ms(self, fire: Fire) -> int:
         """Time for the cancelled run to hear of it, and at least as much for the new one before the next fire."""
@@ -259,7 +285,7 @@ class _Taking:
         while next_fire is not None and self.now_ms - next_fire.at_ms > self.threshold_ms and count < most:
             if self._is_used_up():
                 return None, None
-            self._plan(next_fire, "late", int(count * step_ms))
+            self._plan_or_refuse(next_fire, "late", int(count * step_ms))
             count += 1
             next_fire = self.recurrence.next(next_fire.nominal_ms)
         return next_fire, self.now_ms + max(1, int(count * step_ms))
@@ -273,6 +299,19 @@ class _Taking:
 
     def _is_used_up(self) -> bool:
         return self.body.max_fires is not None and self.fired >= self.body.max_fires
+
+    def _has_room(self) -> bool:
+        return self.room is None or len(self.turn.planned) < self.room.most
+
+    def _plan_or_refuse(self, fire: Fire, reason: str | None, wait_ms: int = 0) -> None:
+        if self._has_room():
+            self._plan(fire, reason, wait_ms)
+        else:
+            self._refuse(fire)
+
+    def _refuse(self, fire: Fire) -> None:
+        self.turn.refused += 1
+        self._note(fire, FireOutcome.SKIPPED, None if self.room is None else self.room.why)
 
     def _plan(self, fire: Fire, reason: str | None = None, wait_ms: int = 0) -> None:
         due_ms = max(fire.at_ms, self.now_ms + wait_ms)

@@ -25,10 +25,12 @@ from duetime.lifecycle.fire import SQL, DueSchedule, DueSchedules, fire, read_du
 from duetime.lifecycle.onward import Wake
 from duetime.lifecycle.recurrences import SQL as SCHEDULES_SQL
 from duetime.lifecycle.recurrences import Recurrences
+from duetime.lifecycle.room import BOUNDLESS
+from duetime.lifecycle.room import Room as TaskRoom
 from duetime.lifecycle.schedules import Schedules, key_of
 from duetime.lifecycle.steer import Steering
 from duetime.lifecycle.submit import MINT_TOLERANCE_MS
-from duetime.model.firing import Situation, Turn, take_turn
+from duetime.model.firing import Room, Situation, Turn, take_turn
 from duetime.recurrence import SpecError
 from duetime.scheduler.hints import Hints
 from duetime.service import Loop
@@ -60,7 +62,9 @@ class Firing:
         *,
         feeds: Callable[[int], bool] = lambda lane: True,
         has_duty: Callable[[str], bool] = lambda duty: True,
+        room: TaskRoom = BOUNDLESS,
     ) -> None:
+        self._room = room
         self._database = database
         self._partitions = partitions
         self._schedules = schedules
@@ -233,10 +237,40 @@ class Firing:
             if place % _DECIDED_AT_ONCE == 0:
                 # A herd is decided in pieces, so that requests are answered in between.
                 await asyncio.sleep(0)
+        turns = await self._fit(turns, now_ms)
         cancelled = [task for _, _, turn in turns for task in turn.cancel]
         if cancelled:
             await self._steering.cancel(cancelled, "its schedule's next run takes its place")
         return turns
+
+    async def _fit(self, turns: list[Decided], now_ms: int) -> list[Decided]:
+        """The turns, with as many tasks as the quotas of their tenants leave room for."""
+        sizes: dict[int, list[int]] = {}
+        for schedule, _, turn in turns:
+            if turn.planned:
+                sizes.setdefault(schedule.tenant, []).extend([schedule.size] * len(turn.planned))
+        rooms: dict[int, Room] = {}
+        for tenant, wanted in sizes.items():
+            granted = await self._room.make_room(tenant, wanted)
+            if granted.refusal is not None:
+                rooms[tenant] = Room(granted.most, granted.refusal.reason)
+        if not rooms:
+            return turns
+        fitting: list[Decided] = []
+        for decided in turns:
+            schedule, situation, turn = decided
+            room = rooms.get(schedule.tenant)
+            if room is not None:
+                if len(turn.planned) > room.most:
+                    fits = await self._decide(schedule, situation, now_ms, room)
+                    if fits is None:
+                        continue
+                    decided = (schedule, situation, fits)
+                rooms[schedule.tenant] = Room(room.most - len(decided[2].planned), room.why)
+            fitting.append(decided)
+        for tenant, left in rooms.items():
+            self._room.give_back(tenant, left.most)
+        return fitting
 
     async def _carry_out(self, turns: list[Decided]) -> list[DueSchedule]:
         """Give each its turn; returns those that did not get it and may still be there."""
@@ -254,7 +288,9 @@ class Firing:
             self._know(lane_of(wake), wake)
         return [schedule for schedule, _, _ in turns if schedule.id not in fired.schedules]
 
-    async def _decide(self, schedule: DueSchedule, situation: Situation, now_ms: int) -> Turn | None:
+    async def _decide(
+        self, schedule: DueSchedule, situation: Situation, now_ms: int, room: Room | None = None
+    ) -> Turn | None:
         try:
             body, recurrence = await self._recurrences.of(
                 schedule.tenant,
@@ -263,7 +299,7 @@ class Firing:
                 schedule.definition,
                 schedule.calendars,
             )
-            turn = take_turn(body, recurrence, situation, now_ms)
+            turn = take_turn(body, recurrence, situation, now_ms, room)
         except SpecError as error:
             # The zone or a calendar is gone since the schedule was made.
             await self._stop_schedule(schedule, f"paused: {error.path}: {error.message}")

@@ -6,6 +6,9 @@ since.  So it costs next to nothing when nothing was written, however many rows
 went through, and misses none, however late it was committed.  A look that finds
 much goes on in turns with new looks, so that nobody waits for somebody's million.
 
+What was put aside, because its tenant may have no more tasks waiting, is looked
+at once a second, tenant by tenant.
+
 Whenever anything went wrong, and now and then anyway, a look begins from
 nothing: numbers of transactions mean nothing any more after the database was
 restored or failed over.
@@ -23,6 +26,7 @@ from duetime.service import Loop
 BATCH = 1_000
 _PAUSE = timedelta(seconds=0.25)
 _AT_ONCE = timedelta(0)
+_ASIDE_PAUSE = timedelta(seconds=1)
 #: How many looks go on in turns; no new one begins beyond.
 _MAX_LOOKS = 8
 _WHOLE_EVERY_SECONDS = 10.0
@@ -58,6 +62,7 @@ class Relay:
         self._is_turn_of_old = False
         self._whole_at = 0.0
         self.loop = Loop("outbox", self.step)
+        self.aside_loop = Loop("outbox aside", self.step_aside)
 
     async def step(self) -> timedelta:
         """Relay one batch; come back at once if there is more."""
@@ -84,6 +89,12 @@ class Relay:
         if len(letters) == self._batch:
             self._looks.append(_Look(look.base, (letters[-1].transaction, letters[-1].id)))
         return _AT_ONCE if self._looks else _PAUSE
+
+    async def step_aside(self) -> timedelta:
+        """Relay some of what was put aside and may be a task by now."""
+        if not self._has_duty("outbox"):
+            return _ASIDE_PAUSE
+        return _AT_ONCE if await self._outbox.relay_aside() else _ASIDE_PAUSE
 
     def _next(self) -> _Look:
         """The old and a new one in turns."""

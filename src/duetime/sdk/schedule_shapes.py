@@ -247,6 +247,8 @@ class Backfill(msgspec.Struct, frozen=True):
     reached: datetime | None = None
     created_at: datetime | None = None
     ended_at: datetime | None = None
+    #: Why it makes no tasks now; None: it goes on.
+    waits_for: str | None = None
 
 
 class BackfillPage(msgspec.Struct, frozen=True):
