@@ -20,6 +20,7 @@ DuetimeError
 │   ├── QuotaExceeded           the tenant submits faster than its quota
 │   ├── TooManyWaiting          as many of the tenant's tasks wait as may
 │   ├── RateLimited             the type takes no more submissions of this key now
+│   ├── TooManyWrongKeys        the peer sent too many API keys that are nobody's
 │   └── Overloaded              the node or the database is behind
 ├── Unavailable            503  try again; nothing was done
 │   └── Unknown                 the database cannot say whether it was done
@@ -170,6 +171,18 @@ class Overloaded(TooManyRequests):
 
 class RateLimited(TooManyRequests):
     code, title = "rate_limited", "The type takes no more submissions now"
+
+
+class TooManyWrongKeys(TooManyRequests):
+    """Whether the key is valid was not looked up."""
+
+    code, title = "too_many_wrong_keys", "Too many wrong API keys"
+
+    def __init__(self, retry_after: float) -> None:
+        super().__init__(
+            "too many API keys that are not valid came from this address, so this one was not looked up; try again",
+            retry_after,
+        )
 
 
 class Unavailable(DuetimeError):

@@ -39,6 +39,14 @@ HANDED_OVER = _claims.labels("hand_over")
 
 _settled = Counter("duetime_attempts_settled", "Attempts that ended, by outcome.", ["outcome"], registry=_REGISTRY)
 
+_wrong_keys = Counter(
+    "duetime_wrong_keys", "Requests with an API key that is nobody's, by what it cost.", ["way"], registry=_REGISTRY
+)
+WRONG_KEYS_UNREADABLE = _wrong_keys.labels("unreadable")
+WRONG_KEYS_REMEMBERED = _wrong_keys.labels("remembered")
+WRONG_KEYS_LOOKED_UP = _wrong_keys.labels("looked_up")
+WRONG_KEYS_THROTTLED = _wrong_keys.labels("throttled")
+
 OLDEST_DUE = Gauge(
     "duetime_oldest_due_seconds",
     "How long the oldest task of a class has waited past its time.",

@@ -325,6 +325,7 @@ class Node:
         )
         for loop in loops:
             await loop.stop()
+        await self.keys.close()
         await self.admission.close()
         await self.submitter.close()
         await self.settler.close()

@@ -5,7 +5,7 @@ import io
 import json
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,6 +23,7 @@ from duetime.admin.tenants import create_tenant
 from duetime.admin.types import Types
 from duetime.api.app import App
 from duetime.api.outbox import reading
+from duetime.api.peers import Peers
 from duetime.api.protocol import DuetimeProtocol
 from duetime.api.validation import TaskReader
 from duetime.budgets.allowance import Allowance
@@ -217,7 +218,9 @@ async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 10.0)
 
 
 @asynccontextmanager
-async def serve(database: Database, vault: Vault = A_VAULT) -> AsyncIterator[Serving]:
+async def serve(
+    database: Database, vault: Vault = A_VAULT, trusted_proxies: Sequence[str] = ()
+) -> AsyncIterator[Serving]:
     lanes, partitions = Lanes(database), Partitions(database)
     await partitions.make_ahead()
 
@@ -287,6 +290,7 @@ async def serve(database: Database, vault: Vault = A_VAULT) -> AsyncIterator[Ser
         nodes=lambda: [NodeView("here", 256, True)],
         node="here",
         vault=vault,
+        peers=Peers(trusted_proxies),
     )
     server = QuietServer(
         uvicorn.Config(

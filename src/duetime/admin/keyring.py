@@ -3,11 +3,14 @@
 `Keys` remembers what it looked up for a second, so a revoked key ends within
 that time on every node; keys that are in use are looked up again before that,
 all of them at once, so that no call has to wait for it.  So are the keys of
-calls that wait, which are told when their key ends.
+calls that wait, which are told when their key ends.  What nobody knows is looked
+up as `wrong_keys.py` allows.
 """
 
+import asyncio
 import heapq
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import cast
@@ -15,8 +18,10 @@ from typing import cast
 import asyncpg
 
 from duetime.admin.key_watch import KeyWatch
-from duetime.admin.keys import Caller, Role, hash_key
+from duetime.admin.keys import Caller, Role, hash_key, is_readable
+from duetime.admin.lookups import KeyLookups
 from duetime.admin.tenants import Tenant, find_tenant
+from duetime.admin.wrong_keys import WrongKeys
 from duetime.clock import Monotonic
 from duetime.database.pool import Database
 from duetime.database.statements import load
@@ -42,6 +47,10 @@ class _Known:
     used_at: float
 
 
+def _nowhere() -> str:
+    return "local"
+
+
 class Keys:
     """Finds the caller of a key, and the tenant of a name, remembering both for a while."""
 
@@ -52,6 +61,10 @@ class Keys:
         self._tenants: dict[str, tuple[float, Tenant]] = {}
         #: Calls that wait while their keys may end.
         self.watch = KeyWatch()
+        self._wrong = WrongKeys(monotonic)
+        self._lookups = KeyLookups(database, monotonic)
+        #: How often a key was forgotten or made: what was asked for before that is not remembered.
+        self._changes = 0
         self.loop = Loop("keys", self.refresh, jitter=0.0)
 
     def recall(self, hashed: bytes) -> Caller | None:
@@ -62,29 +75,56 @@ class Keys:
         known.used_at = now
         return known.caller
 
-    async def resolve(self, key: str) -> Caller | None:
+    async def resolve(self, key: str, peer: Callable[[], str] = _nowhere) -> Caller | None:
+        """The caller of a key; None if it is nobody's.  `peer` says who sent it, as allowances count."""
         hashed = hash_key(key)
         known = self.recall(hashed)
-        return await self._look_up(hashed) if known is None else known
+        if known is not None:
+            return known
+        if not is_readable(key):
+            self._wrong.charge(peer(), key, is_readable=False)
+            return None
+        was_valid = self._wrong.was_valid(hashed)
+        if not was_valid:
+            if self._wrong.is_wrong(hashed):
+                self._wrong.charge(peer(), key, is_readable=True)
+                return None
+            self._wrong.check(peer(), key)
+        caller = await self._look_up(hashed, was_valid=was_valid)
+        if caller is None:
+            self._wrong.charge_lookup(peer(), key)
+        return caller
 
     async def is_valid(self, caller: Caller) -> bool:
         """Whether the key of a caller who was let in before is still valid."""
-        return self.recall(caller.hash) is not None or await self._look_up(caller.hash) is not None
+        return self.recall(caller.hash) is not None or await self._look_up(caller.hash, was_valid=True) is not None
 
-    async def _look_up(self, hashed: bytes) -> Caller | None:
-        asked_at = self._monotonic()
-        rows = await self._database.run(_SQL["find"], hashes=[hashed])
-        if not rows:
-            self._callers.pop(hashed, None)
+    async def _look_up(self, hashed: bytes, *, was_valid: bool) -> Caller | None:
+        changes = self._changes
+        row, asked_at = await self._lookups.find(hashed, was_valid=was_valid)
+        is_current = changes == self._changes
+        if row is None:
+            if is_current:
+                self._callers.pop(hashed, None)
+                self._wrong.note_wrong(hashed, asked_at)
             return None
-        if len(self._callers) >= REMEMBER_AT_MOST:
-            self._callers.clear()
-        caller = _caller(rows[0])
-        self._callers[hashed] = _Known(caller, asked_at + REMEMBER_SECONDS, asked_at)
+        caller = _caller(row)
+        if is_current:
+            if len(self._callers) >= REMEMBER_AT_MOST:
+                self._callers.clear()
+            self._callers[hashed] = _Known(caller, asked_at + REMEMBER_SECONDS, asked_at)
+            self._wrong.note_valid(hashed)
         return caller
+
+    async def delay_refusal(self, peer: str) -> None:
+        """Wait before a peer that was refused often is refused once more: it takes the node's time otherwise."""
+        penalty = self._wrong.penalty_seconds(peer)
+        if penalty:
+            await asyncio.sleep(penalty)
 
     async def refresh(self) -> timedelta:
         """Look up again what is in use, and forget what is not, or no longer valid."""
+        self._wrong.tidy()
         asked_at = self._monotonic()
         used = [hashed for hashed, known in self._callers.items() if known.used_at > asked_at - IN_USE_SECONDS]
         if len(used) > REFRESH_AT_MOST:
@@ -95,9 +135,10 @@ class Keys:
             rows = await self._database.run(_SQL["find"], hashes=list({*used, *watched}))
             found = {row["hash"]: _caller(row) for row in rows}
         for hashed in used:
-            # One that was revoked here in the meantime is not there any more, and does not come back.
+            # One that was revoked here in the meantime is not there any more, and does not come back; one that
+            # changed may have been looked up again since.
             known = self._callers.get(hashed)
-            if known is None:
+            if known is None or known.until > asked_at + REMEMBER_SECONDS:
                 continue
             if hashed in found:
                 known.caller, known.until = found[hashed], asked_at + REMEMBER_SECONDS
@@ -122,8 +163,22 @@ class Keys:
 
     def forget(self, hashed: bytes) -> None:
         """The key was revoked here."""
-        self._callers.pop(hashed, None)
+        self.changed(hashed)
         self.watch.ended(hashed)
+
+    def changed(self, hashed: bytes) -> None:
+        """What was read of the key may not be so any more: it is looked up again before it is believed."""
+        self._changes += 1
+        self._lookups.forget(hashed)
+        self._callers.pop(hashed, None)
+
+    def welcome(self, hashed: bytes) -> None:
+        """A key was made, or is valid again: it works at once, also if it was tried before."""
+        self.changed(hashed)
+        self._wrong.note_valid(hashed)
+
+    async def close(self) -> None:
+        await self._lookups.close()
 
 
 def _caller(row: asyncpg.Record) -> Caller:

@@ -7,6 +7,7 @@ do is said by each operation of the API; `keyring.py` finds the key of a request
 
 import base64
 import hashlib
+import re
 import secrets
 from collections.abc import Sequence
 from datetime import datetime
@@ -23,6 +24,8 @@ from duetime.errors import Conflict, InvalidInput, NotFound
 Role = Literal["producer", "worker", "operator", "viewer", "admin"]
 ROLES: tuple[Role, ...] = get_args(Role)
 PREFIX = "dt_"
+#: 32 bytes in base64url: the last of the 43 letters has only four bits.
+_READABLE = re.compile(PREFIX + "[A-Za-z0-9_-]{42}[AEIMQUYcgkosw048]")
 
 _SQL = load(__package__, "keys.sql")
 
@@ -68,6 +71,11 @@ class KeyInfo(msgspec.Struct, frozen=True):
 
 def mint_key() -> str:
     return PREFIX + base64.urlsafe_b64encode(secrets.token_bytes(32)).rstrip(b"=").decode()
+
+
+def is_readable(text: str) -> bool:
+    """Whether a key can look like that; what cannot is nobody's, and nobody has to be asked."""
+    return _READABLE.fullmatch(text) is not None
 
 
 def hash_key(key: str) -> bytes:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from duetime.admin.keyring import Keys
-from duetime.admin.keys import create_key, list_keys, revoke_key, rotate_key
+from duetime.admin.keys import create_key, hash_key, list_keys, revoke_key, rotate_key
 from duetime.admin.tenants import read_signing_secret
 from duetime.api.answers import KeyMade, SecretAnswer
 from duetime.api.http import Answer, Request, Route, json_answer, make_decoder
@@ -120,6 +120,7 @@ class Administration:
             expires_at=asked.expires_at,
             by=caller.key,
         )
+        self.keys.welcome(hash_key(key))
         return json_answer(201, KeyMade(info.id, key, info.role, caller.tenant_name), _NO_STORE)
 
     async def rotate(self, request: Request) -> Answer:
@@ -129,6 +130,7 @@ class Administration:
         info, key = await rotate_key(
             self.database, caller.tenant, _key_number(request), float(asked.overlap), by=caller.key
         )
+        self.keys.welcome(hash_key(key))
         return json_answer(201, KeyMade(info.id, key, info.role, caller.tenant_name), _NO_STORE)
 
     async def revoke(self, request: Request) -> Answer:

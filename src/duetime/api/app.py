@@ -231,11 +231,10 @@ class App:
             answer = problem_answer(error, request_id)
             answer.headers += ((b"allow", allowed.encode()),)
             return answer
-        caller = NOBODY
+        request = Request(route.operation, scope, receive, headers, path, NOBODY, self._bodies, request_id, self.peers)
         if route.operation.needs_key:
-            caller = await authenticate(self._keys, headers)
-            need_role(caller, route.operation.allowed_roles)
-        request = Request(route.operation, scope, receive, headers, path, caller, self._bodies, request_id, self.peers)
+            request.caller = await authenticate(self._keys, headers, request.peer)
+            need_role(request.caller, route.operation.allowed_roles)
         return await route.handler(request)
 
 

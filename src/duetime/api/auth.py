@@ -1,29 +1,38 @@
 """Who asks: the bearer key of a request, and the tenant for which it acts."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
 from duetime.admin.keyring import Keys
 from duetime.admin.keys import ROLES, Caller
-from duetime.errors import Forbidden, NotFound, Unauthorized
+from duetime.api.peers import Peer
+from duetime.errors import Forbidden, NotFound, TooManyWrongKeys, Unauthorized
 
 _HOW = "send the header Authorization: Bearer <key>"
 
 
-async def authenticate(keys: Keys, headers: Mapping[bytes, bytes]) -> Caller:
+async def authenticate(keys: Keys, headers: Mapping[bytes, bytes], peer: Callable[[], Peer]) -> Caller:
     """The caller; an admin key acts for another tenant with the header Duetime-Tenant."""
+    try:
+        caller = await keys.resolve(_read_key(headers), lambda: peer().group)
+        if caller is None:
+            raise Unauthorized("the API key is not valid: it is unknown or was revoked")
+    except (TooManyWrongKeys, Unauthorized):
+        await keys.delay_refusal(peer().group)
+        raise
+    acted_for = headers.get(b"duetime-tenant")
+    return caller if acted_for is None else await _act_for(keys, caller, acted_for)
+
+
+def _read_key(headers: Mapping[bytes, bytes]) -> str:
     given = headers.get(b"authorization")
     if given is None:
         raise Unauthorized(f"this call needs an API key; {_HOW}")
     scheme, _, key = given.decode("latin-1").partition(" ")
     if scheme.lower() != "bearer" or not key.strip():
         raise Unauthorized(f"the Authorization header cannot be read; {_HOW}")
-    caller = await keys.resolve(key.strip())
-    if caller is None:
-        raise Unauthorized("the API key is not valid: it is unknown or was revoked")
-    acted_for = headers.get(b"duetime-tenant")
-    return caller if acted_for is None else await _act_for(keys, caller, acted_for)
+    return key.strip()
 
 
 async def _act_for(keys: Keys, caller: Caller, header: bytes) -> Caller:

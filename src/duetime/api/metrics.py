@@ -38,5 +38,5 @@ class MetricsCalls:
     async def get(self, request: Request) -> Answer:
         has_key = b"authorization" in request.headers
         if has_key:
-            need_role(await authenticate(self.keys, request.headers), ADMINS)
+            need_role(await authenticate(self.keys, request.headers, request.peer), ADMINS)
         return Answer(200, metrics.render(self.node, shows_tenants=has_key), metrics.CONTENT_TYPE)

@@ -81,7 +81,7 @@ fault."""
 _IN_PATH = re.compile(r"\{(\w+)\}")
 _REFERENCE = "#/components/schemas/{name}"
 #: Every call under /v1 can answer with these, whatever it does; 404: `Duetime-Tenant` names nobody.
-_ALWAYS_WITH_KEY = (401, 403, 404, 500, 503)
+_ALWAYS_WITH_KEY = (401, 403, 404, 429, 500, 503)
 _ALWAYS = (500, 503)
 #: A body may come too slowly, or when too many are coming already.
 _WITH_BODY = (408, 429)
@@ -367,8 +367,8 @@ _MEANING = {
     415: "The body is of another media type than this call takes.",
     422: "Understood and wrong; `errors` names each field and what would be right.",
     429: "Not now: a quota of the tenant is used up (`quota_exceeded`, `too_many_waiting`), its type takes no more "
-    "of this key (`rate_limited`), or the service is behind (`overloaded`). Nothing was done; `Retry-After` says when "
-    "to ask again.",
+    "of this key (`rate_limited`), the service is behind (`overloaded`), or too many wrong API keys came from this "
+    "address (`too_many_wrong_keys`). Nothing was done; `Retry-After` says when to ask again.",
     500: "A fault of the server; `request_id` is in its log, with the cause.",
     503: "Not available right now; try again. With the code `unknown` it is not known whether it was done.",
 }
