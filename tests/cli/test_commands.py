@@ -559,6 +559,10 @@ def test_quotas_are_set_shown_and_unset(duetime: Run) -> None:
     assert "submit_rate=2.5" in listed.out
     assert (unset.json["tier"], unset.json["quotas"]) == (None, {"max_waiting": 0})
     assert "max_waiting is 0" in duetime("tenants", "put", "acme", "--weight", "2").err
+    held = duetime(
+        "tenants", "put", "acme", "--max-schedules", "100", "--max-keys", "20", "--unset", "max-types", "--json"
+    )
+    assert held.json["quotas"] == {"max_waiting": 0, "max_schedules": 100, "max_keys": 20}
     breaker = duetime("tenants", "put", "acme", "--breaker-window", "10m", "--breaker-probe-every", "5", "--json")
     assert (breaker.json["quotas"]["breaker_window"], breaker.json["quotas"]["breaker_probe_every"]) == (600, 5)
     assert duetime("tiers", "list", "--json").lines[0]["tenants"] == 0

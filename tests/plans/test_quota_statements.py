@@ -4,8 +4,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from duetime.admin.keys import create_key
 from duetime.admin.rules import TenantRules
 from duetime.admin.tenants import TenantChange, change_tenant, create_tenant
+from duetime.database.statements import load
 from duetime.lifecycle.waiting import count_waiting
 from engine import Engine
 from plans.explain import BELIEVE_EMPTY, ExplainingDatabase, Plans
@@ -20,6 +22,12 @@ _TENANTS = """
 INSERT INTO tenant (name, shard, signing_secret)
 SELECT 'n' || place, 0, '' FROM generate_series(1, $1) AS place
 """
+
+_KEYS = """
+INSERT INTO api_key (tenant, hash, hint, role)
+SELECT $1, decode(md5(place::text), 'hex'), '', 'viewer' FROM generate_series(1, $2) AS place
+"""
+KEYS_SQL = load("duetime.admin", "keys.sql")
 
 
 @pytest.fixture(params=[None, "ANALYZE", BELIEVE_EMPTY], ids=["never analysed", "analysed", "believed empty"])
@@ -56,6 +64,20 @@ async def test_a_count_reads_no_more_than_its_bound_and_nothing_of_others(engine
     assert len(plans) == 4
     for plan, most in zip(plans, (101, 101, 20, 20), strict=True):
         assert plan.rows_read() <= most + 2, plan.root
+
+
+async def test_keys_are_counted_by_tenant(engine: Engine) -> None:
+    database = engine.database
+    assert isinstance(database, ExplainingDatabase)
+    assert database.plans is not None
+    await database.execute(_KEYS, engine.tenant + 2, CROWD)
+    await create_key(database, engine.tenant)
+
+    [row] = await database.run(KEYS_SQL["count_of_tenant"], tenant=engine.tenant)
+
+    assert row["keys"] == 1
+    for plan in database.plans.of("count_of_tenant"):
+        assert any(node.get("Index Name") == "api_key_tenant" for node in plan.nodes()), plan.root
 
 
 async def test_a_node_reads_the_tenants_that_changed_and_no_others(engine: Engine) -> None:

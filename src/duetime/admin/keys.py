@@ -17,6 +17,7 @@ from typing import Literal, cast, get_args
 import asyncpg
 import msgspec
 
+from duetime.admin.quotas import lock_quotas
 from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.errors import Conflict, InvalidInput, NotFound
@@ -98,20 +99,13 @@ async def create_key(
     if role not in ROLES:
         raise InvalidInput.at("role", f"must be one of {', '.join(ROLES)}")
     key = mint_key()
-    rows = await database.run(
-        _SQL["make"],
-        tenant=tenant,
-        hash=hash_key(key),
-        hint=key[:8],
-        role=role,
-        name=name,
-        types=list(types),
-        queues=list(queues),
-        expires_at=expires_at,
-        by=by,
-        action=action,
-    )
-    return _info(rows[0]), key
+    parameters: dict[str, object] = {"tenant": tenant, "hash": hash_key(key), "hint": key[:8], "role": role}
+    parameters |= {"name": name, "types": list(types), "queues": list(queues), "expires_at": expires_at}
+    parameters |= {"by": by, "action": action}
+    async with database.connection() as connection, connection.transaction():
+        await _check_room(connection, tenant)
+        [row] = await connection.fetch(_SQL["make"].sql, *_SQL["make"].arguments(parameters))
+    return _info(row), key
 
 
 async def rotate_key(
@@ -132,6 +126,8 @@ async def rotate_key(
             # The new one would have the same end, and so be dead from the start.
             raise Conflict(f"key {key} has expired, so there is nothing to replace: make a new one (POST /v1/keys)")
         old = _info(row)
+        # The new one may be one too many until the old one has ended.
+        await _check_room(connection, tenant, spare=1)
         parameters: dict[str, object] = {"tenant": tenant, "hash": hash_key(made), "hint": made[:8], "role": old.role}
         parameters |= {"name": old.name, "types": old.types, "queues": old.queues, "expires_at": old.expires_at}
         parameters |= {"by": by, "action": "key.create"}
@@ -152,6 +148,16 @@ async def revoke_key(database: Database, tenant: int, key: int, *, by: int | Non
         raise NotFound(f"there is no key {key}")
     hashed: bytes = rows[0]["hash"]
     return hashed
+
+
+async def _check_room(connection: asyncpg.Connection, tenant: int, *, spare: int = 0) -> None:
+    """Raise if the tenant may have no further key; nobody else makes one until the transaction ends."""
+    most = (await lock_quotas(connection, tenant)).max_keys
+    if most is None:
+        return
+    count = _SQL["count_of_tenant"]
+    if await connection.fetchval(count.sql, *count.arguments({"tenant": tenant})) >= most + spare:
+        raise InvalidInput(f"a tenant has at most {most:,} valid keys (max_keys); revoke some, or raise the quota")
 
 
 def _no_valid_key(key: int) -> NotFound:

@@ -37,6 +37,16 @@ SELECT count(*) AS keys
    AND revoked_at IS NULL
    AND (expires_at IS NULL OR expires_at > clock_timestamp());
 
+-- name: count_of_tenant
+-- How many valid keys the tenant has.
+-- Index: api_key_tenant.
+-- Time: the database's clock says whether a key's time is over.
+SELECT count(*) AS keys
+  FROM api_key
+ WHERE tenant = @tenant::int
+   AND revoked_at IS NULL
+   AND (expires_at IS NULL OR expires_at > clock_timestamp());
+
 -- name: read_of_tenant
 SELECT id, hint, role, name, types, queues, created_at, expires_at, revoked_at
   FROM api_key

@@ -17,15 +17,16 @@ import structlog
 from msgspec import Raw
 
 from duetime.admin.changes import read_changes
+from duetime.admin.quotas import lock_quotas, read_quotas
 from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.errors import FieldError, InvalidInput, NotFound
 from duetime.model.flow import Debounce, RateLimit, Throttle, TypeDefaults, TypeRules, Unique
 from duetime.model.limits import TypeLimits
 from duetime.model.payload_schema import PayloadSchema, SchemaError
+from duetime.model.quotas import DEFAULT_TYPES, Quotas
 
 log = structlog.get_logger()
-MAX_TYPES_PER_TENANT = 1_000
 #: How many waiting tasks a changed schema is tried on.
 SAMPLE = 10_000
 _EXAMPLES = 10
@@ -155,10 +156,16 @@ class Types:
     ) -> tuple[bool, TypePut]:
         """Store a type; whether it is new, and how waiting tasks of these lanes would fare."""
         compiled = compile_schema(schema)
-        is_new = await self._check_room(tenant, name)
+        await self._is_new(tenant, name)
         tried = await self._try_on_waiting(compiled, name, lanes)
         stored_rules = None if rules.is_empty else msgspec.json.encode(rules)
-        await self._database.run(_SQL["put"], tenant=tenant, name=name, schema=schema, rules=stored_rules, by=by)
+        wanted: dict[str, object] = {"tenant": tenant, "name": name, "schema": schema, "rules": stored_rules, "by": by}
+        count, put = _SQL["count_of_tenant"], _SQL["put"]
+        async with self._database.connection() as connection, connection.transaction():
+            quotas = await lock_quotas(connection, tenant)
+            row = await connection.fetchrow(count.sql, *count.arguments({"tenant": tenant, "name": name}))
+            is_new = _check_room(row, quotas)
+            await connection.fetch(put.sql, *put.arguments(wanted))
         await self.refresh()
         stored = await self.get(tenant, name)
         return is_new, TypePut(name, stored.version, tried.sampled, tried.invalid)
@@ -166,18 +173,14 @@ class Types:
     async def preview(self, tenant: int, name: str, schema: bytes | None, lanes: list[int]) -> TypePreview:
         """What `put` would answer, with some of the tasks that would not match; raises what it would raise."""
         compiled = compile_schema(schema)
-        is_new = await self._check_room(tenant, name)
+        is_new = await self._is_new(tenant, name)
         tried = await self._try_on_waiting(compiled, name, lanes)
         return TypePreview(name, is_new, tried.sampled, tried.invalid, tried.examples)
 
-    async def _check_room(self, tenant: int, name: str) -> bool:
-        """Whether the type is new; raises if the tenant has no room for it."""
-        if await self._database.run(_SQL["read_one"], tenant=tenant, name=name):
-            return False
-        [row] = await self._database.run(_SQL["count_of_tenant"], tenant=tenant)
-        if row["types"] >= MAX_TYPES_PER_TENANT:
-            raise InvalidInput.at("name", f"a tenant has at most {MAX_TYPES_PER_TENANT} registered types")
-        return True
+    async def _is_new(self, tenant: int, name: str) -> bool:
+        """Whether the type is new; raises if the tenant has no room for it now."""
+        [row] = await self._database.run(_SQL["count_of_tenant"], tenant=tenant, name=name)
+        return _check_room(row, await read_quotas(self._database, tenant))
 
     async def _try_on_waiting(self, schema: PayloadSchema | None, name: str, lanes: list[int]) -> "_Tried":
         if schema is None:
@@ -210,6 +213,14 @@ class _Tried:
     sampled: int = 0
     invalid: int = 0
     examples: list[TypeMismatch] = field(default_factory=list)
+
+
+def _check_room(row: asyncpg.Record, quotas: Quotas) -> bool:
+    """Whether the type is new, by what the tenant has; raises if there is no room for it."""
+    most = DEFAULT_TYPES if quotas.max_types is None else quotas.max_types
+    if not row["is_known"] and row["types"] >= most:
+        raise InvalidInput.at("name", f"a tenant has at most {most:,} registered types (max_types)")
+    return not row["is_known"]
 
 
 def compile_schema(schema: bytes | None) -> PayloadSchema | None:

@@ -67,7 +67,9 @@ SELECT name, version, schema, rules, updated_at
  LIMIT @limit::int;
 
 -- name: count_of_tenant
-SELECT count(*) AS types
+-- How many types the tenant has, and whether this one is among them.
+-- Index: task_type_pkey.
+SELECT count(*) AS types, count(*) FILTER (WHERE name = @name::text) > 0 AS is_known
   FROM task_type
  WHERE tenant = @tenant::int;
 

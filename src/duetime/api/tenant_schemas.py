@@ -10,10 +10,15 @@ from duetime.api.seconds import BreakerWindow, ProbeEvery, Seconds
 from duetime.model.quotas import (
     MAX_SPREAD,
     Burst,
+    CalendarBytes,
+    Calendars,
     FailureRate,
+    Keys,
     MinAttempts,
     Rate,
     Running,
+    Schedules,
+    TypeCount,
     Waiting,
     Weight,
 )
@@ -41,6 +46,19 @@ class QuotasRequest(Struct, forbid_unknown_fields=True):
     burst: Annotated[
         Burst | UnsetType | None,
         Meta(description="Attempts that may start at once; one second's worth where absent. Only with a rate."),
+    ] = UNSET
+
+    max_schedules: Annotated[Schedules | UnsetType | None, Meta(description="Schedules that it may have.")] = UNSET
+    max_types: Annotated[
+        TypeCount | UnsetType | None, Meta(description="Types that it may have registered; 1,000 where absent.")
+    ] = UNSET
+    max_keys: Annotated[Keys | UnsetType | None, Meta(description="Valid API keys that it may have.")] = UNSET
+    max_calendars: Annotated[
+        Calendars | UnsetType | None, Meta(description="Calendars that it may have; 1,000 where absent.")
+    ] = UNSET
+    max_calendar_bytes: Annotated[
+        CalendarBytes | UnsetType | None,
+        Meta(description="Bytes that its calendars may have together, as they are stored."),
     ] = UNSET
 
     breaker_failure_rate: Annotated[

@@ -9,7 +9,8 @@ from duetime.cli.arguments import count, duration
 from duetime.errors import UsageError
 
 _BREAKER = ("breaker_failure_rate", "breaker_window", "breaker_probe_every", "breaker_min_attempts")
-_QUOTAS = ("submit_rate", "submit_burst", "max_waiting", "max_running", "rate", "burst", *_BREAKER)
+_HELD = ("max_schedules", "max_types", "max_keys", "max_calendars", "max_calendar_bytes")
+_QUOTAS = ("submit_rate", "submit_burst", "max_waiting", "max_running", "rate", "burst", *_HELD, *_BREAKER)
 
 
 class ShownQuotas(msgspec.Struct):
@@ -19,6 +20,11 @@ class ShownQuotas(msgspec.Struct):
     max_running: int | None = None
     rate: float | None = None
     burst: int | None = None
+    max_schedules: int | None = None
+    max_types: int | None = None
+    max_keys: int | None = None
+    max_calendars: int | None = None
+    max_calendar_bytes: int | None = None
     breaker_failure_rate: float | None = None
     breaker_window: float | None = None
     breaker_probe_every: float | None = None
@@ -40,6 +46,12 @@ def add_quota_options(parser: argparse.ArgumentParser, *others: str) -> None:
     group.add_argument("--max-running", type=_whole, metavar="N", help="attempts that run at once")
     group.add_argument("--rate", type=_number, metavar="R", help="attempts that start in a second")
     group.add_argument("--burst", type=_whole, metavar="N", help="attempts that may start at once")
+    held = parser.add_argument_group("what it may have")
+    held.add_argument("--max-schedules", type=_whole, metavar="N", help="schedules")
+    held.add_argument("--max-types", type=_whole, metavar="N", help="registered types (1,000)")
+    held.add_argument("--max-keys", type=_whole, metavar="N", help="valid API keys")
+    held.add_argument("--max-calendars", type=_whole, metavar="N", help="calendars (1,000)")
+    held.add_argument("--max-calendar-bytes", type=_whole, metavar="N", help="bytes of all its calendars")
     breaker = parser.add_argument_group("its breaker")
     breaker.add_argument(
         "--breaker-failure-rate",

@@ -490,7 +490,8 @@ CREATE TABLE duetime.tenant (
     tier text,
     spread smallint DEFAULT 1 NOT NULL,
     quotas jsonb DEFAULT '{}'::jsonb NOT NULL,
-    change bigint DEFAULT 0 NOT NULL
+    change bigint DEFAULT 0 NOT NULL,
+    schedules integer DEFAULT 0 NOT NULL
 );
 
 CREATE TABLE duetime.tenant_breaker (
@@ -646,6 +647,8 @@ ALTER TABLE ONLY duetime.tenant
 
 ALTER TABLE ONLY duetime.tier
     ADD CONSTRAINT tier_pkey PRIMARY KEY (name);
+
+CREATE INDEX api_key_tenant ON duetime.api_key USING btree (tenant) WHERE (revoked_at IS NULL);
 
 CREATE INDEX audit_tenant ON duetime.audit USING btree (tenant, id);
 

@@ -7,10 +7,12 @@ from datetime import datetime
 
 import msgspec
 
+from duetime.admin.quotas import lock_quotas
 from duetime.clock import Monotonic
 from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.errors import InvalidInput, NotFound
+from duetime.model.quotas import DEFAULT_CALENDARS, Quotas
 from duetime.model.schedule import ScheduleBody, decode_body
 from duetime.recurrence import NamedCalendar, Recurrence, SpecError, check_calendar, compile_definition
 
@@ -19,7 +21,6 @@ SQL = load(__package__, "schedules.sql")
 KEPT_RECURRENCES = 5_000
 _KEPT_TENANTS = 1_000
 _CALENDARS_SECONDS = 1.0
-MAX_CALENDARS_PER_TENANT = 1_000
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(NamedCalendar).decode
@@ -80,11 +81,14 @@ class Recurrences:
             check_calendar(entries)
         except SpecError as error:
             raise InvalidInput.at(error.path, error.message) from error
-        self._calendars.pop(tenant, None)
-        known = await self.calendars(tenant)
-        if name not in known and len(known) >= MAX_CALENDARS_PER_TENANT:
-            raise InvalidInput.at("name", f"a tenant has at most {MAX_CALENDARS_PER_TENANT} calendars")
-        rows = await self._database.run(SQL["put_calendar"], tenant=tenant, name=name, entries=_encode(entries))
+        encoded = _encode(entries)
+        weigh, put = SQL["weigh_calendars"], SQL["put_calendar"]
+        asked: dict[str, object] = {"tenant": tenant, "name": name}
+        async with self._database.connection() as connection, connection.transaction():
+            quotas = await lock_quotas(connection, tenant)
+            row = await connection.fetchrow(weigh.sql, *weigh.arguments(asked))
+            _check_room(quotas, len(encoded), row["others"], row["bytes_of_others"], row["bytes"])
+            rows = await connection.fetch(put.sql, *put.arguments({**asked, "entries": encoded}))
         self._calendars.pop(tenant, None)
         return bool(rows)
 
@@ -93,6 +97,20 @@ class Recurrences:
         self._calendars.pop(tenant, None)
         if not rows:
             raise NotFound(f"there is no calendar {name[:80]}")
+
+
+def _check_room(quotas: Quotas, size: int, others: int, size_of_others: int, old_size: int | None) -> None:
+    """Raise if a calendar of this size is one too many; what only shrinks may stay over its quota."""
+    most = DEFAULT_CALENDARS if quotas.max_calendars is None else quotas.max_calendars
+    if old_size is None and others >= most:
+        raise InvalidInput.at("name", f"a tenant has at most {most:,} calendars (max_calendars)")
+    most_bytes = quotas.max_calendar_bytes
+    if most_bytes is not None and size_of_others + size > most_bytes and size > (old_size or 0):
+        raise InvalidInput.at(
+            "dates",
+            f"the calendars of a tenant have at most {most_bytes:,} bytes together (max_calendar_bytes);"
+            f" the others have {size_of_others:,}, and this one {size:,}",
+        )
 
 
 def compile_body(body: ScheduleBody, key: str, calendars: Mapping[str, StoredCalendar]) -> Recurrence:

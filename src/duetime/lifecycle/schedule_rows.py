@@ -6,7 +6,7 @@ from dataclasses import replace
 import asyncpg
 
 from duetime.database.statements import Statement
-from duetime.errors import Conflict, NotFound
+from duetime.errors import Conflict, InvalidInput, NotFound
 from duetime.ids import due_ms_of, just_before, lane_of
 from duetime.lifecycle.recurrences import SQL
 from duetime.lifecycle.stored_schedule import NewSchedule, StoredSchedule, stored_of, template_of
@@ -57,6 +57,12 @@ def other_version(version: int | None) -> VersionConflict:
     if version is None:
         return VersionConflict("there is no such schedule; leave version out, or send 0")
     return VersionConflict(f"the schedule has version {version}; read it again, and send that version")
+
+
+def too_many_schedules(most: int | None) -> InvalidInput:
+    return InvalidInput.at(
+        "name", f"a tenant has at most {most or 0:,} schedules (max_schedules); delete some, or raise the quota"
+    )
 
 
 async def lock(connection: asyncpg.Connection, tenant: int, name: str) -> tuple[StoredSchedule, int]:

@@ -14,6 +14,7 @@ from typing import Literal
 
 import asyncpg
 
+from duetime.admin.quotas import read_quotas
 from duetime.database.partitions import Partitions
 from duetime.database.pool import Database
 from duetime.errors import DuetimeError, InvalidInput, NotFound, Unavailable
@@ -23,6 +24,7 @@ from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.onward import Wake
 from duetime.lifecycle.recurrences import SQL, Recurrences, StoredCalendar, compile_body
 from duetime.lifecycle.room import BOUNDLESS, Room
+from duetime.lifecycle.schedule_reader import ScheduleReader
 from duetime.lifecycle.schedule_rows import (
     OtherOrigin,
     VersionConflict,
@@ -31,6 +33,7 @@ from duetime.lifecycle.schedule_rows import (
     lock,
     other_version,
     run,
+    too_many_schedules,
     unplan,
     write,
 )
@@ -47,7 +50,7 @@ from duetime.lifecycle.stored_schedule import (
 from duetime.lifecycle.submit import MINT_TOLERANCE_MS
 from duetime.lifecycle.trigger import trigger
 from duetime.model.firing import AHEAD_MS
-from duetime.model.schedule import ScheduleBody, ScheduleState
+from duetime.model.schedule import ScheduleBody
 from duetime.model.task import TaskState
 from duetime.recurrence import Recurrence, SpecError
 
@@ -66,7 +69,7 @@ class Put:
     version: int
 
 
-class Schedules:
+class Schedules(ScheduleReader):
     def __init__(
         self,
         database: Database,
@@ -77,8 +80,8 @@ class Schedules:
         wake: Wake,
         room: Room = BOUNDLESS,
     ) -> None:
+        super().__init__(database)
         self._room = room
-        self._database = database
         self._partitions = partitions
         self._lanes = lanes
         self._steering = steering
@@ -86,36 +89,6 @@ class Schedules:
         self._wake = wake
 
     # Reading
-
-    async def find(self, tenant: int, name: str) -> StoredSchedule:
-        rows = await self._database.run(SQL["find"], tenant=tenant, names=[name])
-        if not rows:
-            raise NotFound(f"there is no schedule {name[:80]}")
-        return stored_of(rows[0])
-
-    async def page(
-        self,
-        tenant: int,
-        *,
-        after: str = "",
-        limit: int = 50,
-        prefix: str | None = None,
-        origin: str | None = None,
-        source: str | None = None,
-        state: ScheduleState | None = None,
-    ) -> list[StoredSchedule]:
-        rows = await self._database.run(
-            SQL["list"],
-            tenant=tenant,
-            after=after,
-            limit=limit,
-            prefix=prefix,
-            origin=origin,
-            source=source,
-            is_paused=None if state is None else state is ScheduleState.PAUSED,
-            has_ended=None if state in (None, ScheduleState.PAUSED) else state is ScheduleState.ENDED,
-        )
-        return [stored_of(row) for row in rows]
 
     def tenant_name(self, tenant: int) -> str | int:
         """What a line of the log calls a tenant."""
@@ -164,12 +137,16 @@ class Schedules:
             stored = known.get(each.name)
             if stored is not None and self._is_unchanged(each, stored):
                 answers[each.name] = Put("unchanged", stored.version)
+        most = (await read_quotas(self._database, tenant)).max_schedules if new else None
         if is_trial:
+            room = await self.room_left(tenant, most, len(new))
             for each in wanted:
                 if each.name not in answers:
                     answers[each.name] = await self._judge(tenant, each, known.get(each.name))
+            for each in [each for each in new if isinstance(answers[each.name], Put)][room:]:
+                answers[each.name] = too_many_schedules(most)
             return [answers[each.name] for each in wanted]
-        created = await self._create(tenant, new, answers)
+        created = await self._create(tenant, new, most, answers)
         for each in wanted:
             if each.name not in answers:
                 # There before, or made by somebody else just now.
@@ -177,7 +154,7 @@ class Schedules:
         return [answers[each.name] for each in wanted]
 
     async def _create(
-        self, tenant: int, new: list[NewSchedule], answers: dict[str, Put | DuetimeError]
+        self, tenant: int, new: list[NewSchedule], most: int | None, answers: dict[str, Put | DuetimeError]
     ) -> dict[str, Put]:
         if not new:
             return {}
@@ -207,14 +184,20 @@ class Schedules:
                     "now": None,
                     "minted_ms": columns.now_ms,
                     "tolerance_ms": MINT_TOLERANCE_MS,
+                    "most": most,
                 },
             )
-            made = {row["id"] for row in rows}
-            if made or len(new) == 0:
+            made = {row["id"] for row in rows if row["id"] is not None}
+            [held] = [row["held"] for row in rows if row["held"] is not None]
+            room = len(new) if most is None else max(0, most - held)
+            if room < len(new) and not made and await self._database.run(SQL["recount"], tenant=tenant):
+                continue
+            for each in new[room:]:
+                answers[each.name] = too_many_schedules(most)
+            if made or not room:
                 self._wake(columns.wakes)
                 return {each.name: Put("created", 1) for each, id in zip(new, ids, strict=True) if id in made}
-            names = [each.name for each in new]
-            if await self._database.run(SQL["find"], tenant=tenant, names=names):
+            if await self._database.run(SQL["find"], tenant=tenant, names=[each.name for each in new]):
                 return {}
         raise Unavailable("the schedule could not be stored: the database is too slow or its clock jumps; try again")
 
@@ -320,15 +303,6 @@ class Schedules:
         if fire is not None:
             await self._partitions.ensure([max(fire.at_ms - AHEAD_MS, now_ms)])
 
-    async def users_of(self, tenant: int, calendar: str, limit: int, after: str = "") -> list[str]:
-        """Schedules that leave this calendar out, by name."""
-        rows = await self._database.run(SQL["of_calendar"], tenant=tenant, calendar=calendar, after=after, limit=limit)
-        return [row["name"] for row in rows]
-
-    async def read_runs(self, schedule: StoredSchedule, before: uuid.UUID, limit: int) -> list[asyncpg.Record]:
-        """What became of its times, the latest first."""
-        return await self._database.run(SQL["read_runs"], schedule=schedule.id, before=before, limit=limit)
-
     async def replan_users_of(self, tenant: int, calendar: str) -> int:
         """Every schedule that leaves this calendar out; returns how many."""
         after, count = "", 0
@@ -386,6 +360,7 @@ class Schedules:
     ) -> int:
         """The schedule and its next fires are gone; with `cancels` its open tasks too: returns how many."""
         async with self._database.connection() as connection, connection.transaction():
+            await run(connection, SQL["lock_tenant"], tenant=tenant)
             stored, now_ms = await lock(connection, tenant, name)
             if expected_version is not None and expected_version != stored.version:
                 raise other_version(stored.version)

@@ -3,9 +3,16 @@ SELECT nextval(pg_get_serial_sequence('schedule', 'id')) AS id
   FROM generate_series(1, @count::int);
 
 -- name: create
--- Store schedules that are new, each with its row in due.
--- Gives: the ids of those whose names were free.
-WITH started AS MATERIALIZED (
+-- Store schedules that are new, each with its row in due, from the first on as far as the tenant may have them.
+-- Locks: the tenant, so that what it has is counted one after the other.
+-- Gives: the ids of those whose names were free, and in a row of its own how many it had.
+WITH held AS MATERIALIZED (
+    SELECT schedules
+      FROM tenant
+     WHERE id = @tenant::int
+       FOR NO KEY UPDATE
+),
+started AS MATERIALIZED (
     SELECT pg_current_xact_id() AS transaction, COALESCE(@now::timestamptz, clock_timestamp()) AS at
 ),
 fresh AS MATERIALIZED (
@@ -20,13 +27,15 @@ OVERRIDING SYSTEM VALUE
     SELECT asked.id, @tenant::int, asked.name, asked.definition, COALESCE(string_to_array(NULLIF(asked.calendars, ''), '|'), '{}'),
            asked.task_lane, asked.task_type, asked.task_payload, asked.task_options, asked.task_labels::jsonb,
            asked.expires_after, asked.origin, asked.source, asked.is_paused, asked.note, fresh.at, fresh.at
-      FROM fresh,
+      FROM held, fresh,
            unnest(@ids::bigint[], @names::text[], @definitions::bytea[], @calendars::text[], @task_lanes::int[],
                   @task_types::text[], @task_payloads::bytea[], @task_options::bytea[], @task_labels::text[],
                   @expires_afters::float8[], @origins::text[], @sources::text[], @are_paused::boolean[],
-                  @notes::text[])
+                  @notes::text[]) WITH ORDINALITY
                AS asked (id, name, definition, calendars, task_lane, task_type, task_payload, task_options,
-                         task_labels, expires_after, origin, source, is_paused, note)
+                         task_labels, expires_after, origin, source, is_paused, note, place)
+     WHERE @most::bigint IS NULL
+        OR held.schedules + asked.place <= @most::bigint
         ON CONFLICT (tenant, name) DO NOTHING
     RETURNING id
 ),
@@ -42,9 +51,34 @@ waiting AS (
       FROM unnest(@ids::bigint[], @wakes::uuid[]) AS asked (id, wake)
      WHERE (asked.id IN (SELECT id FROM new)) IS TRUE
        AND asked.wake IS NOT NULL
+),
+counted AS (
+    UPDATE tenant
+       SET schedules = schedules + (SELECT count(*) FROM new)
+     WHERE id = @tenant::int
+       AND EXISTS (SELECT FROM new)
 )
+SELECT id, NULL::int AS held FROM new
+ UNION ALL
+SELECT NULL, schedules FROM held;
+
+-- name: recount
+-- What the tenant has, counted anew; gives it if it was counted wrong: an older node may have made some meanwhile.
+-- Locks: the tenant.
+-- Index: schedule (tenant, name).
+UPDATE tenant
+   SET schedules = counted.schedules
+  FROM (SELECT count(*) AS schedules FROM schedule WHERE tenant = @tenant::int) AS counted
+ WHERE tenant.id = @tenant::int
+   AND tenant.schedules <> counted.schedules
+RETURNING tenant.schedules;
+
+-- name: lock_tenant
+-- Before the schedule is locked, as whoever makes schedules does.
 SELECT id
-  FROM new;
+  FROM tenant
+ WHERE id = @tenant::int
+   FOR NO KEY UPDATE;
 
 -- name: find
 -- Schedules by name, as they are stored.
@@ -150,9 +184,16 @@ state AS (
 filling AS (
     DELETE FROM backfill
      WHERE schedule = @schedule::bigint
+),
+unmade AS (
+    DELETE FROM schedule
+     WHERE id = @schedule::bigint
+ RETURNING tenant
 )
-DELETE FROM schedule
- WHERE id = @schedule::bigint;
+UPDATE tenant
+   SET schedules = GREATEST(0, schedules - 1)
+  FROM unmade
+ WHERE tenant.id = unmade.tenant;
 
 -- name: read_tasks
 -- The tasks that a schedule made, the latest first.
@@ -180,7 +221,7 @@ SELECT fire.task
    AND fire.task IS NOT NULL;
 
 -- name: read_shard
-SELECT shard
+SELECT shard, schedules
   FROM tenant
  WHERE id = @tenant::int;
 
@@ -202,6 +243,15 @@ SELECT name, version, entries, updated_at
   FROM calendar
  WHERE tenant = @tenant::int
  ORDER BY name;
+
+-- name: weigh_calendars
+-- What the tenant has beside the one of this name, and what that one has.
+-- Index: calendar_pkey.
+SELECT count(*) FILTER (WHERE name <> @name::text) AS others,
+       COALESCE(sum(octet_length(entries)) FILTER (WHERE name <> @name::text), 0)::bigint AS bytes_of_others,
+       max(octet_length(entries)) FILTER (WHERE name = @name::text) AS bytes
+  FROM calendar
+ WHERE tenant = @tenant::int;
 
 -- name: put_calendar
 INSERT INTO calendar AS stored (tenant, name, entries)

@@ -22,6 +22,13 @@ from duetime.model.tenant_breaker import (
 MAX_WEIGHT = 1_000
 MAX_SPREAD = 64
 MAX_WAITING = 10**12
+#: The most that a tenant can be allowed to have, and what it may have where nothing says otherwise.
+MAX_SCHEDULES = 10_000_000
+MAX_TYPES = 10_000
+MAX_KEYS = 100_000
+MAX_CALENDARS = 10_000
+MAX_CALENDAR_BYTES = 1 << 40
+DEFAULT_TYPES = DEFAULT_CALENDARS = 1_000
 
 Value = TypeVar("Value")
 Weight = Annotated[int, Meta(ge=1, le=MAX_WEIGHT)]
@@ -29,6 +36,11 @@ Rate = Annotated[float, Meta(ge=MIN_RATE, le=MAX_RATE)]
 Burst = Annotated[int, Meta(ge=1, le=MAX_BURST)]
 Running = Annotated[int, Meta(ge=0, le=MAX_RUNNING)]
 Waiting = Annotated[int, Meta(ge=0, le=MAX_WAITING)]
+Schedules = Annotated[int, Meta(ge=0, le=MAX_SCHEDULES)]
+TypeCount = Annotated[int, Meta(ge=0, le=MAX_TYPES)]
+Keys = Annotated[int, Meta(ge=1, le=MAX_KEYS)]
+Calendars = Annotated[int, Meta(ge=0, le=MAX_CALENDARS)]
+CalendarBytes = Annotated[int, Meta(ge=0, le=MAX_CALENDAR_BYTES)]
 FailureRate = Annotated[float, Meta(ge=MIN_FAILURE_RATE, le=1.0)]
 BreakerWindow = Annotated[float, Meta(ge=MIN_WINDOW_SECONDS, le=MAX_WINDOW_SECONDS)]
 ProbeEvery = Annotated[float, Meta(ge=1.0, le=MAX_PROBE_SECONDS)]
@@ -51,6 +63,18 @@ class Quotas(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
         Burst | None, Meta(description="Attempts that may start at once after a rest; one second's worth where absent.")
     ] = None
 
+    max_schedules: Annotated[Schedules | None, Meta(description="Schedules that it may have.")] = None
+    max_types: Annotated[
+        TypeCount | None, Meta(description="Types that it may have registered; 1,000 where absent.")
+    ] = None
+    max_keys: Annotated[Keys | None, Meta(description="Valid API keys that it may have.")] = None
+    max_calendars: Annotated[Calendars | None, Meta(description="Calendars that it may have; 1,000 where absent.")] = (
+        None
+    )
+    max_calendar_bytes: Annotated[
+        CalendarBytes | None, Meta(description="Bytes that its calendars may have together, as they are stored.")
+    ] = None
+
     breaker_failure_rate: Annotated[
         FailureRate | None, Meta(description="More than this share of its attempts must fail to stop it; 1: never.")
     ] = None
@@ -66,19 +90,13 @@ class Quotas(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
 
     def over(self, defaults: "Quotas") -> "Quotas":
         """These, with the defaults where they say nothing."""
-        has_submit_rate, has_rate = self.submit_rate is not None, self.rate is not None
-        return Quotas(
-            self.submit_rate if has_submit_rate else defaults.submit_rate,
-            self.submit_burst if has_submit_rate else defaults.submit_burst,
-            defaults.max_waiting if self.max_waiting is None else self.max_waiting,
-            defaults.max_running if self.max_running is None else self.max_running,
-            self.rate if has_rate else defaults.rate,
-            self.burst if has_rate else defaults.burst,
-            _first(self.breaker_failure_rate, defaults.breaker_failure_rate),
-            _first(self.breaker_window, defaults.breaker_window),
-            _first(self.breaker_probe_every, defaults.breaker_probe_every),
-            _first(self.breaker_min_attempts, defaults.breaker_min_attempts),
-        )
+        if self == NO_QUOTAS:
+            return defaults
+        return Quotas(**{name: getattr(self if self.says(name) else defaults, name) for name in self.__struct_fields__})
+
+    def says(self, name: str) -> bool:
+        """Whether these decide about a quota; a burst goes with its rate."""
+        return getattr(self, _RATES.get(name, name)) is not None
 
     @property
     def limits(self) -> Limits:
@@ -109,12 +127,10 @@ class Quotas(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
 
 
 NO_QUOTAS = Quotas()
+#: The rate that a burst belongs to.
+_RATES = {"submit_burst": "submit_rate", "burst": "rate"}
 #: What no tenant can have.
 _SAME = BreakerRules(-1.0, -1.0, -1.0, -1)
-
-
-def _first(own: Value | None, default: Value | None) -> Value | None:
-    return default if own is None else own
 
 
 def _or(own: Value | None, default: Value) -> Value:

@@ -1,0 +1,2 @@
+DROP INDEX api_key_tenant;
+ALTER TABLE tenant DROP COLUMN schedules;
