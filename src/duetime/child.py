@@ -9,6 +9,7 @@ process ends by itself.
 """
 
 import asyncio
+import errno
 import os
 import socket
 import sys
@@ -49,7 +50,6 @@ class Channel:
         self._channel = channel
         self._node = node
         self._signalled = signalled
-        self._adopting: set[asyncio.Task[None]] = set()
         channel.setblocking(False)
         asyncio.get_running_loop().add_reader(channel.fileno(), self._read)
 
@@ -76,15 +76,10 @@ class Channel:
             self._orphaned()
             return
         for descriptor in descriptors:
-            adopting = asyncio.create_task(self._node.adopt(socket.socket(fileno=descriptor)))
-            self._adopting.add(adopting)
-            adopting.add_done_callback(self._adopted)
-
-    def _adopted(self, adopting: "asyncio.Task[None]") -> None:
-        self._adopting.discard(adopting)
-        if not adopting.cancelled() and (error := adopting.exception()) is not None:
-            # It broke before we could say a word.
-            log.info("a connection could not be taken over", error=str(error))
+            self._node.adopt(socket.socket(fileno=descriptor))
+        if not descriptors:
+            # The system drops a descriptor that this process has no room for.
+            self._node.connections.note_accept_error(os.strerror(errno.EMFILE))
 
     def _orphaned(self) -> None:
         asyncio.get_running_loop().remove_reader(self._channel.fileno())

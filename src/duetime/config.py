@@ -63,6 +63,20 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "its `X-Forwarded-For` names."
         ),
     ] = []
+    max_connections: Annotated[
+        Annotated[int, Meta(ge=16, le=100_000)] | None,
+        Meta(
+            description="Connections of clients that a node process keeps, as far as its limit of open files goes; "
+            "20,000 when absent."
+        ),
+    ] = None
+    max_connections_per_peer: Annotated[
+        Annotated[int, Meta(ge=1, le=100_000)] | None,
+        Meta(
+            description="Those of them that come from one address, except loopback and trusted proxies; 2,000 when "
+            "absent, at most a quarter of all."
+        ),
+    ] = None
     executor_calls: Annotated[int, Meta(description="HTTP calls in flight per node.", ge=1, le=10_000)] = 256
     executor_calls_per_host: Annotated[
         int, Meta(description="HTTP calls in flight per target host.", ge=1, le=10_000)

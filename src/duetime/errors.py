@@ -23,7 +23,8 @@ DuetimeError
 │   ├── TooManyWrongKeys        the peer sent too many API keys that are nobody's
 │   └── Overloaded              the node or the database is behind
 ├── Unavailable            503  try again; nothing was done
-│   └── Unknown                 the database cannot say whether it was done
+│   ├── Unknown                 the database cannot say whether it was done
+│   └── TooManyConnections      of the peer or of the node, and none of them is idle
 ├── SearchIncomplete       503  no match in the time that a request has; tells where to go on
 └── UsageError             the command line, the configuration or the machine; exit code 2
 """
@@ -196,6 +197,12 @@ class Unknown(Unavailable):
     """The connection broke and the database cannot say whether the work was done."""
 
     code, title = "unknown", "It is not known whether this was done"
+
+
+class TooManyConnections(Unavailable):
+    """The connection is closed before it has asked for anything."""
+
+    code, title = "too_many_connections", "Too many connections"
 
 
 class SearchIncomplete(DuetimeError):

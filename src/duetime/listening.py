@@ -1,16 +1,25 @@
 """The port of a node: binding it, its address, and the HTTP server behind it."""
 
 import asyncio
+import os
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import cast
 
+import structlog
 import uvicorn
 
 from duetime.api.app import App
 from duetime.api.protocol import DuetimeProtocol
 from duetime.errors import UsageError
+
+log = structlog.get_logger()
+
+BACKLOG = 2048
+#: Connections that are taken in one round of the loop, before those that are there have their turn.
+_AT_ONCE = 64
+_REST_SECONDS = 0.1
 
 
 class Server(uvicorn.Server):
@@ -43,9 +52,87 @@ def make_server(app: App) -> Server:
             server_header=False,
             timeout_keep_alive=75,
             timeout_graceful_shutdown=5,
-            backlog=2048,
         )
     )
+
+
+class Adopter:
+    """Lets a server serve connections that somebody else has accepted."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._adopting: set[asyncio.Task[None]] = set()
+
+    def adopt(self, connection: socket.socket) -> None:
+        adopting = asyncio.create_task(self._adopt(connection))
+        self._adopting.add(adopting)
+        adopting.add_done_callback(self._adopted)
+
+    async def _adopt(self, connection: socket.socket) -> None:
+        try:
+            connection.setblocking(False)
+            await asyncio.get_running_loop().connect_accepted_socket(self._server.make_protocol, connection)
+        except BaseException:
+            connection.close()
+            raise
+
+    def _adopted(self, adopting: "asyncio.Task[None]") -> None:
+        self._adopting.discard(adopting)
+        if not adopting.cancelled() and (error := adopting.exception()) is not None:
+            # It broke before we could say a word.
+            log.info("a connection could not be taken over", error=str(error))
+
+
+class Acceptor:
+    """Accepts connections at a listener.
+
+    Where a process has no file left for one, the loop's own way to accept takes
+    it and drops it, or asks again and again.  Here it stays in the queue of the
+    port, the loop rests from accepting, and whoever can make room is told.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        adopt: Callable[[socket.socket], None],
+        on_error: Callable[[str], None],
+    ) -> None:
+        self._listener = listener
+        self._adopt = adopt
+        self._on_error = on_error
+        self._resting: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        self._listener.listen(BACKLOG)
+        self._listener.setblocking(False)
+        self._go_on()
+
+    def stop(self) -> None:
+        if self._resting is None:
+            asyncio.get_running_loop().remove_reader(self._listener.fileno())
+        else:
+            self._resting.cancel()
+
+    def _go_on(self) -> None:
+        self._resting = None
+        asyncio.get_running_loop().add_reader(self._listener.fileno(), self._accept)
+
+    def _accept(self) -> None:
+        for _ in range(_AT_ONCE):
+            try:
+                connection, _ = self._listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                self._rest(error)
+                return
+            self._adopt(connection)
+
+    def _rest(self, error: OSError) -> None:
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._listener.fileno())
+        self._resting = loop.call_later(_REST_SECONDS, self._go_on)
+        self._on_error(os.strerror(error.errno or 0))
 
 
 def listen(host: str, port: int) -> socket.socket:

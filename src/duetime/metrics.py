@@ -87,6 +87,19 @@ _TENANT_BREAKER = Gauge(
 _MAX_NAMED = 200
 
 
+CONNECTIONS = Gauge("duetime_connections", "Connections of clients that are open.", registry=_REGISTRY)
+_closed = Counter(
+    "duetime_connections_closed",
+    "Connections that were closed although the client did not ask for it, by reason.",
+    ["reason"],
+    registry=_REGISTRY,
+)
+CLOSED = {reason: _closed.labels(reason) for reason in ("evicted", "evicted_peer", "refused", "refused_peer", "unread")}
+ACCEPT_ERRORS = Counter(
+    "duetime_accept_errors", "Connections that could not be accepted, mostly for want of files.", registry=_REGISTRY
+)
+
+
 def show_tenant_breakers(states: Mapping[str, str]) -> None:
     """These tenants are stopped or resume, by name, and no others."""
     _TENANT_BREAKER.clear()

@@ -25,6 +25,7 @@ from duetime.admin.rules import Rules, TenantRules
 from duetime.admin.tenants import read_signing_secret
 from duetime.admin.types import Types
 from duetime.api.app import App
+from duetime.api.connections import Connections
 from duetime.api.outbox import reading
 from duetime.api.peers import Peers
 from duetime.api.validation import TaskReader
@@ -55,7 +56,7 @@ from duetime.lifecycle.settle import Settler
 from duetime.lifecycle.steer import Steering
 from duetime.lifecycle.submit import Submitter
 from duetime.lifecycle.waiting import WaitingRoom, count_waiting
-from duetime.listening import listen, make_server, url_of
+from duetime.listening import Acceptor, Adopter, listen, make_server, url_of
 from duetime.memory import Memory
 from duetime.model.attempt import Past
 from duetime.model.breaker_status import TENANT_HOST, Forced
@@ -203,6 +204,8 @@ class Node:
         )
         self._client = HttpClient(Guard(read_networks(config.egress_allow)), ca_file=config.egress_ca_file)
         self.executor = self._make_executor()
+        peers = Peers(config.trusted_proxies)
+        self.connections = Connections.of(config, peers)
         self.app = App(
             database=database,
             lanes=self.lanes,
@@ -228,7 +231,8 @@ class Node:
             node=self.name,
             vault=self.vault,
             max_silence=config.max_silence,
-            peers=Peers(config.trusted_proxies),
+            peers=peers,
+            connections=self.connections,
         )
         self._secrets: dict[int, bytes] = {}
         #: What the limits in force were made of.
@@ -236,6 +240,12 @@ class Node:
         self._limited: tuple[int, int] = (-1, -1)
         self._is_stopping = False
         self._server = make_server(self.app)
+        adopter = Adopter(self._server)
+        #: Serve a connection that another process has accepted.
+        self.adopt = adopter.adopt
+        self._acceptor = (
+            None if listener is None else Acceptor(listener, self.adopt, self.connections.note_accept_error)
+        )
         self._serving: asyncio.Task[None] | None = None
         self._executing: asyncio.Task[None] | None = None
 
@@ -279,19 +289,15 @@ class Node:
         for loop in self.upkeep.loops:
             loop.start()
         self._executing = asyncio.create_task(self._execute(), name="executor")
-        sockets = [] if self._listener is None else [self._listener]
-        self._serving = asyncio.create_task(self._server.serve(sockets=sockets), name="api")
+        self._serving = asyncio.create_task(self._server.serve(sockets=[]), name="api")
         while not self._server.started:
             if self._serving.done():
                 self._serving.result()
             await asyncio.sleep(0.005)
+        if self._acceptor is not None:
+            self._acceptor.start()
         calm_collector()
         log.info("node started", url=self.url)
-
-    async def adopt(self, connection: socket.socket) -> None:
-        """Serve a connection that another process has accepted."""
-        connection.setblocking(False)
-        await asyncio.get_running_loop().connect_accepted_socket(self._server.make_protocol, connection)
 
     async def stop(self) -> None:
         """Stop taking, drain with a deadline, give back the rest, close."""
@@ -306,6 +312,8 @@ class Node:
         if self._executing is not None:
             await asyncio.wait([self._executing], timeout=5.0)
         await self.breaker_states.close()
+        if self._acceptor is not None:
+            self._acceptor.stop()
         self._server.should_exit = True
         if self._serving is not None:
             await asyncio.wait([self._serving], timeout=10.0)

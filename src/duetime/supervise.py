@@ -22,7 +22,8 @@ from duetime.child import READY, STOPPING, Order
 from duetime.config import Config
 from duetime.database.migrate import bring_up_to_date
 from duetime.errors import UsageError
-from duetime.listening import listen, url_of
+from duetime.listening import BACKLOG, listen, url_of
+from duetime.telemetry import Sparing
 
 log = structlog.get_logger()
 START_SECONDS = 60.0
@@ -31,7 +32,6 @@ _STOP_GRACE_SECONDS = 30.0
 _LEAST_BACKOFF_SECONDS, _MOST_BACKOFF_SECONDS = 0.1, 5.0
 #: A process that lived so long did not fail at its start.
 _SOUND_SECONDS = 30.0
-_BACKLOG = 2048
 
 
 class _Child:
@@ -77,7 +77,7 @@ class Processes:
 
     async def start(self) -> None:
         """Start all; returns when every one of them is ready."""
-        self._listener.listen(_BACKLOG)
+        self._listener.listen(BACKLOG)
         self._listener.setblocking(False)
         places = range(1, self._config.processes + 1)
         self._tasks = [asyncio.create_task(self._keep(place), name=f"process {place}") for place in places]
@@ -199,6 +199,7 @@ class Processes:
 
     async def _accept_for_ever(self) -> None:
         loop = asyncio.get_running_loop()
+        not_accepted = Sparing(1, seconds=60.0)
         while True:
             # Until somebody can serve it, a connection is best left in the queue.
             while not self._takers():
@@ -207,7 +208,9 @@ class Processes:
             try:
                 connection, _ = await loop.sock_accept(self._listener)
             except OSError as error:
-                log.warning("no connection can be accepted", error=os.strerror(error.errno or 0))
+                if (left_out := not_accepted.take()) is not None:
+                    text = os.strerror(error.errno or 0)
+                    log.warning("a connection cannot be accepted", error=text, left_out=left_out)
                 await asyncio.sleep(0.1)
                 continue
             with connection:

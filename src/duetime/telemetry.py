@@ -11,10 +11,11 @@ from duetime.passwords import hide_passwords
 
 
 class Sparing:
-    """Lets so many lines a second through, and counts the others."""
+    """Lets so many lines in a time through, and counts the others."""
 
-    def __init__(self, lines: int = 5, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, lines: int = 5, monotonic: Callable[[], float] = time.monotonic, seconds: float = 1.0) -> None:
         self._lines = lines
+        self._seconds = seconds
         self._monotonic = monotonic
         self._since = float("-inf")
         self._written = 0
@@ -23,7 +24,7 @@ class Sparing:
     def take(self) -> int | None:
         """How many lines were left out before this one; None: leave this one out, too."""
         now = self._monotonic()
-        if now - self._since >= 1.0:
+        if now - self._since >= self._seconds:
             self._since, self._written = now, 0
         if self._written >= self._lines:
             self._left_out += 1

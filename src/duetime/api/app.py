@@ -25,6 +25,7 @@ from duetime.api.bounds import Bodies, ClientGoneError
 from duetime.api.breakers import BreakerCalls, BreakersOf
 from duetime.api.calendars import CalendarCalls
 from duetime.api.cluster import Cluster
+from duetime.api.connections import Connections
 from duetime.api.dead import DeadLetters
 from duetime.api.express import Express
 from duetime.api.health import Health
@@ -106,10 +107,12 @@ class App:
         vault: Vault | None = None,
         max_silence: float = DEFAULT_SILENCE_SECONDS,
         peers: Peers | None = None,
+        connections: Connections | None = None,
     ) -> None:
         self._keys = keys
         #: Who is on the other side: of a connection, or behind a trusted proxy.
         self.peers = peers or Peers()
+        self.connections = Connections(self.peers) if connections is None else connections
         self._clock = database.clock
         self._date = (0, b"")
         #: What answers of that date begin with, up to the length of their bodies.
@@ -118,7 +121,9 @@ class App:
         self._bodies = Bodies()
         #: Without the database, every request would be a line.
         self._not_served = Sparing()
-        self._workers = Workers(lanes, feeder, holders, settler, limits, keys, max_silence, turns)
+        self._workers = Workers(
+            lanes, feeder, holders, settler, limits, keys, max_silence, turns, self.connections.bound_polls()
+        )
         reader = TaskReader(types, vault)
         flow = FlowControl(database, submitter, steering)
         #: How long lists and verbs look for what matches a filter.

@@ -13,13 +13,16 @@ and connections for ever.
 """
 
 import asyncio
+import math
 from collections.abc import Coroutine
 from typing import Any, NamedTuple, Protocol
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from duetime.api import express
+from duetime.api.connections import Connections
 from duetime.api.http import PROBLEM_JSON, TRANSPORT, Answer, encode
+from duetime.api.lingering import close_slowly
 from duetime.api.problems import problem_of
 from duetime.api.request_id import HEADER, mint, read_or_mint
 from duetime.errors import DuetimeError, HeadTooLarge, MalformedRequest, TooSlow
@@ -81,12 +84,37 @@ class DuetimeProtocol(HttpToolsProtocol):
         self._plain_transport = transport
         super().connection_made(_JoiningTransport(transport, self.loop))  # type: ignore[arg-type]
         self._expect_rest()
+        self._book: Connections | None = getattr(self.app, "connections", None)
+        if self._book is not None:
+            self._book.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_here()
+        if self._book is not None:
+            self._book.discard(self)
         if self._resting is not None:
             self._resting.cancel()
         super().connection_lost(exc)
+
+    def idle_since(self) -> float | None:
+        """As `Connections` wants to know it: a request that has not arrived has not begun."""
+        is_served = self.cycle is not None and not self.cycle.response_complete
+        if is_served or self.pipeline or self._plain_transport.get_write_buffer_size():
+            return None
+        if self._arriving is not None:
+            return self._since
+        if self.timeout_keep_alive_task is not None:
+            return self.timeout_keep_alive_task.when() - self.timeout_keep_alive
+        return self._resting_since
+
+    def evict(self) -> None:
+        self._plain_transport.close()
+
+    def refuse(self, error: DuetimeError) -> None:
+        self._plain_transport.write(self._render_problem(error))
+        close_slowly(self._plain_transport, self.loop)
+        # For this protocol it is over: what still comes is not for it.
+        self.connection_lost(error)
 
     def data_received(self, data: bytes) -> None:
         is_new = not self._is_begun
@@ -202,7 +230,8 @@ class DuetimeProtocol(HttpToolsProtocol):
     def _render_problem(self, error: DuetimeError) -> bytes:
         # As many headers as have come.
         request_id = read_or_mint(dict(self.headers).get(HEADER) if self._is_begun else None)
-        answer = Answer(error.status, encode(problem_of(error, request_id)), PROBLEM_JSON)
+        headers = () if error.retry_after is None else ((b"retry-after", b"%d" % math.ceil(error.retry_after)),)
+        answer = Answer(error.status, encode(problem_of(error, request_id)), PROBLEM_JSON, headers)
         app: Serving = self.app
         return app.render(answer, keep_alive=False, request_id=request_id)
 

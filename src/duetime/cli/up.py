@@ -20,6 +20,7 @@ from duetime.database.embedded import EmbeddedServer
 from duetime.database.folder import write_private
 from duetime.database.pool import Database
 from duetime.errors import UsageError
+from duetime.files import raise_limit
 from duetime.passwords import hide_passwords
 from duetime.secret_keys import FILE_NAME, make_key_file, read_secrets_keys
 from duetime.serve import Node
@@ -87,6 +88,7 @@ def _config(arguments: argparse.Namespace, *, quiet: bool) -> Config:
     if quiet and given["log_level"] is None and "DUETIME_LOG_LEVEL" not in os.environ and arguments.config is None:
         config = _replace(config, log_level="warning")
     set_up_logs(config.log_format, config.log_level, config.node_name or socket.gethostname())
+    raise_limit()
     return config
 
 
