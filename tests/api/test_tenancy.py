@@ -101,31 +101,31 @@ async def test_a_tenant_cannot_suspend_itself(api: Api) -> None:
 
 # Keys
 
-ROLES = ("producer", "worker", "operator", "viewer", "admin")
+ROLES = ("producer", "worker", "operator", "viewer", "owner", "admin")
 CALLS: list[tuple[str, str, Any, set[str]]] = [
-    ("POST", "/v1/tasks", {"type": "a"}, {"producer", "operator", "admin"}),
-    ("POST", "/v1/tasks/batch", [{"type": "a"}], {"producer", "operator", "admin"}),
+    ("POST", "/v1/tasks", {"type": "a"}, {"producer", "operator", "owner", "admin"}),
+    ("POST", "/v1/tasks/batch", [{"type": "a"}], {"producer", "operator", "owner", "admin"}),
     ("GET", "/v1/tasks", None, set(ROLES)),
-    ("POST", "/v1/workers/lease", {"worker": "w", "wait": 0}, {"worker", "operator", "admin"}),
-    ("POST", "/v1/workers/beat", {"worker": "w"}, {"worker", "operator", "admin"}),
-    ("POST", "/v1/tasks/bulk/pause", {"filter": {}}, {"operator", "admin"}),
-    ("POST", "/v1/dead/drop", {"all": True}, {"operator", "admin"}),
-    ("PUT", "/v1/schedules/s", {"spec": {"every": "1d"}, "task": {"type": "a"}}, {"operator", "admin"}),
+    ("POST", "/v1/workers/lease", {"worker": "w", "wait": 0}, {"worker", "operator", "owner", "admin"}),
+    ("POST", "/v1/workers/beat", {"worker": "w"}, {"worker", "operator", "owner", "admin"}),
+    ("POST", "/v1/tasks/bulk/pause", {"filter": {}}, {"operator", "owner", "admin"}),
+    ("POST", "/v1/dead/drop", {"all": True}, {"operator", "owner", "admin"}),
+    ("PUT", "/v1/schedules/s", {"spec": {"every": "1d"}, "task": {"type": "a"}}, {"operator", "owner", "admin"}),
     ("POST", "/v1/schedules/preview", {"spec": {"every": "1d"}}, set(ROLES)),
     ("GET", "/v1/schedules", None, set(ROLES)),
-    ("PUT", "/v1/queues/default", {"state": "active"}, {"operator", "admin"}),
+    ("PUT", "/v1/queues/default", {"state": "active"}, {"operator", "owner", "admin"}),
     ("GET", "/v1/queues", None, set(ROLES)),
-    ("PUT", "/v1/limits/k", {"rate": 5}, {"operator", "admin"}),
+    ("PUT", "/v1/limits/k", {"rate": 5}, {"operator", "owner", "admin"}),
     ("GET", "/v1/limits", None, set(ROLES)),
-    ("POST", "/v1/types/t/preview", {"schema": True}, {"operator", "admin"}),
+    ("POST", "/v1/types/t/preview", {"schema": True}, {"operator", "owner", "admin"}),
     ("GET", "/v1/breakers", None, set(ROLES)),
-    ("PUT", "/v1/breakers/a.example:443", {"state": "auto"}, {"operator", "admin"}),
-    ("GET", "/v1/signing-secret", None, {"operator", "admin"}),
-    ("GET", "/v1/keys", None, {"admin"}),
-    ("POST", "/v1/keys", {}, {"admin"}),
+    ("PUT", "/v1/breakers/a.example:443", {"state": "auto"}, {"operator", "owner", "admin"}),
+    ("GET", "/v1/signing-secret", None, {"operator", "owner", "admin"}),
+    ("GET", "/v1/keys", None, {"owner", "admin"}),
+    ("POST", "/v1/keys", {"role": "viewer"}, {"owner", "admin"}),
     ("GET", "/v1/tenants", None, {"admin"}),
     ("GET", "/v1/tiers", None, {"admin"}),
-    ("GET", "/v1/audit", None, {"admin"}),
+    ("GET", "/v1/audit", None, {"owner", "admin"}),
     ("GET", "/v1/cluster", None, {"admin"}),
 ]
 

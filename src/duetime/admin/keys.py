@@ -22,7 +22,7 @@ from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.errors import Conflict, InvalidInput, NotFound
 
-Role = Literal["producer", "worker", "operator", "viewer", "admin"]
+Role = Literal["producer", "worker", "operator", "viewer", "owner", "admin"]
 ROLES: tuple[Role, ...] = get_args(Role)
 PREFIX = "dt_"
 #: 32 bytes in base64url: the last of the 43 letters has only four bits.
@@ -138,6 +138,13 @@ async def rotate_key(
 
 async def list_keys(database: Database, tenant: int) -> list[KeyInfo]:
     return [_info(row) for row in await database.run(_SQL["read_of_tenant"], tenant=tenant)]
+
+
+async def read_key(database: Database, tenant: int, key: int) -> KeyInfo:
+    rows = await database.run(_SQL["read_one"], tenant=tenant, key=key) if 0 < key < 1 << 31 else []
+    if not rows:
+        raise NotFound(f"there is no key {key}")
+    return _info(rows[0])
 
 
 async def revoke_key(database: Database, tenant: int, key: int, *, by: int | None = None) -> bytes:

@@ -53,6 +53,13 @@ SELECT id, hint, role, name, types, queues, created_at, expires_at, revoked_at
  WHERE tenant = @tenant::int
  ORDER BY id;
 
+-- name: read_one
+-- Index: api_key_pkey.
+SELECT id, hint, role, name, types, queues, created_at, expires_at, revoked_at
+  FROM api_key
+ WHERE tenant = @tenant::int
+   AND id = @key::int;
+
 -- name: lock_one
 -- A key, for whoever changes it next in the same transaction.
 -- Locks: its row.

@@ -30,6 +30,7 @@ from duetime.api.dead import DeadLetters
 from duetime.api.express import Express
 from duetime.api.health import Health
 from duetime.api.http import PROBLEM_JSON, Answer, Receive, Request, Router, Scope, Send, encode
+from duetime.api.keys import KeyCalls
 from duetime.api.limits import LimitCalls
 from duetime.api.metrics import MetricsCalls
 from duetime.api.outbox import OutboxCalls
@@ -139,7 +140,8 @@ class App:
                 *self._workers.routes(),
                 *ScheduleCalls(database, schedules, backfills, reader).routes(),
                 *CalendarCalls(recurrences, schedules).routes(),
-                *Administration(database, keys).routes(),
+                *KeyCalls(database, keys).routes(),
+                *Administration(database).routes(),
                 *Tenancy(database).routes(),
                 *TierCalls(database).routes(),
                 *TypeCalls(types, lanes).routes(),

@@ -10,11 +10,12 @@ from functools import cached_property
 from typing import Any
 
 #: Who may call what, by the role of the key.
-EVERYONE = frozenset({"producer", "worker", "operator", "viewer", "admin"})
-PRODUCERS = frozenset({"producer", "operator", "admin"})
-WORKERS = frozenset({"worker", "operator", "admin"})
-OPERATORS = frozenset({"operator", "admin"})
 ADMINS = frozenset({"admin"})
+OWNERS = ADMINS | {"owner"}
+OPERATORS = OWNERS | {"operator"}
+PRODUCERS = OPERATORS | {"producer"}
+WORKERS = OPERATORS | {"worker"}
+EVERYONE = PRODUCERS | WORKERS | {"viewer"}
 
 
 @dataclass(frozen=True)

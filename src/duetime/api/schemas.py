@@ -365,7 +365,7 @@ Pattern = Annotated[
 class KeyRequest(Struct, forbid_unknown_fields=True):
     """A key to be made, for the tenant that asks, or for another one by an admin of all."""
 
-    role: Literal["producer", "worker", "operator", "viewer", "admin"] = "admin"
+    role: Literal["producer", "worker", "operator", "viewer", "owner", "admin"] = "admin"
     name: Annotated[str, Meta(max_length=100, description="What it is for.")] = ""
     types: Annotated[list[Pattern], Meta(max_length=50, description="Only tasks of these types; for producers.")] = []
     queues: Annotated[

@@ -6,6 +6,7 @@ from functools import partial
 import msgspec
 from msgspec import Struct
 
+from duetime.admin.keys import Caller
 from duetime.admin.tenants import (
     Act,
     Tenant,
@@ -18,7 +19,7 @@ from duetime.admin.tenants import (
 )
 from duetime.api.filters import read_one, read_page
 from duetime.api.http import Answer, Request, Route, json_answer, make_decoder
-from duetime.api.operations import ADMINS, Operation, Parameter, Reply
+from duetime.api.operations import ADMINS, OWNERS, Operation, Parameter, Reply
 from duetime.api.problems import with_more, wrong_with_each
 from duetime.api.task_operations import PAGES
 from duetime.api.tenant_schemas import TenantPage, TenantPut, TenantRequest, changed_quotas
@@ -54,9 +55,10 @@ GET_TENANT = Operation(
     method="GET",
     path="/v1/tenants/{name}",
     name="get_tenant",
-    roles=ADMINS,
+    roles=OWNERS,
     tag=_TAG,
     summary="Get a tenant",
+    description="An owner's key gets its own, and finds no other.",
     replies={200: Reply("The tenant.", Tenant)},
     problems=(404, 422),
 )
@@ -78,9 +80,10 @@ AUDIT = Operation(
     method="GET",
     path="/v1/audit",
     name="list_acts",
-    roles=ADMINS,
+    roles=OWNERS,
     tag=_TAG,
     summary="List what was done to tenants and keys, the latest first",
+    description="With an owner's key: what was done to its own tenant.",
     parameters=(
         Parameter("tenant", "Only what was done to this tenant.", {"type": "string", "maxLength": 63}),
         *PAGES,
@@ -114,7 +117,7 @@ class Tenancy:
 
     async def get(self, request: Request) -> Answer:
         request.query()
-        return json_answer(200, await self._find(request.path["name"]))
+        return json_answer(200, await self._find(request.path["name"], request.caller))
 
     async def put(self, request: Request) -> Answer:
         request.query()
@@ -162,15 +165,19 @@ class Tenancy:
             if not (cursor.isascii() and cursor.isdigit() and len(cursor) < 19):
                 raise InvalidInput.at("cursor", "not a cursor of this list; use `next` of the page before, or none")
             before = int(cursor)
-        name = read_one(query, "tenant")
-        tenant = None if name is None else (await self._find(name)).id
+        caller, name = request.caller, read_one(query, "tenant")
+        tenant = None if caller.role == "admin" else caller.tenant
+        if name is not None:
+            tenant = (await self._find(name, caller)).id
         found = await read_audit(self.database, tenant, before, limit + 1)
         following = str(found[limit - 1].id) if len(found) > limit else None
         return json_answer(200, AuditPage(found[:limit], following))
 
-    async def _find(self, name: str) -> Tenant:
+    async def _find(self, name: str, caller: Caller) -> Tenant:
+        """The tenant; for anybody but an admin there is none but its own."""
+        is_shown = caller.role == "admin" or name == caller.tenant_name
         # PostgreSQL's text has no NUL, so no tenant's name has one either.
-        found = await find_tenant(self.database, name) if "\0" not in name else None
+        found = await find_tenant(self.database, name) if is_shown and "\0" not in name else None
         if found is None:
             raise NotFound(f"there is no tenant {name[:80]}")
         return found

@@ -31,7 +31,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     audit = subparsers.add_parser(
         "audit",
         help="what was done to tenants and keys",
-        description="What was done to tenants and keys, the latest first; needs an admin key.",
+        description="What was done to tenants and keys, the latest first; needs an admin key, or an owner's for its "
+        "own tenant.",
         allow_abbrev=False,
     )
     audit.add_argument("--tenant", metavar="NAME", help="only what was done to this tenant")

@@ -12,7 +12,7 @@ from duetime.sdk.client import Client
 from duetime.sdk.errors import NotFound
 from duetime.sdk.wire import Call
 
-_ROLES = ["producer", "worker", "operator", "viewer", "admin"]
+_ROLES = ["producer", "worker", "operator", "viewer", "owner", "admin"]
 
 
 class _Key(msgspec.Struct):

@@ -39,7 +39,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     tenants = subparsers.add_parser(
         "tenants",
         help="tenants: weight, quotas, suspend",
-        description="The teams on this service; needs an admin key.",
+        description="The teams on this service; needs an admin key, or an owner's to show its own tenant.",
         allow_abbrev=False,
     )
     tenants.set_defaults(run=lambda _: _show_help(tenants))
