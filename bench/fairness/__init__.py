@@ -6,9 +6,10 @@
     4  rates      a key of 100 a second with 100,000 tasks waiting, beside other queues
     5  caps       a queue of five at once on three processes, while processes are killed
     6  crowd      two thousand tenants with one task each, all due at once
+    7  hostile    whoever attacks, beside twenty quiet tenants
 
 Each scenario has a node of its own with an embedded PostgreSQL, and programs of
 this folder beside it, each in a process of its own: `target` (what is called),
-`hands` and `guarded` (SDK workers), `flood` (who submits a lot).  Nothing that
+`hands` and `guarded` (SDK workers), `flood` (who submits a lot), `attack` (who means harm).  Nothing that
 was started outlives it.
 """

@@ -1,7 +1,7 @@
 """`python -m bench.fairness [--only 1,3] [--quick] [--processes N] [--json] [--output DIR]`.
 
 Runs the scenarios one after the other, prints what was asked for and seen, and
-writes fairness.md with its plots: into docs after all six in full, else into
+writes fairness.md with its plots: into docs after all seven in full, else into
 .bench, unless it is told where.  Ends with 1 when something does not hold.
 Ctrl-C and SIGTERM stop it and all that it started.
 """
@@ -15,7 +15,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
-from bench.fairness import caps, classes, crowd, noisy, paper, rates, weights
+from bench.fairness import caps, classes, crowd, hostile, noisy, paper, rates, weights
 from bench.fairness.outcome import Options, Outcome
 
 SCENARIOS: dict[int, tuple[str, Callable[[Options], Awaitable[Outcome]]]] = {
@@ -25,6 +25,7 @@ SCENARIOS: dict[int, tuple[str, Callable[[Options], Awaitable[Outcome]]]] = {
     4: ("rates", rates.run),
     5: ("caps", caps.run),
     6: ("crowd", crowd.run),
+    7: ("hostile", hostile.run),
 }
 #: No scenario takes longer, whatever happens.
 MOST_SECONDS = 1_800.0
@@ -36,7 +37,7 @@ def main() -> int:
         prog="python -m bench.fairness", description="Measure what is promised about sharing."
     )
     parser.add_argument(
-        "--only", type=_numbers, default=list(SCENARIOS), metavar="1,3", help="some of the six scenarios"
+        "--only", type=_numbers, default=list(SCENARIOS), metavar="1,3", help="some of the seven scenarios"
     )
     parser.add_argument("--quick", action="store_true", help="shortened, to see that it works")
     parser.add_argument("--processes", type=int, metavar="N", help="node processes (1; 3 for the fifth)")
@@ -66,7 +67,7 @@ def _numbers(text: str) -> list[int]:
     except ValueError:
         numbers = [0]
     if not all(number in SCENARIOS for number in numbers):
-        raise argparse.ArgumentTypeError("takes numbers from 1 to 6, such as 1,3")
+        raise argparse.ArgumentTypeError("takes numbers from 1 to 7, such as 1,3")
     return numbers
 
 

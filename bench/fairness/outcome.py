@@ -1,5 +1,6 @@
 """What a scenario found: figures, each beside what is asked for, and plots."""
 
+import math
 import sys
 from dataclasses import dataclass, field
 
@@ -54,6 +55,8 @@ class Outcome:
 
 
 def _tell(value: float) -> str:
+    if math.isinf(value):
+        return "no end of"
     return f"{value:,.0f}" if abs(value) >= 1_000 or value == int(value) else f"{value:,.3g}"
 
 

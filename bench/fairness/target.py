@@ -1,5 +1,7 @@
 """The target of the calls: answers 200 to everything, after a while if it is told so, and notes each call.
 
+What is asked of its path `/slow` is answered after half a minute.
+
 Run as `python -m bench.fairness.target FILE DELAY_SECONDS PORT…`: one process on
 several ports, so that each tenant has a host of its own.  The payload's `who` and
 `at` are what is noted.
@@ -17,6 +19,7 @@ from bench.fairness.records import Notes
 
 _ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 _WRITE_SECONDS = 0.02
+SLOW_SECONDS = 30.0
 
 
 class Sent(msgspec.Struct):
@@ -50,8 +53,9 @@ class Target(asyncio.Protocol):
         self._data = body[length:]
         sent = _decode(body[:length])
         self._notes.note(sent.who, sent.at)
-        if self._delay:
-            asyncio.get_running_loop().call_later(self._delay, self._answer)
+        delay = SLOW_SECONDS if b" /slow " in head[:32] else self._delay
+        if delay:
+            asyncio.get_running_loop().call_later(delay, self._answer)
         else:
             self._answer()
 
