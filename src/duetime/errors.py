@@ -15,6 +15,7 @@ DuetimeError
 ├── Conflict               409  the state of things forbids it
 │   ├── IdempotencyConflict     the key was used for another request
 │   ├── NoSecretsKey            a secret cannot be encrypted here
+│   ├── WorkerNameTaken         the worker of another key has this name
 │   └── WrongState              the verb does not fit the task's state
 ├── TooManyRequests        429  not now; later it may be accepted
 │   ├── QuotaExceeded           the tenant submits faster than its quota
@@ -131,6 +132,18 @@ class NoSecretsKey(Conflict):
         super().__init__(
             f"target.headers.{header[:80]} is a secret, and this server has no key to encrypt it with: "
             "whoever runs it sets secrets_key_file or DUETIME_SECRETS_KEYS (docs/configuration.md)"
+        )
+
+
+class WorkerNameTaken(Conflict):
+    """A worker's name belongs to the key that first spoke under it, until it is silent or signs off."""
+
+    code, title = "worker_name_taken", "The worker's name belongs to another key"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"another API key's worker is called {name[:80]}, so nothing was done: choose another name (with random "
+            "characters at every start), or wait until that worker has signed off or counts as dead"
         )
 
 

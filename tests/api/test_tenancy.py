@@ -233,7 +233,7 @@ async def test_a_key_that_has_ended_is_not_replaced(api: Api) -> None:
     [
         ({"role": "king"}, "role"),
         ({"role": "viewer", "types": ["a"]}, "role"),
-        ({"role": "worker", "types": ["a"]}, "types"),
+        ({"role": "operator", "queues": ["a"]}, "role"),
         ({"role": "producer", "types": ["a b"]}, "types[0]"),
         ({"role": "producer", "queues": ["a", ""]}, "queues[1]"),
         ({"name": "a\n"}, "name"),

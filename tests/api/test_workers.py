@@ -568,13 +568,13 @@ async def test_a_task_that_was_found_for_a_key_that_has_ended_is_given_back(api:
         answer(number, tasks)
         keys.forget(hash_key(made["key"]))
 
-    held.answer = revoke_as_it_comes  # type: ignore[method-assign]
+    held.answer = revoke_as_it_comes
     try:
         task = await api.submit()
         async with asyncio.timeout(5):
             assert (await poll).status == 401
     finally:
-        held.answer = answer  # type: ignore[method-assign]
+        held.answer = answer
 
     assert [each["id"] for each in await api.lease()] == [task["id"]]
 
@@ -600,3 +600,100 @@ async def test_a_key_that_ends_while_its_request_arrives_does_not_lease(api: Api
         assert (await reader.readline()).split()[1] == b"401"
     await _close(writer)
     assert await api.state(task) == "ready"
+
+
+# Whose worker it is
+
+
+async def _key(api: Api, **fields: Any) -> str:
+    key: str = (await api.post("/v1/keys", {"role": "worker", **fields})).json["key"]
+    return key
+
+
+async def _ask(api: Api, key: str, call: str, **fields: Any) -> Reply:
+    return await api.post(f"/v1/workers/{call}", {"worker": "payer", **fields}, key=key)
+
+
+@pytest.mark.parametrize("attacker", [{"queues": ["mail"]}, {}, {"role": "operator"}, {"role": "admin"}])
+async def test_a_key_does_nothing_under_the_name_of_another_keys_worker(api: Api, attacker: Any) -> None:
+    payments, others = await _key(api, queues=["payments"]), await _key(api, **attacker)
+    task = await api.submit(queue="payments")
+    await _ask(api, payments, "lease", queues=["payments"], max=1, wait=5)
+    named = {"id": task["id"], "attempt": 1}
+
+    answers = [
+        await _ask(api, others, "settle", settlements=[{**named, "outcome": "succeeded"}]),
+        await _ask(api, others, "beat", attempts=[]),
+        await _ask(api, others, "beat", attempts=[]),
+        await _ask(api, others, "beat", attempts=[], leaving=True),
+        await _ask(api, others, "lease", queues=["mail"], wait=0),
+    ]
+
+    assert {(answer.status, answer.json["code"]) for answer in answers} == {(409, "worker_name_taken")}
+    assert "choose another name" in answers[0].json["detail"]
+    assert await api.state(task) == "running"
+    assert (await _ask(api, payments, "beat", attempts=[named])).json["lost"] == []
+    settled = await _ask(api, payments, "settle", settlements=[{**named, "outcome": "succeeded"}])
+    assert settled.json["settled"] == 1
+
+
+async def test_a_worker_goes_on_with_the_key_that_replaced_its_own(api: Api) -> None:
+    first = await _key(api, queues=["payments"])
+    task = await api.submit(queue="payments")
+    await _ask(api, first, "lease", queues=["payments"], max=1, wait=5)
+    key = first
+    for _ in range(2):
+        number = (await api.get("/v1/keys")).json["items"][-1]["id"]
+        key = (await api.post(f"/v1/keys/{number}/rotate", {"overlap": 0})).json["key"]
+        beaten = await _ask(api, key, "beat", attempts=[{"id": task["id"], "attempt": 1}])
+        assert (beaten.status, beaten.json["lost"]) == (200, [])
+
+    settlement = {"id": task["id"], "attempt": 1, "outcome": "succeeded"}
+    assert (await _ask(api, key, "settle", settlements=[settlement])).json["settled"] == 1
+
+
+async def test_a_name_is_free_for_any_key_once_its_worker_has_signed_off(api: Api) -> None:
+    first, second = await _key(api), await _key(api)
+    await _ask(api, first, "lease", wait=0)
+    assert (await _ask(api, second, "lease", wait=0)).status == 409
+
+    await _ask(api, first, "beat", leaving=True)
+
+    assert (await _ask(api, second, "lease", wait=0)).status == 200
+    assert (await _ask(api, first, "beat")).status == 409
+
+
+@pytest.mark.parametrize("narrower", [{"queues": ["mail"]}, {"types": ["email.*"]}])
+async def test_a_key_settles_and_names_only_what_it_reaches(api: Api, narrower: Any) -> None:
+    made = (await api.post("/v1/keys", {"role": "worker"})).json
+    reached = await api.submit(type="email.send", queue="mail")
+    beyond = await api.submit(type="pay", queue="payments")
+    await _ask(api, made["key"], "lease", max=2, wait=5)
+    for column, patterns in narrower.items():
+        await api.serving.database.fetch(f"UPDATE api_key SET {column} = $1 WHERE id = $2", patterns, made["id"])
+    await api.serving.app._keys.refresh()
+
+    named = [{"id": each["id"], "attempt": 1} for each in (reached, beyond)]
+    beaten = await _ask(api, made["key"], "beat", attempts=named)
+    settlements = [{**each, "outcome": "succeeded"} for each in named]
+    settled = await _ask(api, made["key"], "settle", settlements=settlements)
+
+    assert (beaten.status, beaten.json["lost"]) == (200, [beyond["id"]])
+    assert (settled.json["settled"], settled.json["lost"]) == (1, [beyond["id"]])
+    assert await api.state(reached) == "succeeded"
+    assert await api.state(beyond) == "running"
+
+
+async def test_a_key_of_types_leases_only_these(api: Api) -> None:
+    key = await _key(api, types=["email.*"])
+    await api.submit(type="pay")
+    task = await api.submit(type="email.send")
+
+    everything = await _ask(api, key, "lease", wait=0)
+    beyond = await _ask(api, key, "lease", types=["email.send", "pay"], wait=0)
+    right = await _ask(api, key, "lease", types=["email.send"], wait=5)
+
+    assert (everything.status, beyond.status) == (403, 403)
+    assert "email.*" in everything.json["detail"]
+    assert "pay" in beyond.json["detail"]
+    assert [each["id"] for each in right.json["tasks"]] == [task["id"]]

@@ -463,3 +463,45 @@ async def test_processes_together_keep_a_tenants_rate(pair: NodeProcess, both: l
 
     # Each for itself they would have accepted twice the rate.
     assert 0 < sum(accepted) <= rate * (took + 1) + burst
+
+
+async def test_a_key_is_refused_at_every_process_under_the_name_of_another_keys_worker(
+    pair: NodeProcess, both: list[Line], queue: str
+) -> None:
+    anothers = (await both[0].post("/v1/keys", {"role": "admin"}))["key"]
+    task = (await both[0].post("/v1/tasks", {"type": "a", "queue": queue}))["id"]
+    [leased] = (await lease(both[0], queue, worker=queue))["tasks"]
+
+    async with Lines(pair.url, anothers, 2) as lines:
+        for line in lines:
+            for _ in range(2):
+                with pytest.raises(AssertionError, match="worker_name_taken"):
+                    await line.post("/v1/workers/beat", {"worker": queue, "attempts": []})
+            with pytest.raises(AssertionError, match="worker_name_taken"):
+                await settle(line, leased, worker=queue)
+
+    for line in both:
+        named = [{"id": task, "attempt": 1}]
+        assert (await line.post("/v1/workers/beat", {"worker": queue, "attempts": named}))["lost"] == []
+    assert (await settle(both[1], leased, worker=queue))["settled"] == 1
+
+
+async def test_a_poll_at_another_process_ends_within_a_second_of_its_keys_revocation(
+    pair: NodeProcess, both: list[Line], queue: str
+) -> None:
+    made = await both[0].post("/v1/keys", {"role": "admin"})
+    async with Lines(pair.url, made["key"], 2) as lines:
+        polls = []
+        for place, line in enumerate(lines):
+            queued = {"type": "a", "queue": f"{queue}-{place}", "delay": "1h"}
+            task = (await both[0].post("/v1/tasks", queued))["id"]
+            polls.append(lease(line, f"{queue}-{place}", worker=f"{queue}-{place}"))
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                while "no_worker" in str(await both[0].get(f"/v1/tasks/{task}/explain")):
+                    await asyncio.sleep(0.02)
+
+        await both[0].ask("DELETE", f"/v1/keys/{made['id']}")
+        async with asyncio.timeout(PATIENCE_SECONDS / 4):
+            for poll in polls:
+                with pytest.raises(AssertionError, match="unauthorized"):
+                    await poll

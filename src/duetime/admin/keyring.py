@@ -183,4 +183,6 @@ class Keys:
 
 def _caller(row: asyncpg.Record) -> Caller:
     types, queues = tuple(row["types"]), tuple(row["queues"])
-    return Caller(row["tenant"], row["tenant_name"], row["id"], cast(Role, row["role"]), types, queues, row["hash"])
+    return Caller(
+        row["tenant"], row["tenant_name"], row["id"], cast(Role, row["role"]), types, queues, row["hash"], row["family"]
+    )

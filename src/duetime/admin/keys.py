@@ -43,6 +43,8 @@ class Caller(msgspec.Struct, frozen=True):
     queues: tuple[str, ...] = ()
     #: Of the key itself, by which it is looked up again.
     hash: bytes = b""
+    #: The first of the keys that were rotated into this one; itself if none was.
+    family: int = 0
 
     @property
     def is_confined(self) -> bool:
@@ -53,7 +55,11 @@ class Caller(msgspec.Struct, frozen=True):
         """Whether the key reaches such tasks; without a type only the queue is judged."""
         if self.queues and not any(fnmatchcase(queue, pattern) for pattern in self.queues):
             return False
-        return type is None or not self.types or any(fnmatchcase(type, pattern) for pattern in self.types)
+        return type is None or self.may_type(type)
+
+    def may_type(self, type: str) -> bool:
+        """Whether the key reaches tasks of this type in the queues that it reaches."""
+        return not self.types or any(fnmatchcase(type, pattern) for pattern in self.types)
 
 
 class KeyInfo(msgspec.Struct, frozen=True):
@@ -101,7 +107,7 @@ async def create_key(
     key = mint_key()
     parameters: dict[str, object] = {"tenant": tenant, "hash": hash_key(key), "hint": key[:8], "role": role}
     parameters |= {"name": name, "types": list(types), "queues": list(queues), "expires_at": expires_at}
-    parameters |= {"by": by, "action": action}
+    parameters |= {"by": by, "action": action, "replaces": None}
     async with database.connection() as connection, connection.transaction():
         await _check_room(connection, tenant)
         [row] = await connection.fetch(_SQL["make"].sql, *_SQL["make"].arguments(parameters))
@@ -130,7 +136,7 @@ async def rotate_key(
         await _check_room(connection, tenant, spare=1)
         parameters: dict[str, object] = {"tenant": tenant, "hash": hash_key(made), "hint": made[:8], "role": old.role}
         parameters |= {"name": old.name, "types": old.types, "queues": old.queues, "expires_at": old.expires_at}
-        parameters |= {"by": by, "action": "key.create"}
+        parameters |= {"by": by, "action": "key.create", "replaces": key}
         [row] = await connection.fetch(_SQL["make"].sql, *_SQL["make"].arguments(parameters))
         await connection.fetch(_SQL["let_expire"].sql, *_SQL["let_expire"].arguments(ending))
     return _info(row), made

@@ -1,10 +1,12 @@
 -- name: make
--- Make a key and note it.  @by is NULL where the command line asks on the database itself.
+-- Make a key and note it.  @by is NULL where the command line asks on the database itself.  One that replaces another
+-- is of that one's family.
 -- Locks: none beyond the new rows.
 WITH made AS (
-    INSERT INTO api_key (tenant, hash, hint, role, name, types, queues, expires_at)
+    INSERT INTO api_key (tenant, hash, hint, role, name, types, queues, expires_at, family)
     VALUES (@tenant::int, @hash::bytea, @hint::text, @role::text, @name::text, @types::text[], @queues::text[],
-            @expires_at::timestamptz)
+            @expires_at::timestamptz,
+            (SELECT COALESCE(family, id) FROM api_key WHERE tenant = @tenant::int AND id = @replaces::int))
  RETURNING *
 ),
 noted AS (
@@ -19,7 +21,8 @@ SELECT id, hint, role, name, types, queues, created_at, expires_at, revoked_at
 -- name: find
 -- Whose keys these are, without those that were revoked or whose time is over.
 -- Index: api_key_hash_key.
-SELECT api_key.hash, api_key.id, api_key.role, api_key.types, api_key.queues, tenant.id AS tenant, tenant.name AS tenant_name
+SELECT api_key.hash, api_key.id, api_key.role, api_key.types, api_key.queues,
+       COALESCE(api_key.family, api_key.id) AS family, tenant.id AS tenant, tenant.name AS tenant_name
   FROM api_key
   JOIN tenant
     ON tenant.id = api_key.tenant

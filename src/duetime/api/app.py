@@ -37,6 +37,7 @@ from duetime.api.outbox import OutboxCalls
 from duetime.api.peers import Peers
 from duetime.api.problems import problem_of
 from duetime.api.queues import QueueCalls
+from duetime.api.reach import Reach
 from duetime.api.reference import Reference
 from duetime.api.request_id import read_or_mint
 from duetime.api.schedules import ScheduleCalls
@@ -122,8 +123,9 @@ class App:
         self._bodies = Bodies()
         #: Without the database, every request would be a line.
         self._not_served = Sparing()
+        reach = Reach(database, lanes)
         self._workers = Workers(
-            lanes, feeder, holders, settler, limits, keys, max_silence, turns, self.connections.bound_polls()
+            lanes, feeder, holders, settler, limits, keys, reach, max_silence, turns, self.connections.bound_polls()
         )
         reader = TaskReader(types, vault)
         flow = FlowControl(database, submitter, steering)

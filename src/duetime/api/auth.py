@@ -53,6 +53,12 @@ def need_role(caller: Caller, allowed: frozenset[str]) -> None:
         raise Forbidden(f"this call needs a key with the role {needed}; this one has the role {caller.role}")
 
 
+def need_type(caller: Caller, type: str) -> None:
+    """The key must reach tasks of this type, in whatever queue."""
+    if not caller.may_type(type):
+        raise Forbidden(f"this key is for types {', '.join(caller.types)}, not for type {type[:200]}")
+
+
 def need_reach(caller: Caller, type: str | None, queue: str) -> None:
     """The key must reach tasks of this type and queue."""
     if not caller.may_use(type, queue):

@@ -12,7 +12,7 @@ from duetime.admin.keyring import Keys
 from duetime.admin.keys import Caller, Role, create_key, hash_key, list_keys, read_key, revoke_key, rotate_key
 from duetime.api.answers import KeyMade
 from duetime.api.http import Answer, Request, Route, json_answer, make_decoder
-from duetime.api.operations import OWNERS, Operation, Reply
+from duetime.api.operations import CONFINABLE, OWNERS, Operation, Reply
 from duetime.api.pages import KeyPage
 from duetime.api.schemas import KeyRequest, RotateRequest
 from duetime.database.pool import Database
@@ -154,11 +154,9 @@ def _key_number(request: Request) -> int:
 
 def _check(asked: KeyRequest, now: datetime) -> None:
     errors: list[FieldError] = []
-    if (asked.types or asked.queues) and asked.role not in ("producer", "worker"):
+    if (asked.types or asked.queues) and asked.role not in CONFINABLE:
         wrong = f"a key with the role {asked.role} reaches all types and queues; leave them out"
         errors.append(FieldError("role", wrong))
-    if asked.types and asked.role == "worker":
-        errors.append(FieldError("types", "a worker is confined by its queues; leave types out"))
     for field, patterns in (("types", asked.types), ("queues", asked.queues)):
         errors += [
             FieldError(f"{field}[{place}]", "use letters, digits and . _ : / -, and * for any of them")

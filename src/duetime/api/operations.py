@@ -16,6 +16,8 @@ OPERATORS = OWNERS | {"operator"}
 PRODUCERS = OPERATORS | {"producer"}
 WORKERS = OPERATORS | {"worker"}
 EVERYONE = PRODUCERS | WORKERS | {"viewer"}
+#: Roles whose keys may be confined to types and queues.
+CONFINABLE = frozenset({"producer", "worker"})
 
 
 @dataclass(frozen=True)

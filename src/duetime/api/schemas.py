@@ -367,7 +367,9 @@ class KeyRequest(Struct, forbid_unknown_fields=True):
 
     role: Literal["producer", "worker", "operator", "viewer", "owner", "admin"] = "admin"
     name: Annotated[str, Meta(max_length=100, description="What it is for.")] = ""
-    types: Annotated[list[Pattern], Meta(max_length=50, description="Only tasks of these types; for producers.")] = []
+    types: Annotated[
+        list[Pattern], Meta(max_length=50, description="Only tasks of these types; for producers and workers.")
+    ] = []
     queues: Annotated[
         list[Pattern], Meta(max_length=50, description="Only these queues; for producers and workers.")
     ] = []

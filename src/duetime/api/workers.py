@@ -6,6 +6,7 @@ was claimed for it, so that nobody waits for a lapse.
 """
 
 import asyncio
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -19,12 +20,13 @@ from duetime.admin.keyring import Keys
 from duetime.admin.limits import LimitRules
 from duetime.api import worker_operations as operations
 from duetime.api.answers import BeatAnswer, LeaseAnswer, LeasedAnswer, SettleAnswer
-from duetime.api.auth import need_reach
+from duetime.api.auth import need_reach, need_type
 from duetime.api.body_errors import MAX_ERRORS
 from duetime.api.bounds import ClientGoneError, Polls
 from duetime.api.http import Answer, Request, Route, encode, json_answer, make_decoder
 from duetime.api.lease_poll import LeasePoll
 from duetime.api.payload_reading import read_payload
+from duetime.api.reach import Reach
 from duetime.api.schemas import BeatRequest, FailureBody, LeaseRequest, Priority, Settlement, SettleRequest
 from duetime.api.validation import wrong_names, wrong_worker_name
 from duetime.clock import to_us
@@ -85,10 +87,12 @@ class Leasing(Protocol):
 class Beating(Protocol):
     """Who knows the workers."""
 
-    async def register(self, tenant: int, name: str) -> int: ...
+    async def register(self, tenant: int, name: str, key: int | None = None) -> int: ...
     async def allow_silence(self, holder: int, seconds: float | None) -> None: ...
-    async def beat(self, tenant: int, name: str, attempts: Sequence[Named]) -> HolderAnswer: ...
-    async def sign_off(self, tenant: int, name: str, attempts: Sequence[Named]) -> int | None: ...
+    async def beat(self, tenant: int, name: str, attempts: Sequence[Named], key: int | None = None) -> HolderAnswer: ...
+    async def sign_off(
+        self, tenant: int, name: str, attempts: Sequence[Named], key: int | None = None
+    ) -> int | None: ...
 
 
 @dataclass(frozen=True)
@@ -99,6 +103,7 @@ class Workers:
     settler: Settler
     limits: LimitRules
     keys: Keys
+    reach: Reach
     #: How long workers may be silent where nothing else is said.
     max_silence: float = DEFAULT_SILENCE_SECONDS
     turns: Turns = field(default_factory=Turns)
@@ -128,13 +133,19 @@ class Workers:
                 need_reach(request.caller, None, queue)
         tags = frozenset(asked.tags)
         types = None if asked.types is None else frozenset(asked.types)
+        if request.caller.types:
+            if types is None:
+                allowed = ", ".join(request.caller.types)
+                raise Forbidden(f"this key is for the types {allowed}; name the types to lease")
+            for type in types:
+                need_type(request.caller, type)
         tenant = request.caller.tenant
         poll = LeasePoll()
         with self.polls.wait(tenant), self.keys.watch.watch(request.caller, poll.judge):
             if not await self.keys.is_valid(request.caller):
                 poll.judge(None)
             poll.check()
-            holder = await self.holders.register(tenant, asked.worker)
+            holder = await self.holders.register(tenant, asked.worker, request.caller.family)
             said = asked.max_silence
             silence = self.limits.silence_of(tenant, queues) if said is None else float(said)
             await self.holders.allow_silence(holder, silence)
@@ -215,20 +226,30 @@ class Workers:
         reports = await self.turns.spread(list(enumerate(asked.settlements)), read)
         if wrong:
             raise _all_of(wrong)
-        settled = await self.settler.settle(request.caller.tenant, asked.worker, reports)
+        caller, unreached = request.caller, list[uuid.UUID]()
+        if caller.is_confined:
+            reached = await self.reach.of_tasks(caller, [report.id for report in reports])
+            unreached = [report.id for report in reports if report.id not in reached]
+            reports = [report for report in reports if report.id in reached]
+        settled = await self.settler.settle(caller.tenant, asked.worker, reports, caller.family)
         dead = settled.dead or UNSET
-        return json_answer(200, SettleAnswer(len(settled.settled), settled.lost, settled.cancelled, dead))
+        return json_answer(200, SettleAnswer(len(settled.settled), settled.lost + unreached, settled.cancelled, dead))
 
     async def beat(self, request: Request) -> Answer:
         request.query()
         asked = await request.json(_decode_beat, judge=_check_worker)
         _check_worker(asked)
         named = [Named(each.id, each.attempt, each.started) for each in asked.attempts]
+        caller, unreached = request.caller, list[uuid.UUID]()
+        if caller.is_confined:
+            reached = await self.reach.of_tasks(caller, [each.id for each in named])
+            unreached = [each.id for each in named if each.id not in reached]
+            named = [each for each in named if each.id in reached]
         if asked.leaving:
-            await self.holders.sign_off(request.caller.tenant, asked.worker, named)
+            await self.holders.sign_off(caller.tenant, asked.worker, named, caller.family)
             return json_answer(200, BeatAnswer([], []))
-        answer = await self.holders.beat(request.caller.tenant, asked.worker, named)
-        return json_answer(200, BeatAnswer(answer.lost, answer.cancelled))
+        answer = await self.holders.beat(caller.tenant, asked.worker, named, caller.family)
+        return json_answer(200, BeatAnswer(answer.lost + unreached, answer.cancelled))
 
 
 def _check_worker(asked: BeatRequest) -> None:

@@ -71,7 +71,8 @@ CREATE TABLE duetime.api_key (
     name text DEFAULT ''::text NOT NULL,
     types text[] DEFAULT '{}'::text[] NOT NULL,
     queues text[] DEFAULT '{}'::text[] NOT NULL,
-    expires_at timestamp with time zone
+    expires_at timestamp with time zone,
+    family integer
 );
 
 ALTER TABLE duetime.api_key ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
@@ -255,7 +256,8 @@ CREATE TABLE duetime.holder (
     ended_at timestamp with time zone,
     signed_off boolean DEFAULT false NOT NULL,
     running_us bigint[] DEFAULT '{}'::bigint[] NOT NULL,
-    max_silence double precision
+    max_silence double precision,
+    owner integer
 )
 WITH (fillfactor='50');
 

@@ -14,6 +14,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -25,9 +26,10 @@ from duetime import metrics
 from duetime.clock import Monotonic
 from duetime.database.pool import Database
 from duetime.database.statements import load
-from duetime.errors import Unknown
+from duetime.errors import Unknown, WorkerNameTaken
 from duetime.ids import lane_of
 from duetime.lifecycle.gather import Gather
+from duetime.lifecycle.holder_names import HolderNames
 from duetime.lifecycle.onward import Claimed, End, Onward, claimed_of, may_exist
 from duetime.lifecycle.overtime import Overtime, named_by
 from duetime.model.attempt import Attempt, Ended
@@ -64,6 +66,8 @@ class Named(msgspec.Struct, frozen=True):
 class BeatAnswer(msgspec.Struct, frozen=True):
     lost: list[uuid.UUID]
     cancelled: list[uuid.UUID]
+    #: Between nodes: the name is another key's, and nothing was done.
+    is_taken: bool = False
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,8 @@ class _Beat:
     tenant: int
     name: str
     attempts: Sequence[Named]
+    holder: int
+    key: int | None
 
 
 @dataclass(frozen=True)
@@ -93,7 +99,7 @@ class Holders:
         self._database = database
         self._onward = onward
         self._monotonic = monotonic
-        self._ids: dict[tuple[int, str], int] = {}
+        self._names = HolderNames(database)
         self._unnamed: dict[int, dict[Attempt, float]] = {}
         self._counts: dict[int, int] = {}
         self._looks: dict[int, Look] = {}
@@ -106,24 +112,13 @@ class Holders:
             self._fly, weigh=lambda beat: len(beat.attempts) + 1, limit=5_000
         )
 
-    async def register(self, tenant: int, name: str) -> int:
-        """The id of the living holder of that name; it is made on its first word."""
-        found = self._ids.get((tenant, name))
-        if found is None:
-            rows = await self._database.run(SQL["register"], tenant=tenant, name=name)
-            found = self._ids[tenant, name] = rows[0]["id"]
-        return found
+    async def register(self, tenant: int, name: str, key: int | None = None) -> int:
+        """The id of the living holder of that name; raises if it is another key's (`holder_names`)."""
+        return await self._names.register(tenant, name, key)
 
-    async def find(self, tenant: int, name: str) -> int | None:
-        """The id of the living holder of that name, if it has ever spoken."""
-        found = self._ids.get((tenant, name))
-        if found is None:
-            rows = await self._database.fetch(
-                "SELECT id FROM holder WHERE tenant = $1 AND name = $2 AND ended_at IS NULL", tenant, name
-            )
-            if rows:
-                found = self._ids[tenant, name] = rows[0]["id"]
-        return found
+    async def find(self, tenant: int, name: str, key: int | None = None) -> int | None:
+        """The same of one that has spoken before; None: there is none."""
+        return await self._names.find(tenant, name, key)
 
     async def allow_silence(self, holder: int, seconds: float | None) -> None:
         """From now on the holder may be silent for so long; None: as long as the node says that watches it."""
@@ -135,11 +130,14 @@ class Holders:
         """How long the living holders may be silent."""
         self._silences = {holder: seconds for holder, seconds in silences.items() if seconds is not None}
 
-    async def beat(self, tenant: int, name: str, attempts: Sequence[Named]) -> BeatAnswer:
+    async def beat(self, tenant: int, name: str, attempts: Sequence[Named], key: int | None = None) -> BeatAnswer:
         """Raise the holder's counter; the answer names what it must stop."""
-        return await self._gather.add(_Beat(tenant, name, attempts))
+        holder = await self._names.register(tenant, name, key)
+        return await self._gather.add(_Beat(tenant, name, attempts, holder, key))
 
-    async def sign_off(self, tenant: int, name: str, attempts: Sequence[Named] = ()) -> int | None:
+    async def sign_off(
+        self, tenant: int, name: str, attempts: Sequence[Named] = (), key: int | None = None
+    ) -> int | None:
         """The holder of that name signs off and names what it still holds, all of which is given back.
 
         Returns the holder that has ended; None if none of that name is alive.
@@ -149,10 +147,13 @@ class Holders:
             SQL["sign_off"],
             tenant=tenant,
             name=name,
+            key=key,
             started_tasks=[named.id for named in started],
             started_numbers=[named.number for named in started],
         )
         if not rows:
+            # Raises if there is one that is not the key's.
+            await self._names.find(tenant, name, key)
             return None
         holder: int = rows[0]["id"]
         self.left({holder})
@@ -172,14 +173,14 @@ class Holders:
 
     def known(self) -> set[int]:
         """The holders that this node knows by name."""
-        return set(self._ids.values())
+        return self._names.holders()
 
     def knows(self, holder: int) -> bool:
-        return holder in self._ids.values()
+        return holder in self._names.holders()
 
     def forget(self, holders: set[int]) -> None:
         """These have ended: the next word under their names makes a new holder."""
-        self._ids = {name: holder for name, holder in self._ids.items() if holder not in holders}
+        self._names.forget(holders)
         for holder in holders:
             self._forget(holder)
 
@@ -202,13 +203,15 @@ class Holders:
 
     async def _beat(self, beats: list[_Beat]) -> list[BeatAnswer]:
         now = self._monotonic()
-        ids = [await self.register(beat.tenant, beat.name) for beat in beats]
+        ids = [beat.holder for beat in beats]
         alive = await self._raise_counters(beats, ids, now)
         for place, (beat, holder) in enumerate(zip(beats, ids, strict=True)):
             if holder not in alive:
                 # It was ended meanwhile: what it held is lost, and it begins anew.
                 self.forget({holder})
-                ids[place] = await self.register(beat.tenant, beat.name)
+                # Another key has taken the name meanwhile: its next beat is told so.
+                with suppress(WorkerNameTaken):
+                    ids[place] = await self.register(beat.tenant, beat.name, beat.key)
         held = await self._read_held(beats, ids, now)
         await self._release_unnamed(beats, ids, held, now)
         await self._end_overdue(beats, ids, held, now)

@@ -1,12 +1,3 @@
--- name: register
--- The live row of a holder, made if there is none.
--- Index: holder_name, unique among the living.
-INSERT INTO holder (tenant, name)
-VALUES (@tenant::int, @name::text)
-    ON CONFLICT (tenant, name) WHERE ended_at IS NULL
-    DO UPDATE SET beaten_at = clock_timestamp()
-RETURNING id;
-
 -- name: beat
 -- Raise the counters of living holders and note what they said they had started, and since when.
 -- A counter that is not the one given was raised by another node: nothing is changed, because that node noted more.
@@ -84,7 +75,7 @@ UPDATE holder
 RETURNING holder.id;
 
 -- name: sign_off
--- End the living holder of a name because it says so itself; what it had started stays noted, with what it adds now.
+-- End the living holder of a name because it says so itself (not another key's); what it had started stays noted, with what it adds now.
 -- Index: holder_name, unique among the living.
 UPDATE holder
    SET ended_at = clock_timestamp(),
@@ -95,6 +86,7 @@ UPDATE holder
  WHERE tenant = @tenant::int
    AND name = @name::text
    AND ended_at IS NULL
+   AND (@key::int IS NULL OR owner IS NULL OR owner = @key)
 RETURNING id;
 
 -- name: read_signed_off

@@ -19,7 +19,7 @@ from duetime import metrics
 from duetime.clock import from_us
 from duetime.database.arrays import same, sparse
 from duetime.database.pool import Database
-from duetime.errors import Unknown
+from duetime.errors import Unknown, WorkerNameTaken
 from duetime.lifecycle.gather import Backlog, Gather
 from duetime.lifecycle.holders import Holders
 from duetime.lifecycle.onward import SQL, Claimed, End, HowItEnded, Onward, may_exist
@@ -81,6 +81,7 @@ class _Part:
     tenant: int
     holder_name: str
     reports: Sequence[Report]
+    key: int | None
 
 
 def _size_of(part: _Part) -> int:
@@ -114,14 +115,15 @@ class Settler:
         """What waits to be stored."""
         return self._gather.backlog
 
-    async def settle(self, tenant: int, holder_name: str, reports: Sequence[Report]) -> Settled:
-        """Settle one holder's reports; answered after the commit."""
+    async def settle(self, tenant: int, holder_name: str, reports: Sequence[Report], key: int | None = None) -> Settled:
+        """Settle one holder's reports; answered after the commit.  Raises if the name is another key's."""
+        await self._holders.find(tenant, holder_name, key)
         if not reports:
             return Settled([], [], [])
         if len(reports) <= MAX_ROWS_PER_COMMIT:
-            return await self._gather.add(_Part(tenant, holder_name, reports))
+            return await self._gather.add(_Part(tenant, holder_name, reports, key))
         slices = [reports[at : at + MAX_ROWS_PER_COMMIT] for at in range(0, len(reports), MAX_ROWS_PER_COMMIT)]
-        answers = await asyncio.gather(*[self._gather.put(_Part(tenant, holder_name, each)) for each in slices])
+        answers = await asyncio.gather(*[self._gather.put(_Part(tenant, holder_name, each, key)) for each in slices])
         return Settled(
             [each for answer in answers for each in answer.settled],
             [each for answer in answers for each in answer.lost],
@@ -144,7 +146,7 @@ class Settler:
         raise AssertionError("unreachable")
 
     async def _settle(self, parts: list[_Part]) -> list[Settled]:
-        holders = [await self._holders.find(part.tenant, part.holder_name) for part in parts]
+        holders = [await self._holder_of(part) for part in parts]
         if sum(len(part.reports) for part in parts) > LONG_TASKS:
             await self._turns.take()
         taken = await self._take_succeeded(parts, holders)
@@ -163,6 +165,13 @@ class Settler:
         ends = await self._onward.read_ends(missing)
         dead = {attempt for attempt, is_dead in others.items() if is_dead}
         return [_answer(part, holder, taken, dead, ends) for part, holder in zip(parts, holders, strict=True)]
+
+    async def _holder_of(self, part: _Part) -> int | None:
+        try:
+            return await self._holders.find(part.tenant, part.holder_name, part.key)
+        except WorkerNameTaken:
+            # Its own holder has ended since it was asked, and the name has another by now: it holds nothing.
+            return None
 
     async def _take_succeeded(
         self, parts: list[_Part], holders: list[int | None]

@@ -21,6 +21,7 @@ class Beat(msgspec.Struct, frozen=True, array_like=True):
     tenant: int
     name: str
     attempts: list[Named]
+    key: int | None = None
 
 
 encode = msgspec.msgpack.Encoder(uuid_format="bytes").encode

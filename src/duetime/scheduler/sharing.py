@@ -24,7 +24,7 @@ from duetime.cluster.contract import Coordinator, Member, NodeView
 from duetime.cluster.mesh import Ending, Mesh, PeerGone
 from duetime.cluster.shards import assign, owner_of
 from duetime.database.pool import Database
-from duetime.errors import Unavailable
+from duetime.errors import Unavailable, WorkerNameTaken
 from duetime.ids import SHARDS, lane_of
 from duetime.lifecycle.holders import BeatAnswer, Holders, Named
 from duetime.lifecycle.lanes import Lanes
@@ -257,26 +257,28 @@ class SharedFeeder:
     async def give_back(self, tasks: Sequence[LeasedTask], delay_seconds: float = 0.0) -> None:
         await self._feeder.give_back(tasks, delay_seconds)
 
-    async def register(self, tenant: int, name: str) -> int:
-        return await self._holders.register(tenant, name)
+    async def register(self, tenant: int, name: str, key: int | None = None) -> int:
+        return await self._holders.register(tenant, name, key)
 
-    async def beat(self, tenant: int, name: str, attempts: Sequence[Named]) -> BeatAnswer:
+    async def beat(self, tenant: int, name: str, attempts: Sequence[Named], key: int | None = None) -> BeatAnswer:
         """One node hears all beats of a holder; without it, this one does."""
         owner = owner_of(f"holder {tenant} {name}", self._names)
         if owner is not None and owner != self.name:
-            answer = await self._call(
-                owner, "beat", messages.encode(messages.Beat(tenant, name, list(attempts))), BEAT_SECONDS
-            )
+            body = messages.encode(messages.Beat(tenant, name, list(attempts), key))
+            answer = await self._call(owner, "beat", body, BEAT_SECONDS)
             if answer is not None:
-                return messages.decode_beaten(answer)
-        return await self._holders.beat(tenant, name, attempts)
+                beaten = messages.decode_beaten(answer)
+                if beaten.is_taken:
+                    raise WorkerNameTaken(name)
+                return beaten
+        return await self._holders.beat(tenant, name, attempts, key)
 
     async def allow_silence(self, holder: int, seconds: float | None) -> None:
         await self._holders.allow_silence(holder, seconds)
 
-    async def sign_off(self, tenant: int, name: str, attempts: Sequence[Named]) -> int | None:
+    async def sign_off(self, tenant: int, name: str, attempts: Sequence[Named], key: int | None = None) -> int | None:
         """Who is not told of it finds out within a second, by itself."""
-        holder = await self._holders.sign_off(tenant, name, attempts)
+        holder = await self._holders.sign_off(tenant, name, attempts, key)
         if holder is not None:
             await self._tell_all("left", messages.encode(holder))
         return holder
@@ -381,7 +383,7 @@ class SharedFeeder:
                 return b""
             case "beat":
                 beat = messages.decode_beat(body)
-                return messages.encode(await self._holders.beat(beat.tenant, beat.name, beat.attempts))
+                return messages.encode(await self._hear(beat))
             case "left":
                 self._holders.left({msgspec.msgpack.decode(body, type=int)})
                 return b""
@@ -399,6 +401,13 @@ class SharedFeeder:
                 return b""
             case _:
                 raise Unavailable(f"this node does not know {verb}")
+
+    async def _hear(self, beat: messages.Beat) -> BeatAnswer:
+        """A holder's beat that arrived at another node."""
+        try:
+            return await self._holders.beat(beat.tenant, beat.name, beat.attempts, beat.key)
+        except WorkerNameTaken:
+            return BeatAnswer([], [], is_taken=True)
 
     def _undelivered(self, verb: str, body: bytes) -> None:
         if verb == "lease" and (tasks := messages.decode_tasks(body)):

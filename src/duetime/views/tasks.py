@@ -228,6 +228,12 @@ async def lane_key(lanes: TenantLanes, tenant: int, task: uuid.UUID) -> LaneKey 
     return key if key is not None and key.tenant == tenant else None
 
 
+async def read_types(database: Database, ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, str]:
+    """The types of those that are there."""
+    rows = await database.run(SQL["read_types"], lanes=[lane_of(task) for task in ids], ids=list(ids))
+    return {row["id"]: row["type"] for row in rows}
+
+
 async def read_tasks(
     database: Database,
     ids: Sequence[uuid.UUID],

@@ -147,3 +147,15 @@ SELECT weighed.place, weighed.lane, weighed.id, weighed.is_cut, moment.at AS now
           AND said.number = weighed.claim_number
         LIMIT 1) AS begun ON true
  ORDER BY weighed.place;
+
+-- name: read_types
+-- The types of tasks, whatever their state.
+-- Index: task_pkey (lane, id); the LIMIT keeps the look-up by key, whatever the planner thinks of the table.
+SELECT wanted.id, task.type
+  FROM unnest(@lanes::int[], @ids::uuid[]) AS wanted (lane, id)
+ CROSS JOIN LATERAL (
+       SELECT type
+         FROM task
+        WHERE task.lane = wanted.lane
+          AND task.id = wanted.id
+        LIMIT 1) AS task;

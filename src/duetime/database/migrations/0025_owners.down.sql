@@ -1,0 +1,2 @@
+ALTER TABLE holder DROP COLUMN owner;
+ALTER TABLE api_key DROP COLUMN family;
