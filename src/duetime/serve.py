@@ -8,7 +8,6 @@ only then closes its connections, so that nobody has to wait for a lapse.
 
 import asyncio
 import socket
-import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -69,6 +68,7 @@ from duetime.scheduler.dead_log import DeadLog
 from duetime.scheduler.feed import Feeder
 from duetime.scheduler.firing import Firing
 from duetime.scheduler.liveness import Liveness
+from duetime.scheduler.readiness import Readiness
 from duetime.scheduler.relay import Relay
 from duetime.scheduler.rulebook import put_together
 from duetime.scheduler.sharing import SharedFeeder
@@ -80,8 +80,6 @@ from duetime.service import Loop, calm_collector
 from duetime.turns import Turns
 
 log = structlog.get_logger()
-#: Without an answer of the database for so long, a node says that it is not ready.
-_DATABASE_SILENCE_SECONDS = 5.0
 _RULES_EVERY = timedelta(seconds=0.5)
 _LOOK_FOR_COLD_EVERY = timedelta(seconds=1)
 #: What a task that is handed over at once passes through.  Not the claim: its plan, made while nothing waits, reads
@@ -190,6 +188,7 @@ class Node:
         )
         self.clockwork = Clockwork(database, self.feeder)
         self.survey = Survey(database, self.feeder, self.limits.paused_queues)
+        self.readiness = Readiness(database, self.name, self._why_not_serving)
         self._rules_loop = Loop("tenants", self._read_rules, jitter=0.0)
         self._warm_loop = Loop("connections", self._warm_connections)
         self._memory = Memory(turns)
@@ -226,7 +225,7 @@ class Node:
             tenant_breaker_of=self.tenant_breakers.status,
             keys=self.keys,
             turns=turns,
-            is_ready=self.why_not_ready,
+            is_ready=self.readiness.why_not_ready,
             nodes=self.nodes,
             node=self.name,
             vault=self.vault,
@@ -333,6 +332,7 @@ class Node:
         )
         for loop in loops:
             await loop.stop()
+        await self.readiness.close()
         await self.keys.close()
         await self.admission.close()
         await self.submitter.close()
@@ -346,15 +346,12 @@ class Node:
             self._listener.close()
         log.info("node stopped")
 
-    def why_not_ready(self) -> str | None:
-        """Why this node should get no requests now; None when it should."""
+    def _why_not_serving(self) -> str | None:
+        """What keeps this node from serving requests, the database aside."""
         if self._is_stopping:
             return "the node is stopping"
         if not self.feeder.has_looked or (self.shared is not None and not self.shared.owns_shards):
             return "the node owns no shard yet"
-        silent_for = time.monotonic() - self.clockwork.answered_at
-        if silent_for > _DATABASE_SILENCE_SECONDS:
-            return f"the database has not answered for {silent_for:.0f} s"
         return None
 
     def nodes(self) -> list[NodeView]:

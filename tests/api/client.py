@@ -233,6 +233,10 @@ async def serve(
     holders = Holders(database, onward)
     holders.on_left = feeder.polls.forget
     reasons: list[str] = []
+
+    async def why_not_ready() -> str | None:
+        return reasons[0] if reasons else None
+
     steering = Steering(database, partitions, wake)
     recurrences = Recurrences(database)
     types = Types(database)
@@ -286,7 +290,7 @@ async def serve(
         tenant_breaker_of=tenant_breakers.status,
         keys=Keys(database),
         turns=Turns(),
-        is_ready=lambda: reasons[0] if reasons else None,
+        is_ready=why_not_ready,
         nodes=lambda: [NodeView("here", 256, True)],
         node="here",
         vault=vault,

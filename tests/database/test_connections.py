@@ -199,3 +199,17 @@ async def test_the_driver_takes_our_arrays_without_asking_abstract_classes(datab
         assert await connection.fetchval("SELECT $1::int[]", [[1, 2], [3, 4]]) == [[1, 2], [3, 4]]
     finally:
         await connection.close()
+
+
+async def test_what_is_discarded_is_closed_when_it_comes_back(server: Server, connections: Connections) -> None:
+    idle, lent = await connections.take(1.0), await connections.take(1.0)
+    connections.give_back(idle)
+
+    connections.discard_all()
+
+    assert idle.is_closed()
+    assert not lent.is_closed()
+    connections.give_back(lent)
+    assert lent.is_closed()
+    fresh = [await connections.take(1.0), await connections.take(1.0)]
+    assert server.made == [idle, lent, *fresh]

@@ -5,8 +5,10 @@ import json
 import time
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
+import asyncpg
 import pytest
 
 from duetime import AsyncClient
@@ -154,6 +156,35 @@ async def test_a_node_works_on_after_the_database_was_away(cast: Cast) -> None:
         assert await cast.count("holder", "ended_at IS NOT NULL") == 0
         assert await cast.count("task") == 5
         assert await asyncio.to_thread(node.stop) == 0
+
+
+async def test_a_node_writes_again_as_soon_as_the_database_is_not_read_only_any_more(cast: Cast) -> None:
+    name = urlsplit(cast.database_url).path[1:]
+    node = await cast.serve()
+    operator = await asyncpg.connect(cast.database_url)
+    async with aiohttp.ClientSession() as session:
+        assert (await submit(session, node.url, cast.key))[0] == 202
+        await asyncio.to_thread(until_ready, node.url)
+
+        await operator.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+        await operator.fetch(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'duetime'"
+        )
+        await asyncio.to_thread(until_not_ready, node.url)
+        refused = await submit(session, node.url, cast.key)
+        async with session.get(f"{node.url}/readyz") as answer:
+            unready = await answer.json(content_type=None)
+        await operator.execute("SET default_transaction_read_only = off")
+        await operator.execute(f"ALTER DATABASE {name} RESET default_transaction_read_only")
+        accepted = await submit(session, node.url, cast.key)
+        await asyncio.to_thread(until_ready, node.url)
+    await operator.close()
+
+    assert (refused[0], refused[2]["code"]) == (503, "unavailable")
+    assert "the database is read-only" in refused[2]["detail"]
+    assert "the database is read-only" in unready["detail"]
+    assert accepted[0] == 202
+    assert await asyncio.to_thread(node.stop) == 0
 
 
 async def submit(session: aiohttp.ClientSession, url: str, key: str) -> tuple[int, Mapping[str, str], dict[str, Any]]:

@@ -103,7 +103,7 @@ class App:
         tenant_breaker_of: Callable[[int], BreakerStatus | None],
         keys: Keys,
         turns: Turns,
-        is_ready: Callable[[], str | None],
+        is_ready: Callable[[], Awaitable[str | None]],
         nodes: Callable[[], list[NodeView]],
         node: str,
         vault: Vault | None = None,

@@ -1,6 +1,6 @@
 """Whether the process is alive, and whether it is ready; and the first page."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from duetime.api.answers import HealthAnswer
@@ -23,7 +23,8 @@ READY = Operation(
     name="ready",
     tag="Server",
     summary="Is the node ready?",
-    description="Ready means that the database answers and that this node feeds a shard.",
+    description="Ready means that this node feeds shards and that it can write to the database, which it tries when "
+    "it is asked, at most once a second. The problem says why it is not ready.",
     replies={200: Reply("It is.", HealthAnswer)},
     needs_key=False,
 )
@@ -33,7 +34,7 @@ OPERATIONS = [HEALTH, READY]
 @dataclass(frozen=True)
 class Health:
     #: None: ready; else the reason why not.
-    is_ready: Callable[[], str | None]
+    is_ready: Callable[[], Awaitable[str | None]]
 
     def routes(self) -> list[Route]:
         return [Route(HEALTH, self.health), Route(READY, self.ready)]
@@ -42,7 +43,7 @@ class Health:
         return json_answer(200, HealthAnswer())
 
     async def ready(self, request: Request) -> Answer:
-        reason = self.is_ready()
+        reason = await self.is_ready()
         if reason is not None:
             raise Unavailable(reason)
         return json_answer(200, HealthAnswer())

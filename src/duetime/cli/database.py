@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import asyncpg
 
+from duetime.database.driver import DroppedConnection
 from duetime.database.embedded import DATABASE, USER, EmbeddedServer
 from duetime.errors import UsageError
 
@@ -48,7 +49,7 @@ async def _find_running(folder: Path) -> str | None:
         return None
     dsn = f"postgresql://{USER}:{quote(password)}@127.0.0.1:{port}/{DATABASE}?sslmode=disable"
     try:
-        connection = await asyncpg.connect(dsn, timeout=5.0)
+        connection = await asyncpg.connect(dsn, timeout=5.0, connection_class=DroppedConnection)
     except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
         return None
     await connection.close(timeout=5.0)

@@ -22,6 +22,8 @@ class Connections:
         self._count = 0
         self._idle: list[asyncpg.Connection] = []
         self._lent: set[asyncpg.Connection] = set()
+        #: Lent out, and to be closed when they come back (`discard_all`).
+        self._discarded: set[asyncpg.Connection] = set()
         #: Those that have run the statements that matter (`warm_one`).
         self._warm: set[asyncpg.Connection] = set()
         #: Each is given a connection, or None: there is room for a new one.
@@ -43,6 +45,9 @@ class Connections:
 
     def give_back(self, connection: asyncpg.Connection) -> None:
         self._lent.discard(connection)
+        if connection in self._discarded:
+            self._discarded.discard(connection)
+            connection.terminate()
         if connection.is_closed():
             self._count -= 1
             self._pass_on(None)
@@ -50,6 +55,14 @@ class Connections:
             connection.terminate()
         elif not self._pass_on(connection):
             self._idle.append(connection)
+
+    def discard_all(self) -> None:
+        """Use none of the connections again that are open now: their server cannot be written to."""
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.terminate()
+            self._count -= 1
+        self._discarded |= self._lent
 
     async def warm_one(self, warm: Callable[[asyncpg.Connection], Awaitable[object]], timeout: float) -> bool:
         """Make one more connection ready for work, opening it if it must be; False: all that may be open are."""

@@ -2,6 +2,7 @@
 
 import asyncpg
 
+from duetime.database.driver import DroppedConnection
 from duetime.errors import UsageError
 from duetime.passwords import hide_passwords
 
@@ -15,7 +16,9 @@ _NO_ADDRESS = (
 async def dial(url: str, *, command_timeout: float) -> asyncpg.Connection:
     """A connection of its own; raises a UsageError without any password in it."""
     try:
-        return await asyncpg.connect(url, timeout=10.0, command_timeout=command_timeout)
+        return await asyncpg.connect(
+            url, timeout=10.0, command_timeout=command_timeout, connection_class=DroppedConnection
+        )
     except ValueError as error:
         raise UsageError(f"the database does not answer: {_NO_ADDRESS}") from error
     except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:

@@ -30,6 +30,7 @@ import structlog
 
 from duetime.database import launch, leftovers, trickle
 from duetime.database.binaries import Account, Binaries, find_account, find_binaries
+from duetime.database.driver import DroppedConnection
 from duetime.database.folder import DataFolder, write_private
 from duetime.errors import UsageError
 
@@ -379,7 +380,9 @@ class EmbeddedServer:
 
     async def _ensure_database(self) -> None:
         try:
-            connection = await asyncpg.connect(self.dsn_of("postgres"), timeout=30.0, command_timeout=60.0)
+            connection = await asyncpg.connect(
+                self.dsn_of("postgres"), timeout=30.0, command_timeout=60.0, connection_class=DroppedConnection
+            )
             try:
                 if not await connection.fetchval("SELECT 1 FROM pg_database WHERE datname = $1", DATABASE):
                     await connection.execute(f"CREATE DATABASE {DATABASE}")

@@ -13,7 +13,7 @@ import asyncpg
 
 from duetime.clock import DatabaseClock
 from duetime.database.connections import Connections
-from duetime.database.driver import hasten_arrays
+from duetime.database.driver import DroppedConnection, hasten_arrays
 from duetime.database.settings import PLANNER_SETTINGS
 from duetime.database.statements import Statement
 from duetime.errors import Unavailable, Unknown
@@ -32,8 +32,8 @@ _AWAY = (
 _REFUSED = (
     asyncpg.InsufficientResourcesError,
     asyncpg.TransactionRollbackError,
-    asyncpg.ReadOnlySQLTransactionError,
 )
+_READ_ONLY = "the database is read-only: it is a standby, or default_transaction_read_only is on"
 DEFAULT_TIMEOUT_SECONDS = 10.0
 
 
@@ -53,6 +53,9 @@ class Database:
                 dsn,
                 timeout=timeout,
                 command_timeout=60.0,
+                connection_class=DroppedConnection,
+                # Also with one address: a server that was demoted, or was made read-only for a while.
+                target_session_attrs="read-write",
                 # The statements are always the same.
                 max_cached_statement_lifetime=0,
                 server_settings={**PLANNER_SETTINGS, "application_name": "duetime"},
@@ -84,7 +87,7 @@ class Database:
         try:
             rows: list[asyncpg.Record] = await connection.fetch(sql, *arguments, timeout=timeout)
         except BaseException as error:
-            if (judged := _judge(connection, error)) is None:
+            if (judged := self._judge(connection, error)) is None:
                 raise
             raise judged from error
         finally:
@@ -103,7 +106,7 @@ class Database:
         try:
             yield connection
         except BaseException as error:
-            if (judged := _judge(connection, error)) is None:
+            if (judged := self._judge(connection, error)) is None:
                 raise
             raise judged from error
         finally:
@@ -113,7 +116,7 @@ class Database:
         try:
             return await self._connections.take(timeout)
         except (TimeoutError, asyncpg.PostgresError, *_AWAY) as error:
-            raise Unavailable(f"the database does not answer: {error or type(error).__name__}") from error
+            raise _unavailable(error) from error
 
     async def warm_one(self, statements: Iterable[Statement], timeout: float = DEFAULT_TIMEOUT_SECONDS) -> bool:
         """Let one more connection run these with nothing to do; False: all have.
@@ -127,14 +130,14 @@ class Database:
                 for statement in statements:
                     await connection.fetch(statement.sql, *[None] * len(statement.parameters), timeout=timeout)
             except BaseException as error:
-                if (judged := _judge(connection, error)) is None:
+                if (judged := self._judge(connection, error)) is None:
                     raise
                 raise judged from error
 
         try:
             return await self._connections.warm_one(warm, timeout)
         except (TimeoutError, asyncpg.PostgresError, *_AWAY) as error:
-            raise Unavailable(f"the database does not answer: {error or type(error).__name__}") from error
+            raise _unavailable(error) from error
 
     async def read_clock(self, timeout: float = 5.0) -> int:
         """Ask the database for its time; returns by how many µs its clock jumped."""
@@ -146,17 +149,27 @@ class Database:
     async def close(self) -> None:
         await self._connections.close(timeout=5.0)
 
+    def _judge(self, connection: asyncpg.Connection, error: BaseException) -> Unavailable | None:
+        """What an error in the midst of a call means; a connection that may still be at it is thrown away."""
+        if isinstance(error, (TimeoutError, *_AWAY)):
+            _abandon(connection)
+            return Unknown(f"the connection to the database broke: {error or type(error).__name__}")
+        if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
+            # The sessions that are open stay read-only when the server is not any more.
+            self._connections.discard_all()
+            return Unavailable(_READ_ONLY)
+        if isinstance(error, _REFUSED):
+            return Unavailable(f"the database refused: {error}")
+        if not isinstance(error, asyncpg.PostgresError):
+            _abandon(connection)
+        return None
 
-def _judge(connection: asyncpg.Connection, error: BaseException) -> Unavailable | None:
-    """What an error in the midst of a call means; a connection that may still be at it is thrown away."""
-    if isinstance(error, (TimeoutError, *_AWAY)):
-        _abandon(connection)
-        return Unknown(f"the connection to the database broke: {error or type(error).__name__}")
-    if isinstance(error, _REFUSED):
-        return Unavailable(f"the database refused: {error}")
-    if not isinstance(error, asyncpg.PostgresError):
-        _abandon(connection)
-    return None
+
+def _unavailable(error: Exception) -> Unavailable:
+    """Why no connection was to be had."""
+    if isinstance(error, asyncpg.exceptions.TargetServerAttributeNotMatched):
+        return Unavailable(_READ_ONLY)
+    return Unavailable(f"the database does not answer: {error or type(error).__name__}")
 
 
 def _abandon(connection: asyncpg.Connection) -> None:

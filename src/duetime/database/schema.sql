@@ -524,6 +524,14 @@ CREATE TABLE duetime.tier (
     updated_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
 );
 
+CREATE TABLE duetime.write_proof (
+    node text NOT NULL,
+    written_at timestamp with time zone NOT NULL,
+    filler bytea NOT NULL
+)
+WITH (autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0');
+ALTER TABLE ONLY duetime.write_proof ALTER COLUMN filler SET STORAGE PLAIN;
+
 ALTER TABLE ONLY duetime.api_key
     ADD CONSTRAINT api_key_hash_key UNIQUE (hash);
 
@@ -649,6 +657,9 @@ ALTER TABLE ONLY duetime.tenant
 
 ALTER TABLE ONLY duetime.tier
     ADD CONSTRAINT tier_pkey PRIMARY KEY (name);
+
+ALTER TABLE ONLY duetime.write_proof
+    ADD CONSTRAINT write_proof_pkey PRIMARY KEY (node);
 
 CREATE INDEX api_key_tenant ON duetime.api_key USING btree (tenant) WHERE (revoked_at IS NULL);
 

@@ -19,16 +19,14 @@ class Clockwork:
     def __init__(self, database: Database, feeder: Feeder) -> None:
         self._database = database
         self._feeder = feeder
-        #: When the database last told its time, in monotonic seconds.
-        self.answered_at = time.monotonic()
         self.loop = Loop("clock", self.step, jitter=0.0)
 
     async def step(self) -> timedelta:
         asked_at = time.monotonic()
         jump_us = await self._database.read_clock()
-        self.answered_at = time.monotonic()
+        answered_at = time.monotonic()
         # An answer that was long on its way is that much too low.
-        news_us = _NEWS_US + int((self.answered_at - asked_at) * 1_000_000)
+        news_us = _NEWS_US + int((answered_at - asked_at) * 1_000_000)
         if abs(jump_us) > news_us:
             log.warning("the database's clock jumped", seconds=round(jump_us / 1e6, 3))
         if jump_us < -news_us:
