@@ -65,6 +65,7 @@ async def test_a_lease_carries_all_that_a_worker_needs(api: Api) -> None:
         "priority": "high",
         "delivery": "at_least_once",
         "recovered": False,
+        "crashes": 0,
     }
 
 

@@ -8,7 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duetime.model.attempt import REASONS, Again, Bury, Ended, Next, Over, attempts_left, what_follows
+from duetime.model.attempt import (
+    MOST_SHARED_CRASHES,
+    REASONS,
+    Again,
+    Bury,
+    Ended,
+    Next,
+    Over,
+    attempts_left,
+    what_follows,
+)
 from duetime.model.retry import DEFAULT_MAX_ATTEMPTS, DEFAULT_MAX_CRASHES, RELEASE_LIMIT, RetryPolicy
 from duetime.model.task import Options, Outcome, TaskState, Waiting
 
@@ -127,6 +137,18 @@ def test_a_task_may_have_a_crash_budget_of_its_own(crashes: int, budget: int, is
     _, following = follow(Outcome.LAPSED, Waiting(7, crashes=crashes), options)
 
     assert following == (Bury("crashes") if is_over else Again(0.0, Waiting(8, crashes=crashes + 1)))
+
+
+def test_nobody_is_given_up_for_a_repeated_crash_that_another_may_have_caused() -> None:
+    shared = Ended(Outcome.LAPSED, has_rivals=True)
+
+    _, following = follow(shared, Waiting(3, crashes=DEFAULT_MAX_CRASHES - 1))
+    assert following == Again(0.0, Waiting(4, crashes=DEFAULT_MAX_CRASHES))
+    _, following = follow(shared, Waiting(9, crashes=MOST_SHARED_CRASHES - 1))
+    assert following == Bury("crashes")
+    # The first crash counts in full.
+    _, following = follow(shared, Waiting(1), Options(retry=RetryPolicy(max_crashes=1)))
+    assert following == Bury("crashes")
 
 
 def test_at_most_once_is_not_tried_again_after_a_lapse() -> None:

@@ -496,6 +496,38 @@ async def test_a_recovered_task_is_run_after_a_beat_has_named_it(
     assert named_before == [True]
 
 
+async def test_recovered_tasks_are_named_together_and_run_side_by_side(
+    node: NodeProcess, client: AsyncClient, queue: str
+) -> None:
+    count = 20
+    headers = {"Authorization": f"Bearer {node.key}"}
+    tasks = [await client.submit("a", queue=queue) for _ in range(count)]
+    async with aiohttp.ClientSession(node.url, headers=headers) as careless:
+        forgetful = {"worker": f"forgetful-{queue}"}
+        lease = {**forgetful, "queues": [queue], "max": count, "wait": 5}
+        async with careless.post("/v1/workers/lease", json=lease) as answer:
+            assert len((await answer.json())["tasks"]) == count
+        while any([outcomes(await client.get(task.id)) != ["released"] for task in tasks]):
+            async with careless.post("/v1/workers/beat", json=forgetful) as answer:
+                assert answer.status == 200
+
+    async with proxy_to(node.url) as proxy:
+        worker = make_worker(node, queue, url=proxy.url, concurrency=count)
+        all_run = asyncio.Barrier(count)
+
+        @worker.task("a")
+        async def handle(payload: object) -> None:
+            await all_run.wait()
+
+        async with running(worker):
+            done = [await client.wait(task.id) for task in tasks]
+        beats = [piece for piece in proxy.sent if b'"attempts"' in piece]
+
+    assert [outcomes(task) for task in done] == [["released", "succeeded"]] * count
+    assert max(piece.count(b'"started":true') for piece in beats) == count
+    assert len({piece.count(b'"started":true') for piece in beats}) <= 2
+
+
 async def test_what_was_taken_over_is_stopped_and_not_reported(
     node: NodeProcess, client: AsyncClient, queue: str
 ) -> None:

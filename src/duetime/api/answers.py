@@ -69,6 +69,9 @@ class LeasedAnswer(Struct, gc=False):
         bool,
         Meta(description="A former holder died or forgot it: send a beat that names it as started before running it."),
     ]
+    crashes: Annotated[
+        int, Meta(description="How many holders died while they ran it. From 2 on, begin such tasks one at a time.")
+    ]
 
 
 class LeaseAnswer(Struct):

@@ -214,6 +214,7 @@ class Workers:
             _WORDS[lane.priority],
             options.delivery,
             task.is_recovered,
+            task.crashes,
         )
 
     async def settle(self, request: Request) -> Answer:

@@ -12,6 +12,7 @@ import asyncio
 import math
 import time
 import uuid
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -159,7 +160,7 @@ class Holders:
         self.left({holder})
         while True:
             held = await self._database.run(SQL["read_signed_off"], holder=holder, batch=_SIGN_OFF_BATCH)
-            ends = [end_left_behind(row) for row in held]
+            ends = ends_left_behind(held, are_all=len(held) < _SIGN_OFF_BATCH)
             moved = await self._onward.move(ends)
             metrics.count_settled(Counter(end.ended.outcome.word for _, end in ends if (end.task, end.number) in moved))
             if len(held) < _SIGN_OFF_BATCH:
@@ -366,10 +367,28 @@ class Holders:
         return answers
 
 
-def end_left_behind(row: asyncpg.Record) -> tuple[Claimed, End]:
-    """How an attempt ends whose holder has ended: given back if that signed off, else lost if it was started."""
-    if row["signed_off"]:
-        ended = Ended(Outcome.RELEASED, is_certain=True, has_begun=row["was_started"])
-        return claimed_of(row), End(row["task"], row["number"], ended, never_began=not row["was_started"])
-    ended = Ended(Outcome.LAPSED if row["was_started"] else Outcome.RELEASED)
-    return claimed_of(row), End(row["task"], row["number"], ended)
+def ends_left_behind(rows: Sequence[asyncpg.Record], *, are_all: bool) -> list[tuple[Claimed, End]]:
+    """How attempts end whose holders have ended: given back if that signed off, else lost if they were started.
+
+    Unless these are all that the holders had, none is taken for the only one to blame.
+    """
+    started: dict[int, list[int]] = {}
+    for row in rows:
+        if row["was_started"]:
+            started.setdefault(row["holder"], []).append(row["crashes"])
+    for crashes in started.values():
+        crashes.sort()
+    ends = []
+    for row in rows:
+        was_started = row["was_started"]
+        if row["signed_off"]:
+            ended = Ended(Outcome.RELEASED, is_certain=True, has_begun=was_started)
+        elif was_started:
+            crashes = started[row["holder"]]
+            alike = len(crashes) - bisect_left(crashes, row["crashes"])
+            ended = Ended(Outcome.LAPSED, has_rivals=alike > 1 or not are_all)
+        else:
+            ended = Ended(Outcome.RELEASED)
+        never_began = row["signed_off"] and not was_started
+        ends.append((claimed_of(row), End(row["task"], row["number"], ended, never_began=never_began)))
+    return ends

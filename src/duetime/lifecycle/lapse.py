@@ -14,7 +14,7 @@ from datetime import timedelta
 
 from duetime import metrics
 from duetime.database.pool import Database
-from duetime.lifecycle.holders import SQL, Holders, end_left_behind
+from duetime.lifecycle.holders import SQL, Holders, ends_left_behind
 from duetime.lifecycle.onward import Onward
 
 _BATCH = 1_000
@@ -39,7 +39,7 @@ async def sweep_left_behind(database: Database, onward: Onward, lookback: timede
     swept = 0
     while True:
         rows = await database.run(SQL["read_left_behind"], lookback=lookback, batch=_BATCH)
-        ends = [end_left_behind(row) for row in rows]
+        ends = ends_left_behind(rows, are_all=len(rows) < _BATCH)
         moved = await onward.move(ends)
         metrics.count_settled(Counter(end.ended.outcome.word for _, end in ends if (end.task, end.number) in moved))
         swept += len(moved)

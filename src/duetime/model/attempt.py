@@ -15,6 +15,8 @@ from typing import NamedTuple, assert_never
 from duetime.model.retry import DEFAULT_RETRY, RELEASE_LIMIT
 from duetime.model.task import Options, Outcome, TaskState, Waiting
 
+#: Beyond so many crashes a task is given up whatever ran beside it: its holders may not run suspects one at a time.
+MOST_SHARED_CRASHES = 10
 #: A task, and the number of its attempt.
 Attempt = tuple[uuid.UUID, int]
 _DEFAULTS = Options()
@@ -64,6 +66,8 @@ class Ended:
     is_certain: bool = False
     #: A holder that stops gives it back although it had begun with it.
     has_begun: bool = False
+    #: Of what its holder ran when it died, something else had been lost in as many crashes or more.
+    has_rivals: bool = False
 
 
 def what_follows(
@@ -103,7 +107,9 @@ def what_follows(
             if once_only:
                 return Outcome.UNKNOWN, Bury("unknown")
             crashes = waiting.crashes + 1
-            if crashes >= (options.retry or DEFAULT_RETRY).max_crashes:
+            # Who is to blame for a repeated crash shows when the suspects run one at a time.
+            is_excused = ended.has_rivals and waiting.crashes > 0 and crashes < MOST_SHARED_CRASHES
+            if crashes >= (options.retry or DEFAULT_RETRY).max_crashes and not is_excused:
                 return Outcome.LAPSED, Bury("crashes")
             return Outcome.LAPSED, Again(0.0, Waiting(following.number, waiting.failures, crashes, waiting.releases))
         case Outcome.RELEASED:

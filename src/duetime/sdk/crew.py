@@ -9,7 +9,7 @@ import asyncio
 import contextvars
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from duetime.sdk import attempt_log, handlers
 from duetime.sdk.context import Held, Stop
@@ -80,28 +80,13 @@ class Crew:
         self._waiting_plain.clear()
         return waiting
 
-    def reserve(self, held: Held) -> bool:
-        """Keep a slot free for it, if there is one."""
-        if held.handler.is_async:
-            if self._async_slots <= 0:
-                return False
-            self._async_slots -= 1
-        else:
-            if self._plain_slots <= 0:
-                return False
-            self._plain_slots -= 1
-        return True
+    def free_slots(self, is_async: bool) -> int:
+        return self._async_slots if is_async else self._plain_slots
 
-    def free(self, held: Held) -> None:
-        """Its slot is not needed, or it takes it now."""
-        if held.handler.is_async:
-            self._async_slots += 1
-        else:
-            self._plain_slots += 1
-
-    def add_first(self, held: Held) -> None:
-        (self._waiting_async if held.handler.is_async else self._waiting_plain).appendleft(held)
-        self.begin_waiting()
+    def add_first(self, held: Iterable[Held]) -> None:
+        """These begin before what waits."""
+        for each in reversed(list(held)):
+            (self._waiting_async if each.handler.is_async else self._waiting_plain).appendleft(each)
 
     def begin_waiting(self) -> None:
         """Begin as many as there are free slots, if anything may be begun now."""

@@ -44,6 +44,8 @@ class LeasedTask(msgspec.Struct, gc=False):
     priority: str = "normal"
     delivery: str = "at_least_once"
     recovered: bool = False
+    #: In how many crashes of its holders it was lost; None: the server is too old to say.
+    crashes: int | None = None
     trace: str | None = None
 
 

@@ -3,15 +3,13 @@
 Everything here happens on one event loop.  What must hold:
 - what is held is named in every beat until its settlement is acknowledged;
 - nothing is begun unless an acknowledged beat is recent, and a recovered
-  attempt only after a beat has named it as started, one such attempt at a
-  time: if it kills this process, it is charged for that and nobody else;
+  attempt only after a beat has named it as started (`recovery`);
 - what the server calls lost or cancelled is stopped, and never reported.
 """
 
 import asyncio
 import logging
 import time
-from collections import deque
 
 import msgspec
 
@@ -32,6 +30,7 @@ from duetime.sdk.protocol import (
     encode,
     read_lease,
 )
+from duetime.sdk.recovery import Recovery
 from duetime.sdk.reports import Reports
 from duetime.sdk.settings import WorkerSettings
 from duetime.sdk.wire import Tries
@@ -40,8 +39,6 @@ logger = logging.getLogger("duetime.worker")
 
 _POLL_SECONDS = 20.0
 _POLL_MARGIN_SECONDS = 10.0
-#: A recovered attempt that has run this long is no longer suspected of killing its worker at once.
-_TRIAL_SECONDS = 1.0
 #: A loop that stood still this long may have left a lease unread until it was given to somebody else.
 _STALL_SECONDS = 2.0
 _TICK_SECONDS = 0.5
@@ -70,12 +67,10 @@ class Shift:
         self._loop = asyncio.get_running_loop()
         #: Named in beats.
         self._held: set[Held] = set()
-        self._recovered: deque[Held] = deque()
-        self._trial: Held | None = None
-        self._is_trial_told = False
         self._crew = Crew(settings, name, self._may_begin, self._on_finished, self._report)
         self._reports = Reports(name, self._post, self._on_settled)
         self._beats = Beats(settings.url, settings.key, name, self._held, self._on_beat, self._on_beat_error)
+        self._recovery = Recovery(self._crew, self._beats.beat_now)
         self._first_beat: asyncio.Future[None] = self._loop.create_future()
         has_async = any(handler.is_async for handler in registered.values())
         has_plain = any(not handler.is_async for handler in registered.values())
@@ -166,7 +161,7 @@ class Shift:
                 for task in lease.tasks:
                     self._take(Held(task, self._handlers.get(task.type, NO_HANDLER)), asked_at)
                 self._crew.begin_waiting()
-                self._begin_trial()
+                self._recovery.announce()
                 if 0 < len(lease.tasks) <= _FEW_TASKS:
                     # Their handlers begin in the next round of the loop: that comes before the next question.
                     await asyncio.sleep(0)
@@ -184,7 +179,9 @@ class Shift:
     def _room(self) -> int:
         if len(self._held) >= _MOST_HELD:
             return 0
-        return self._capacity + self._prefetch - self._crew.load - len(self._recovered) - (self._trial is not None)
+        # What may not begin yet takes no room, up to as many as there are slots.
+        kept_back = max(0, self._recovery.waiting - self._capacity)
+        return self._capacity + self._prefetch - self._crew.load - self._recovery.announced - kept_back
 
     def _is_worth_asking(self, room: int) -> bool:
         """Not for a crumb, while there is still something to begin."""
@@ -195,26 +192,12 @@ class Shift:
         if held.handler is NO_HANDLER:
             self._report(held, handlers.missing(held, self._name))
         elif held.task.recovered or asked_at < self._stalled_at:
-            self._recovered.append(held)
+            self._recovery.add(held)
         else:
             self._crew.add(held)
 
     def _may_begin(self) -> bool:
         return not self._is_stopping and self._beats.is_fresh(time.monotonic())
-
-    # Recovered attempts, one at a time
-
-    def _begin_trial(self) -> None:
-        # Told only with a slot in hand: what is named as started and never runs would be charged for a crash.
-        if self._trial is None and self._recovered and not self._is_stopping and self._crew.reserve(self._recovered[0]):
-            self._trial = self._recovered.popleft()
-            self._is_trial_told = False
-            self._trial.has_started = True
-            self._beats.beat_now()
-
-    def _end_trial(self) -> None:
-        self._trial = None
-        self._begin_trial()
 
     # Beats
 
@@ -223,10 +206,7 @@ class Shift:
             self._first_beat.set_result(None)
         if verdicts.lost or verdicts.cancelled:
             self._drop([held for held, _ in named], verdicts)
-        if self._trial is not None and not self._is_trial_told and (self._trial, True) in named:
-            self._is_trial_told = True
-            self._crew.free(self._trial)
-            self._crew.add_first(self._trial)
+        self._recovery.acknowledge(named)
         self._crew.begin_waiting()
 
     def _on_beat_error(self, error: ApiError) -> None:
@@ -257,22 +237,18 @@ class Shift:
 
     def _forget(self, held: Held) -> None:
         self._held.discard(held)
-        if held in self._recovered:
-            self._recovered.remove(held)
-        if held is self._trial and held.started_us is None:
-            if not self._is_trial_told:
-                self._crew.free(held)
-            self._end_trial()
+        if held.started_us is None:
+            self._recovery.discard(held)
+            self._recovery.announce()
 
     # Finishing
 
     def _on_finished(self, held: Held) -> None:
         """A handler returned: its slot is free."""
         self._finished_count += 1
-        if held is self._trial:
-            self._end_trial()
-        elif self._recovered:
-            self._begin_trial()
+        if self._recovery.is_busy:
+            self._recovery.discard(held)
+            self._recovery.announce()
         self._crew.begin_waiting()
         if not self._room_made.is_set() and self._is_worth_asking(self._room()):
             self._room_made.set()
@@ -299,7 +275,7 @@ class Shift:
     # Time
 
     def _tick(self) -> None:
-        """The end of trials, stalls of the loop, and the rate."""
+        """Recovered attempts that may begin by now, stalls of the loop, and the rate."""
         now = time.monotonic()
         elapsed = now - self._ticked_at
         if elapsed > _STALL_SECONDS:
@@ -310,9 +286,7 @@ class Shift:
             self._finished_count = 0
             if self._settings.prefetch is None:
                 self._prefetch = min(MAX_LEASE, int(self._rate * _PREFETCH_SECONDS))
-        trial = self._trial
-        if trial is not None and trial.started_us is not None and now - trial.began >= _TRIAL_SECONDS:
-            self._end_trial()
+        self._recovery.announce()
         self._tick_timer = self._loop.call_later(_TICK_SECONDS, self._tick)
 
     # Stopping
@@ -323,10 +297,7 @@ class Shift:
         ends_at = self._loop.time() + patience
         working.cancel()
         await asyncio.wait({working})
-        idle = [*self._crew.take_waiting(), *self._recovered]
-        if self._trial is not None and self._trial.started_us is None:
-            idle.append(self._trial)
-        self._recovered.clear()
+        idle = [*self._crew.take_waiting(), *self._recovery.take_idle()]
         for held in idle:
             held.has_started = False
             self._report(held, handlers.released(held))
