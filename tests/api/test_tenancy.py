@@ -232,8 +232,8 @@ async def test_a_key_that_has_ended_is_not_replaced(api: Api) -> None:
     ("fields", "path"),
     [
         ({"role": "king"}, "role"),
-        ({"role": "viewer", "types": ["a"]}, "role"),
-        ({"role": "operator", "queues": ["a"]}, "role"),
+        ({"role": "owner", "types": ["a"]}, "role"),
+        ({"role": "admin", "queues": ["a"]}, "role"),
         ({"role": "producer", "types": ["a b"]}, "types[0]"),
         ({"role": "producer", "queues": ["a", ""]}, "queues[1]"),
         ({"name": "a\n"}, "name"),

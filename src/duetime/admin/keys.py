@@ -11,7 +11,6 @@ import re
 import secrets
 from collections.abc import Sequence
 from datetime import datetime
-from fnmatch import fnmatchcase
 from typing import Literal, cast, get_args
 
 import asyncpg
@@ -21,6 +20,7 @@ from duetime.admin.quotas import lock_quotas
 from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.errors import Conflict, InvalidInput, NotFound
+from duetime.model.confinement import Confinement
 
 Role = Literal["producer", "worker", "operator", "viewer", "owner", "admin"]
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -51,15 +51,20 @@ class Caller(msgspec.Struct, frozen=True):
         """Whether there are tasks of its tenant that it does not reach."""
         return bool(self.types or self.queues)
 
+    @property
+    def confinement(self) -> Confinement | None:
+        """What it is confined to; None: it reaches every task of its tenant."""
+        return Confinement(self.types, self.queues) if self.is_confined else None
+
     def may_use(self, type: str | None, queue: str) -> bool:
         """Whether the key reaches such tasks; without a type only the queue is judged."""
-        if self.queues and not any(fnmatchcase(queue, pattern) for pattern in self.queues):
-            return False
-        return type is None or self.may_type(type)
+        return not self.is_confined or (
+            Confinement(queues=self.queues).has_queue(queue) and (type is None or self.may_type(type))
+        )
 
     def may_type(self, type: str) -> bool:
         """Whether the key reaches tasks of this type in the queues that it reaches."""
-        return not self.types or any(fnmatchcase(type, pattern) for pattern in self.types)
+        return not self.types or Confinement(types=self.types).has_type(type)
 
 
 class KeyInfo(msgspec.Struct, frozen=True):

@@ -195,8 +195,9 @@ class Types:
             raise NotFound(f"there is no registered type {name[:80]}")
         return _info_of(rows[0])
 
-    async def page(self, tenant: int, after: str, limit: int) -> list[TypeInfo]:
-        rows = await self._database.run(_SQL["read_of_tenant"], tenant=tenant, after=after, limit=limit)
+    async def page(self, tenant: int, after: str, limit: int, likes: list[str] | None = None) -> list[TypeInfo]:
+        """Types by name; `likes` are patterns of which a name must fit one."""
+        rows = await self._database.run(_SQL["read_of_tenant"], tenant=tenant, after=after, limit=limit, likes=likes)
         return [_info_of(row) for row in rows]
 
     async def delete(self, tenant: int, name: str, *, by: int | None = None) -> None:

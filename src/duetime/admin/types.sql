@@ -63,6 +63,7 @@ SELECT name, version, schema, rules, updated_at
   FROM task_type
  WHERE tenant = @tenant::int
    AND name > @after::text
+   AND (@likes::text[] IS NULL OR name LIKE ANY (@likes))
  ORDER BY name
  LIMIT @limit::int;
 

@@ -20,7 +20,7 @@ from duetime.admin.limits import LimitRules
 from duetime.admin.types import Types
 from duetime.api import request_id as request_ids
 from duetime.api.admin import Administration
-from duetime.api.auth import authenticate, need_role
+from duetime.api.auth import authenticate, need_right
 from duetime.api.bounds import Bodies, ClientGoneError
 from duetime.api.breakers import BreakerCalls, BreakersOf
 from duetime.api.calendars import CalendarCalls
@@ -131,16 +131,16 @@ class App:
         flow = FlowControl(database, submitter, steering)
         #: How long lists and verbs look for what matches a filter.
         self.patience = patience = Patience()
-        tasks = Tasks(database, lanes, submitter, flow, feeder, reader, admission, turns, patience=patience)
+        tasks = Tasks(database, lanes, submitter, flow, feeder, reader, admission, reach, turns, patience=patience)
         #: The short way for single submissions.
         self.express = Express(tasks, keys)
         self._router = Router(
             [
                 *tasks.routes(),
-                *Steer(database, lanes, steering, patience, admission).routes(),
-                *DeadLetters(database, lanes, steering, patience, admission).routes(),
+                *Steer(database, lanes, steering, reach, patience, admission).routes(),
+                *DeadLetters(database, lanes, steering, reach, patience, admission).routes(),
                 *self._workers.routes(),
-                *ScheduleCalls(database, schedules, backfills, reader).routes(),
+                *ScheduleCalls(database, schedules, backfills, reader, lanes, reach).routes(),
                 *CalendarCalls(recurrences, schedules).routes(),
                 *KeyCalls(database, keys).routes(),
                 *Administration(database).routes(),
@@ -149,7 +149,7 @@ class App:
                 *TypeCalls(types, lanes).routes(),
                 *QueueCalls(limits, lanes).routes(),
                 *LimitCalls(limits).routes(),
-                *OutboxCalls(database, outbox).routes(),
+                *OutboxCalls(database, outbox, types, reach, patience).routes(),
                 *BreakerCalls(breakers, breakers_of, tenant_breaker_of).routes(),
                 *Cluster(nodes).routes(),
                 *Health(is_ready).routes(),
@@ -243,7 +243,7 @@ class App:
         request = Request(route.operation, scope, receive, headers, path, NOBODY, self._bodies, request_id, self.peers)
         if route.operation.needs_key:
             request.caller = await authenticate(self._keys, headers, request.peer)
-            need_role(request.caller, route.operation.allowed_roles)
+            need_right(request.caller, route.operation)
         return await route.handler(request)
 
 

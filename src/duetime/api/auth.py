@@ -6,6 +6,7 @@ import msgspec
 
 from duetime.admin.keyring import Keys
 from duetime.admin.keys import ROLES, Caller
+from duetime.api.operations import Confined, Operation
 from duetime.api.peers import Peer
 from duetime.errors import Forbidden, NotFound, TooManyWrongKeys, Unauthorized
 
@@ -53,6 +54,13 @@ def need_role(caller: Caller, allowed: frozenset[str]) -> None:
         raise Forbidden(f"this call needs a key with the role {needed}; this one has the role {caller.role}")
 
 
+def need_right(caller: Caller, operation: Operation) -> None:
+    """The caller must have a role that may call it, and must not be confined if it is about the whole tenant."""
+    need_role(caller, operation.allowed_roles)
+    if operation.confined is Confined.NONE and caller.is_confined:
+        raise Forbidden(f"this call is about the whole tenant; this key is only for {_reach_of(caller)}")
+
+
 def need_type(caller: Caller, type: str) -> None:
     """The key must reach tasks of this type, in whatever queue."""
     if not caller.may_type(type):
@@ -62,7 +70,25 @@ def need_type(caller: Caller, type: str) -> None:
 def need_reach(caller: Caller, type: str | None, queue: str) -> None:
     """The key must reach tasks of this type and queue."""
     if not caller.may_use(type, queue):
-        kinds = f"types {', '.join(caller.types)}" if caller.types else "all types"
-        queues = f"queues {', '.join(caller.queues)}" if caller.queues else "all queues"
         what = f"queue {queue}" if type is None else f"type {type} in queue {queue}"
-        raise Forbidden(f"this key is for {kinds} in {queues}, not for {what[:200]}")
+        raise Forbidden(f"this key is for {_reach_of(caller)}, not for {what[:200]}")
+
+
+def need_whole_type(caller: Caller, type: str) -> None:
+    """The key must reach all tasks of this type: what is set for a type holds in every queue."""
+    need_type(caller, type)
+    if caller.queues:
+        raise Forbidden(f"what is set for a type holds in every queue; this key is only for {_reach_of(caller)}")
+
+
+def need_whole_queue(caller: Caller, queue: str) -> None:
+    """The key must reach all tasks of this queue, whatever their type."""
+    need_reach(caller, None, queue)
+    if caller.types:
+        raise Forbidden(f"what is set for a queue holds for every type; this key is only for {_reach_of(caller)}")
+
+
+def _reach_of(caller: Caller) -> str:
+    kinds = f"types {', '.join(caller.types)}" if caller.types else "all types"
+    queues = f"queues {', '.join(caller.queues)}" if caller.queues else "all queues"
+    return f"{kinds} in {queues}"

@@ -8,8 +8,9 @@ from msgspec import UNSET
 
 from duetime.api import dead_operations as operations
 from duetime.api.answers import DropAnswer, RedriveAnswer
-from duetime.api.filters import filter_of, read_list
+from duetime.api.filters import filter_of, read_list, within
 from duetime.api.http import Answer, Request, Route, json_answer, make_decoder
+from duetime.api.reach import Reach
 from duetime.api.schemas import DropRequest, RedriveRequest
 from duetime.database.pool import Database
 from duetime.errors import InvalidInput
@@ -19,7 +20,6 @@ from duetime.lifecycle.steer import Steering
 from duetime.views.dead import dead_ids, list_dead
 from duetime.views.filters import TaskFilter
 from duetime.views.patience import Patience
-from duetime.views.tasks import lane_key
 
 Ids = list[uuid.UUID]
 _decode_redrive = make_decoder(RedriveRequest)
@@ -31,6 +31,7 @@ class DeadLetters:
     database: Database
     lanes: Lanes
     steering: Steering
+    reach: Reach
     patience: Patience = field(default_factory=Patience)
     room: Room = BOUNDLESS
 
@@ -43,8 +44,8 @@ class DeadLetters:
 
     async def list(self, request: Request) -> Answer:
         query = request.query()
-        wanted, cursor, limit = read_list(query)
         caller = request.caller
+        wanted, cursor, limit = read_list(query, caller)
         page = await list_dead(
             self.database,
             self.lanes,
@@ -88,14 +89,15 @@ class DeadLetters:
         """The ids that are meant and the tenant's own, and the cursor to go on from."""
         if (asked.ids is not UNSET) + (asked.filter is not UNSET) + (asked.all is True) != 1:
             raise InvalidInput("give exactly one of ids, filter, and all: true")
-        tenant = request.caller.tenant
+        caller = request.caller
         if asked.ids is not UNSET:
             if asked.cursor is not None:
                 raise InvalidInput.at("cursor", "not with ids")
-            return [task for task in asked.ids if await lane_key(self.lanes, tenant, task) is not None], None
-        wanted = TaskFilter() if asked.filter is UNSET else filter_of(asked.filter)
+            reached = await self.reach.of_tasks(caller, asked.ids)
+            return [task for task in asked.ids if task in reached], None
+        wanted = within(TaskFilter() if asked.filter is UNSET else filter_of(asked.filter), caller)
         return await dead_ids(
-            self.database, self.lanes, tenant, wanted, asked.cursor, asked.limit, patience=self.patience
+            self.database, self.lanes, caller.tenant, wanted, asked.cursor, asked.limit, patience=self.patience
         )
 
 

@@ -1,7 +1,7 @@
 """What the API offers for dead letters, as data."""
 
 from duetime.api.answers import DropAnswer, RedriveAnswer
-from duetime.api.operations import Operation, Parameter, Reply
+from duetime.api.operations import Confined, Operation, Parameter, Reply
 from duetime.api.pages import DeadPage
 from duetime.api.schemas import DropRequest, RedriveRequest
 from duetime.api.task_operations import FILTERS, PAGES, SEARCH
@@ -10,6 +10,7 @@ LIST = Operation(
     method="GET",
     path="/v1/dead",
     name="list_dead",
+    confined=Confined.PART,
     tag="Dead letters",
     summary="List dead letters",
     description=f"Tasks whose attempts are used up or whose failure is permanent, latest due time first. {SEARCH}",
@@ -21,6 +22,7 @@ REDRIVE = Operation(
     method="POST",
     path="/v1/dead/redrive",
     name="redrive_dead",
+    confined=Confined.PART,
     tag="Dead letters",
     summary="Give dead letters another chance",
     description="They get new budgets and become due: at once, or `rate` a second. By ids, by filter, or all. "
@@ -34,6 +36,7 @@ DROP = Operation(
     method="POST",
     path="/v1/dead/drop",
     name="drop_dead",
+    confined=Confined.PART,
     tag="Dead letters",
     summary="Drop dead letters",
     description="They are cancelled for good. By ids, by filter, or all. By filter, go on with `next` as the cursor "

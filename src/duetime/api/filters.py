@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
+from duetime.admin.keys import Caller
 from duetime.api.schemas import DeadFilterRequest, FilterRequest, Instant
 from duetime.clock import to_ms_rounded_up
 from duetime.errors import FieldError, InvalidInput
@@ -17,8 +18,8 @@ Result = TypeVar("Result")
 _RIGHT_TIME = "must be a time such as 2030-01-31T12:00:00Z, with its zone"
 
 
-def read_list(query: dict[str, list[str]]) -> tuple[TaskFilter, str | None, int]:
-    """Filter, cursor and limit of a list; `InvalidInput` names every parameter that is wrong."""
+def read_list(query: dict[str, list[str]], caller: Caller) -> tuple[TaskFilter, str | None, int]:
+    """Filter, cursor and limit of a list for this caller; `InvalidInput` names every parameter that is wrong."""
     errors: list[FieldError] = []
 
     def tried(read: Callable[[], Result]) -> Result | None:
@@ -34,7 +35,12 @@ def read_list(query: dict[str, list[str]]) -> tuple[TaskFilter, str | None, int]
     page = tried(lambda: read_page(query))
     if errors or wanted is None or page is None:
         raise InvalidInput.all(errors)
-    return (wanted, *page)
+    return (within(wanted, caller), *page)
+
+
+def within(wanted: TaskFilter, caller: Caller) -> TaskFilter:
+    """The filter, of the tasks that the caller's key reaches."""
+    return msgspec.structs.replace(wanted, within=caller.confinement) if caller.is_confined else wanted
 
 
 def filter_of(asked: DeadFilterRequest) -> TaskFilter:

@@ -6,6 +6,7 @@ of something that the other does not.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import cached_property
 from typing import Any
 
@@ -16,8 +17,19 @@ OPERATORS = OWNERS | {"operator"}
 PRODUCERS = OPERATORS | {"producer"}
 WORKERS = OPERATORS | {"worker"}
 EVERYONE = PRODUCERS | WORKERS | {"viewer"}
-#: Roles whose keys may be confined to types and queues.
-CONFINABLE = frozenset({"producer", "worker"})
+#: Roles whose keys may be confined to types and queues; owners and admins manage all of a tenant.
+CONFINABLE = EVERYONE - OWNERS
+
+
+class Confined(Enum):
+    """What a key that is confined to types and queues gets of an operation."""
+
+    #: What belongs to the types and queues that it reaches; its handler sees to that.
+    PART = "part"
+    #: All of it: nothing in it belongs to a type or a queue.
+    ALL = "all"
+    #: Nothing, because it is about the whole tenant: 403.
+    NONE = "none"
 
 
 @dataclass(frozen=True)
@@ -68,6 +80,8 @@ class Operation:
 
     #: Roles whose keys may call it; None: everyone may read, operators may do the rest.
     roles: frozenset[str] | None = None
+    #: What a confined key gets of it.
+    confined: Confined = Confined.NONE
 
     @cached_property
     def allowed_roles(self) -> frozenset[str]:

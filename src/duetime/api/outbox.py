@@ -4,23 +4,37 @@ from dataclasses import dataclass
 from datetime import datetime
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
+from duetime.admin.keys import Caller
+from duetime.admin.types import Types
 from duetime.api.filters import read_page
-from duetime.api.http import Answer, Request, Route, decode_json, json_answer, make_decoder
-from duetime.api.operations import Operation, Reply
+from duetime.api.http import UNREADABLE, Answer, Request, Route, decode_json, json_answer, make_decoder
+from duetime.api.operations import Confined, Operation, Reply
+from duetime.api.reach import Reach
 from duetime.api.schemas import TaskRequest
 from duetime.api.task_operations import PAGES
 from duetime.api.validation import TaskReader
 from duetime.database.pool import Database
 from duetime.errors import InvalidInput, NotFound
 from duetime.lifecycle.outbox import Outbox, Read
-from duetime.model.task import NewTask
-from duetime.views.outbox import OutboxView, RefusedView, find_number, list_refused
+from duetime.model.task import DEFAULT_QUEUE, NewTask
+from duetime.views.outbox import Fits, OutboxView, RefusedView, find_number, list_fitting, list_refused
+from duetime.views.patience import Patience
 
 _TAG = "Outbox"
 _ONE = "/v1/outbox/{id}"
 _decode = make_decoder(TaskRequest)
+
+
+class _Kind(Struct):
+    """What says where a task belongs."""
+
+    type: str
+    queue: str | UnsetType = UNSET
+
+
+_decode_kind = msgspec.json.Decoder(_Kind).decode
 
 
 class RefusedPage(Struct):
@@ -34,6 +48,7 @@ LIST_REFUSED = Operation(
     method="GET",
     path="/v1/outbox",
     name="list_refused",
+    confined=Confined.PART,
     tag=_TAG,
     summary="List what was refused, by number",
     description="What producers wrote with `duetime.enqueue` and could not become a task. It is kept as long as dead "
@@ -46,6 +61,7 @@ GET_NUMBER = Operation(
     method="GET",
     path=_ONE,
     name="get_outbox",
+    confined=Confined.PART,
     tag=_TAG,
     summary="Find what became of a number",
     description="The id of its task is known for a day.",
@@ -56,6 +72,7 @@ RETRY_NUMBER = Operation(
     method="POST",
     path=_ONE + "/retry",
     name="retry_outbox",
+    confined=Confined.PART,
     tag=_TAG,
     summary="Judge a refused one again",
     description="Under the same number: it becomes a task, or is refused anew.",
@@ -66,6 +83,7 @@ DELETE_NUMBER = Operation(
     method="DELETE",
     path=_ONE,
     name="delete_outbox",
+    confined=Confined.PART,
     tag=_TAG,
     summary="Throw a refused one away",
     replies={204: Reply("It is gone.")},
@@ -92,6 +110,9 @@ def reading(reader: TaskReader) -> Read:
 class OutboxCalls:
     database: Database
     outbox: Outbox
+    types: Types
+    reach: Reach
+    patience: Patience
 
     def routes(self) -> list[Route]:
         return [
@@ -106,9 +127,14 @@ class OutboxCalls:
         after = 0 if cursor is None else _read_number(cursor)
         if after is None:
             raise InvalidInput.at("cursor", "not a cursor of this list; use `next` of the page before, or none")
-        found = await list_refused(self.database, request.caller.tenant, after, limit + 1)
-        following = str(found[limit - 1].id) if len(found) > limit else None
-        return json_answer(200, RefusedPage(found[:limit], following))
+        caller, fits = request.caller, self._fits(request.caller)
+        if fits is None:
+            found = await list_refused(self.database, caller.tenant, after, limit + 1)
+            following = found[limit - 1].id if len(found) > limit else None
+        else:
+            look = self.patience.begin(caller.tenant)
+            found, following = await list_fitting(self.database, caller.tenant, after, limit, fits, look)
+        return json_answer(200, RefusedPage(found[:limit], None if following is None else str(following)))
 
     async def get(self, request: Request) -> Answer:
         request.query()
@@ -118,6 +144,8 @@ class OutboxCalls:
         request.query()
         await request.no_body()
         number = _number(request)
+        if request.caller.is_confined:
+            await self._find(request)
         if await self.outbox.retry(request.caller.tenant, number):
             return json_answer(202, OutboxView(number, "waiting"))
         # Asked for twice: it waits, or has become a task.
@@ -127,19 +155,42 @@ class OutboxCalls:
         request.query()
         await request.no_body()
         number = _number(request)
+        if request.caller.is_confined:
+            await self._find(request)
         if not await self.outbox.delete(request.caller.tenant, number):
             raise NotFound(f"nothing refused has the number {number}")
         return Answer(204, b"")
 
     async def _find(self, request: Request) -> OutboxView:
-        number = _number(request)
-        found = await find_number(self.database, request.caller.tenant, number)
-        if found is None:
+        number, caller = _number(request), request.caller
+        found = await find_number(self.database, caller.tenant, number, self._fits(caller))
+        task = None if found is None else found.task
+        if found is None or (caller.is_confined and task is not None and not await self.reach.has(caller, task)):
             raise NotFound(
                 f"nothing is known of number {number}: its transaction has not committed, "
                 "or it was accepted more than a day ago"
             )
         return found
+
+    def _fits(self, caller: Caller) -> Fits | None:
+        """Judges whether what a producer wrote is for a task that the caller reaches; None: it reaches all.
+
+        What cannot be read is of no type, so a confined key does not reach it.
+        """
+
+        def fits(body: bytes) -> bool:
+            try:
+                asked = _decode_kind(body)
+            except UNREADABLE:
+                return False
+            queue = asked.queue
+            if queue is UNSET:
+                kind = self.types.kind(caller.tenant, asked.type)
+                defaults = None if kind is None else kind.rules.defaults
+                queue = (None if defaults is None else defaults.queue) or DEFAULT_QUEUE
+            return caller.may_use(asked.type, queue)
+
+        return fits if caller.is_confined else None
 
 
 def _number(request: Request) -> int:

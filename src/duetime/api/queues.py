@@ -11,9 +11,10 @@ from typing import Annotated, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from duetime.admin.limits import MAX_COUNTED, MAX_RULES_PER_TENANT, Counted, LimitRule, LimitRules, QueueState
+from duetime.api.auth import need_whole_queue
 from duetime.api.filters import read_page
 from duetime.api.http import Answer, Request, Route, json_answer, make_decoder
-from duetime.api.operations import Operation, Reply
+from duetime.api.operations import Confined, Operation, Reply
 from duetime.api.problems import wrong_with_each
 from duetime.api.schedule_reading import check_name
 from duetime.api.seconds import Silence
@@ -80,6 +81,7 @@ LIST_QUEUES = Operation(
     method="GET",
     path="/v1/queues",
     name="list_queues",
+    confined=Confined.PART,
     tag=_TAG,
     summary="List the queues, by name",
     description="Those that a task was ever put into, and those for which something is set.",
@@ -91,6 +93,7 @@ GET_QUEUE = Operation(
     method="GET",
     path=_ONE,
     name="get_queue",
+    confined=Confined.PART,
     tag=_TAG,
     summary="Get a queue",
     replies={200: Reply("The queue.", QueueView)},
@@ -100,6 +103,7 @@ PUT_QUEUE = Operation(
     method="PUT",
     path=_ONE,
     name="put_queue",
+    confined=Confined.PART,
     tag=_TAG,
     summary="Pause or resume a queue, set its limits, and how long its workers may be silent",
     description="Known to every node within a second. What runs already goes on; nothing is lost.",
@@ -112,6 +116,7 @@ DELETE_QUEUE = Operation(
     method="DELETE",
     path=_ONE,
     name="delete_queue",
+    confined=Confined.PART,
     tag=_TAG,
     summary="Forget the state and the limits of a queue, not its tasks",
     replies={204: Reply("The queue is active and has no limits.")},
@@ -135,12 +140,16 @@ class QueueCalls:
 
     async def page(self, request: Request) -> Answer:
         cursor, limit = read_page(request.query())
-        tenant = request.caller.tenant
+        caller, tenant = request.caller, request.caller.tenant
         rules = {
             rule.name: rule for rule in await self.rules.page(tenant, LimitScope.QUEUE, "", MAX_RULES_PER_TENANT + 1)
         }
         keys = list((await self.lanes.of_tenant(tenant)).values())
-        names = sorted(name for name in {key.queue for key in keys} | rules.keys() if cursor is None or name > cursor)
+        names = sorted(
+            name
+            for name in {key.queue for key in keys} | rules.keys()
+            if (cursor is None or name > cursor) and caller.may_use(None, name)
+        )
         following = names[limit - 1] if len(names) > limit else None
         by_queue: dict[str, list[LaneKey]] = {name: [] for name in names[:limit]}
         for key in keys:
@@ -151,7 +160,7 @@ class QueueCalls:
 
     async def get(self, request: Request) -> Answer:
         request.query()
-        name, tenant = _name(request), request.caller.tenant
+        name, tenant = _reached_name(request), request.caller.tenant
         keys = (await self._lanes_of(tenant, name)).values()
         rule = await self.rules.find(tenant, LimitScope.QUEUE, name)
         if rule is None and not keys:
@@ -161,6 +170,7 @@ class QueueCalls:
     async def put(self, request: Request) -> Answer:
         request.query()
         name, caller = request.path["name"], request.caller
+        need_whole_queue(caller, name)
         asked = await request.json(_decode, judge=lambda some: _check(name, some, is_part=True))
         _check(name, asked)
         limits = None if asked.limits is UNSET else asked.limits or Limits()
@@ -192,7 +202,9 @@ class QueueCalls:
     async def delete(self, request: Request) -> Answer:
         request.query()
         await request.no_body()
-        await self.rules.delete(request.caller.tenant, LimitScope.QUEUE, _name(request), by=request.caller.key)
+        name, caller = _reached_name(request), request.caller
+        need_whole_queue(caller, name)
+        await self.rules.delete(caller.tenant, LimitScope.QUEUE, name, by=caller.key)
         return Answer(204, b"")
 
     async def _lanes_of(self, tenant: int, queue: str) -> Mapping[int, LaneKey]:
@@ -239,8 +251,10 @@ def _many(tasks: int) -> str:
     return f"{tasks:,}{' or more' if tasks == MAX_COUNTED else ''} tasks are"
 
 
-def _name(request: Request) -> str:
+def _reached_name(request: Request) -> str:
     name = request.path["name"]
     if "\0" in name:
         raise NotFound("there is no such queue")
+    if not request.caller.may_use(None, name):
+        raise NotFound(f"there is no queue {name[:80]}")
     return name

@@ -1,17 +1,20 @@
 """Which tasks a confined key reaches: those whose queue and type fit its patterns.
 
 Everything else is not there for it, as the tasks of other tenants are not.  A
-key without patterns is never judged here, so it pays nothing.
+key without patterns pays nothing for it.
 """
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from duetime.admin.keys import Caller
 from duetime.database.pool import Database
+from duetime.errors import Conflict, DuetimeError, IdempotencyConflict
 from duetime.ids import lane_of
 from duetime.lifecycle.lanes import Lanes
+from duetime.lifecycle.submit import Submission, Submitted
 from duetime.model.task import LaneKey
 from duetime.views.tasks import lane_key, read_types
 
@@ -21,8 +24,16 @@ class Reach:
     database: Database
     lanes: Lanes
 
+    async def has(self, caller: Caller, task: uuid.UUID) -> bool:
+        """Whether an id is one of the caller's tenant, and the key reaches its task."""
+        if caller.is_confined:
+            return bool(await self.of_tasks(caller, [task]))
+        return await lane_key(self.lanes, caller.tenant, task) is not None
+
     async def of_tasks(self, caller: Caller, tasks: Sequence[uuid.UUID]) -> set[uuid.UUID]:
         """Those of the tasks that the key reaches; the types are only read if the key is confined by types."""
+        if not caller.is_confined:
+            return {task for task in tasks if await lane_key(self.lanes, caller.tenant, task) is not None}
         lanes: dict[int, LaneKey | None] = {}
         for task in tasks:
             if (lane := lane_of(task)) not in lanes:
@@ -33,3 +44,30 @@ class Reach:
             return reached
         types = await read_types(self.database, list(reached))
         return {task for task, type in types.items() if caller.may_type(type)}
+
+    def judge_of(self, caller: Caller) -> Callable[[uuid.UUID], Awaitable[bool]] | None:
+        """Says whether the caller reaches a task; None: it reaches all of its tenant."""
+        return partial(self.has, caller) if caller.is_confined else None
+
+    async def of_submissions(self, caller: Caller, submissions: Sequence[Submission]) -> list[Submission]:
+        """What a confined key is told: a task that was there before and that it does not reach is a conflict."""
+        known = [each.id for each in submissions if isinstance(each, Submitted) and not each.is_new]
+        reached = await self.of_tasks(caller, known) if known else set()
+        told: list[Submission] = []
+        for each in submissions:
+            if isinstance(each, DuetimeError):
+                told.append(without_ids(each))
+            else:
+                told.append(each if each.is_new or each.id in reached else stands_for_another())
+        return told
+
+
+def stands_for_another() -> Conflict:
+    return Conflict("the key of this submission stands for a task that this API key does not reach; take another one")
+
+
+def without_ids(error: DuetimeError) -> DuetimeError:
+    """For a confined key: it may not reach the task that the error names."""
+    if isinstance(error, IdempotencyConflict):
+        return IdempotencyConflict("the idempotency key already stands for another task or request; take another one")
+    return error

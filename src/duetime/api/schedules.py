@@ -1,16 +1,22 @@
 """Schedules: make, look at, steer."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import get_args
 
+import msgspec
+
+from duetime.admin.keys import Caller
 from duetime.api import schedule_operations as operations
 from duetime.api import schedule_views as views
+from duetime.api.auth import need_reach, need_type
 from duetime.api.filters import read_flag, read_number, read_page, read_time
 from duetime.api.http import Answer, Request, Route, decode_json, json_answer, make_decoder
 from duetime.api.problems import with_more, wrong_with_each
+from duetime.api.reach import Reach
 from duetime.api.schedule_queries import (
     make_name_cursor,
     read_choice,
@@ -38,8 +44,9 @@ from duetime.api.tasks import read_request_key
 from duetime.api.validation import TaskReader
 from duetime.clock import from_ms, to_ms_rounded_up
 from duetime.database.pool import Database
-from duetime.errors import DuetimeError, InvalidInput, NotFound
+from duetime.errors import Conflict, DuetimeError, InvalidInput, NotFound
 from duetime.lifecycle.backfill import Backfills
+from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.schedules import Put, Schedules
 from duetime.lifecycle.state import read_states
 from duetime.lifecycle.stored_schedule import NewSchedule, StoredSchedule
@@ -68,6 +75,8 @@ class ScheduleCalls:
     schedules: Schedules
     backfills: Backfills
     reader: TaskReader
+    lanes: Lanes
+    reach: Reach
 
     def routes(self) -> list[Route]:
         return [
@@ -92,12 +101,12 @@ class ScheduleCalls:
 
     async def put(self, request: Request) -> Answer:
         request.query()
-        name, tenant = request.path["name"], request.caller.tenant
-        judge = partial(self._judge, tenant, name)
+        caller, name, tenant = request.caller, request.path["name"], request.caller.tenant
+        judge = partial(self._judge, caller, name)
         asked = await request.json(_decode_schedule, judge=judge)
         try:
-            schedule = read_schedule(self.reader, tenant, name, asked, self.database.clock.now())
-            [done] = await self.schedules.put(tenant, [schedule])
+            schedule = self._read(caller, name, asked, self.database.clock.now())
+            [done] = await self.schedules.put(tenant, [schedule], check=self._check_for(caller))
             if isinstance(done, DuetimeError):
                 raise done
         except InvalidInput as error:
@@ -108,11 +117,11 @@ class ScheduleCalls:
     async def put_batch(self, request: Request) -> Answer:
         is_trial = read_flag(request.query(), "dry_run")
         asked = await request.json(_decode_batch)
-        tenant, now = request.caller.tenant, self.database.clock.now()
+        caller, tenant, now = request.caller, request.caller.tenant, self.database.clock.now()
         items: list[NamedScheduleRequest | None] = []
         results: list[NewSchedule | Put | DuetimeError] = []
         names: list[str] = []
-        judge = partial(self._judge_item, tenant)
+        judge = partial(self._judge_item, caller)
         for place, raw in enumerate(asked.items):
             if place % _ITEMS_AT_ONCE == _ITEMS_AT_ONCE - 1:
                 await asyncio.sleep(0)
@@ -122,14 +131,15 @@ class ScheduleCalls:
                 item = decode_json(_decode_item, bytes(raw), judge)
                 if item.name in names[:-1]:
                     raise InvalidInput.at("name", f"{item.name} stands twice in this batch")
-                results.append(read_schedule(self.reader, tenant, item.name, item, now))
+                results.append(self._read(caller, item.name, item, now))
             except DuetimeError as error:
                 results.append(error)
                 # To say all that is wrong takes longer, so others are served behind each such item.
                 await asyncio.sleep(0)
             items.append(item)
         good = [each for each in results if isinstance(each, NewSchedule)]
-        done = iter(await self.schedules.put(tenant, good, is_trial=is_trial) if good else [])
+        check = self._check_for(caller)
+        done = iter(await self.schedules.put(tenant, good, is_trial=is_trial, check=check) if good else [])
         ended = [next(done) if isinstance(each, NewSchedule) else each for each in results]
         for place, (item, end) in enumerate(zip(items, ended, strict=True)):
             if item is not None and isinstance(end, InvalidInput):
@@ -139,16 +149,16 @@ class ScheduleCalls:
 
     async def preview(self, request: Request) -> Answer:
         request.query()
-        tenant = request.caller.tenant
+        caller, tenant = request.caller, request.caller.tenant
 
         def judge(some: PreviewRequest) -> None:
-            self._judge(tenant, _PREVIEWED if some.name is None else some.name, some)
+            self._judge(caller, _PREVIEWED if some.name is None else some.name, some)
 
         asked = await request.json(_decode_preview, judge=judge)
         try:
             name = _PREVIEWED if asked.name is None else check_name(asked.name)
             if asked.task is not None:
-                body = read_schedule(self.reader, tenant, name, asked, self.database.clock.now()).body
+                body = self._read(caller, name, asked, self.database.clock.now()).body
             else:
                 body = read_times(asked)
             if body.spec.after is not None:
@@ -161,12 +171,38 @@ class ScheduleCalls:
         from_ms = self.database.clock.now_ms() if asked.from_ is None else to_ms_rounded_up(asked.from_)
         return json_answer(200, views.PreviewView(recurrence.words, fires(recurrence, from_ms, asked.count)))
 
-    def _judge_item(self, tenant: int, item: NamedScheduleRequest) -> None:
-        self._judge(tenant, item.name, item)
+    def _read(self, caller: Caller, name: str, asked: ScheduleRequest, now: datetime) -> NewSchedule:
+        """The schedule that is asked for, of tasks that the caller reaches."""
+        # What is wrong with a payload tells of its type's schema.
+        need_type(caller, asked.task.type)
+        schedule = read_schedule(self.reader, caller.tenant, name, asked, now)
+        need_reach(caller, schedule.task.type, schedule.task.lane.queue)
+        return schedule
 
-    def _judge(self, tenant: int, name: str, asked: ScheduleRequest) -> None:
+    def _check_for(self, caller: Caller) -> Callable[[StoredSchedule], None] | None:
+        """Judges a schedule that is there before the caller replaces it."""
+
+        def check(stored: StoredSchedule) -> None:
+            if not self._is_reached(caller, stored):
+                raise Conflict(f"there is a schedule {stored.name} that this API key does not reach; take another name")
+
+        return check if caller.is_confined else None
+
+    def _is_reached(self, caller: Caller, schedule: StoredSchedule) -> bool:
+        """Whether the key reaches the tasks that the schedule makes."""
+        if not caller.is_confined:
+            return True
+        lane = self.lanes.key_of(schedule.task_lane)
+        return lane is not None and caller.may_use(schedule.task_type, lane.queue)
+
+    def _judge_item(self, caller: Caller, item: NamedScheduleRequest) -> None:
+        self._judge(caller, item.name, item)
+
+    def _judge(self, caller: Caller, name: str, asked: ScheduleRequest | PreviewRequest) -> None:
         """Raise all that is wrong with one that is refused."""
-        errors = wrong_with_schedule(self.reader, tenant, name, asked, self.database.clock.now())
+        if asked.task is not None:
+            need_type(caller, asked.task.type)
+        errors = wrong_with_schedule(self.reader, caller.tenant, name, asked, self.database.clock.now())
         if errors:
             raise InvalidInput.all(errors)
 
@@ -176,14 +212,21 @@ class ScheduleCalls:
         query = request.query()
         cursor, limit = read_page(query)
         state = read_choice(query, "state", tuple(ScheduleState))
+        caller, within = request.caller, request.caller.confinement
+        task_lanes = None
+        if within is not None and within.queues:
+            lanes = await self.lanes.of_tenant(caller.tenant)
+            task_lanes = [lane for lane, key in lanes.items() if within.has_queue(key.queue)]
         found = await self.schedules.page(
-            request.caller.tenant,
+            caller.tenant,
             after=read_name_cursor(cursor),
             limit=limit + 1,
             prefix=read_text(query, "prefix", MAX_NAME),
             origin=read_choice(query, "origin", get_args(Origin)),
             source=read_text(query, "source", MAX_SOURCE),
             state=None if state is None else ScheduleState(state),
+            types=None if within is None else within.type_likes,
+            task_lanes=task_lanes,
         )
         # One more than the page: its presence is the "next" link.
         following = make_name_cursor(found[limit - 1].name) if len(found) > limit else None
@@ -207,9 +250,14 @@ class ScheduleCalls:
         schedule = await self._find(request)
         rows = await self.schedules.read_runs(schedule, read_moment_cursor(cursor), limit + 1)
         tasks = [row["task"] for row in rows[:limit] if row["task"] is not None]
+        if request.caller.is_confined:
+            tasks = list(await self.reach.of_tasks(request.caller, tasks))
         states = await read_states(self.database, tasks) if tasks else {}
         ends = await read_ends(self.database, [task for task, state in states.items() if state in OVER])
         items = [views.run_view(row, states.get(row["task"]), ends.get(row["task"])) for row in rows[:limit]]
+        if request.caller.is_confined:
+            # Its tasks may have had another type once.
+            items = [msgspec.structs.replace(each, task=each.task if each.task in tasks else None) for each in items]
         following = str(rows[limit - 1]["moment"]) if len(rows) > limit else None
         return json_answer(200, views.RunPage(items, following))
 
@@ -217,7 +265,13 @@ class ScheduleCalls:
         name = request.path["name"]
         if "\0" in name:
             raise NotFound("there is no such schedule")
-        return await self.schedules.find(request.caller.tenant, name)
+        schedule = await self.schedules.find(request.caller.tenant, name)
+        if request.caller.is_confined:
+            # Another node may have made the lane a moment ago.
+            await self.lanes.resolve(schedule.task_lane)
+        if not self._is_reached(request.caller, schedule):
+            raise NotFound(f"there is no schedule {name[:80]}")
+        return schedule
 
     async def _view(self, schedule: StoredSchedule) -> views.ScheduleView:
         view = view_of(schedule)
@@ -245,6 +299,7 @@ class ScheduleCalls:
             schedule.name,
             expected_version=version,
             cancels=tasks == "cancel",
+            reached=partial(self.reach.of_tasks, request.caller) if request.caller.is_confined else None,
         )
         return json_answer(200, views.DeletedView(schedule.name, cancelled))
 

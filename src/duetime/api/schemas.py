@@ -368,10 +368,10 @@ class KeyRequest(Struct, forbid_unknown_fields=True):
     role: Literal["producer", "worker", "operator", "viewer", "owner", "admin"] = "admin"
     name: Annotated[str, Meta(max_length=100, description="What it is for.")] = ""
     types: Annotated[
-        list[Pattern], Meta(max_length=50, description="Only tasks of these types; for producers and workers.")
+        list[Pattern], Meta(max_length=50, description="Only tasks of these types; not for owners and admins.")
     ] = []
     queues: Annotated[
-        list[Pattern], Meta(max_length=50, description="Only these queues; for producers and workers.")
+        list[Pattern], Meta(max_length=50, description="Only these queues; not for owners and admins.")
     ] = []
     expires_at: Annotated[Instant | None, Meta(description="Not valid from then on.")] = None
 

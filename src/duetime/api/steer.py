@@ -14,9 +14,10 @@ from msgspec import UNSET
 
 from duetime.api import task_operations as operations
 from duetime.api.answers import BulkAnswer
-from duetime.api.filters import filter_of
+from duetime.api.filters import filter_of, within
 from duetime.api.http import Answer, Handler, Request, Route, json_answer, make_decoder
 from duetime.api.problems import with_more, wrong_with_each
+from duetime.api.reach import Reach
 from duetime.api.schemas import BulkRequest, BulkRescheduleRequest, RescheduleRequest
 from duetime.api.validation import check_run_at, invalid
 from duetime.clock import to_ms_rounded_up
@@ -29,7 +30,7 @@ from duetime.lifecycle.steer import Steering, Verdict
 from duetime.model.task import TaskState
 from duetime.views.patience import Patience
 from duetime.views.scan import task_ids
-from duetime.views.tasks import get_task, lane_key
+from duetime.views.tasks import get_task
 
 _decode_bulk = make_decoder(BulkRequest)
 _decode_bulk_reschedule = make_decoder(BulkRescheduleRequest)
@@ -62,6 +63,7 @@ class Steer:
     database: Database
     lanes: Lanes
     steering: Steering
+    reach: Reach
     patience: Patience = field(default_factory=Patience)
     room: Room = BOUNDLESS
 
@@ -80,7 +82,7 @@ class Steer:
                 run_at = self._new_time(asked)
             else:
                 await request.no_body()
-            if await lane_key(self.lanes, caller.tenant, task) is None:
+            if not await self.reach.has(caller, task):
                 raise NotFound(f"there is no task {task}")
             verdict = (await self._apply(verb, run_at, caller.tenant)([task]))[task]
             if verdict.state is None and not verdict.changed:
@@ -115,7 +117,7 @@ class Steer:
                 self.database,
                 self.lanes,
                 request.caller.tenant,
-                filter_of(asked.filter),
+                within(filter_of(asked.filter), request.caller),
                 asked.cursor,
                 asked.limit,
                 except_ms=None if run_at is None else to_ms_rounded_up(run_at),

@@ -2,7 +2,7 @@
 
 from duetime.api.answers import BatchAnswer, BulkAnswer
 from duetime.api.http import NDJSON
-from duetime.api.operations import PRODUCERS, Operation, Parameter, Reply
+from duetime.api.operations import PRODUCERS, Confined, Operation, Parameter, Reply
 from duetime.api.pages import TaskPage
 from duetime.api.schemas import (
     LABEL_KEY_PATTERN,
@@ -65,6 +65,7 @@ SUBMIT = Operation(
     path="/v1/tasks",
     name="submit_task",
     roles=PRODUCERS,
+    confined=Confined.PART,
     tag="Tasks",
     summary="Submit a task",
     description="Stored when this is answered: it survives any crash from then on. A task with `target` is sent to "
@@ -88,6 +89,7 @@ SUBMIT_BATCH = Operation(
     path="/v1/tasks/batch",
     name="submit_tasks",
     roles=PRODUCERS,
+    confined=Confined.PART,
     tag="Tasks",
     summary=f"Submit up to {MAX_BATCH:,} tasks at once",
     description="A JSON array of tasks, or one task a line. Each has its result, in order: a wrong one does not keep "
@@ -108,6 +110,7 @@ LIST = Operation(
     method="GET",
     path="/v1/tasks",
     name="list_tasks",
+    confined=Confined.PART,
     tag="Tasks",
     summary="List tasks",
     description="Without a state the newest first by what happened: a task stands at its due time, or at the time at "
@@ -126,6 +129,7 @@ GET = Operation(
     method="GET",
     path="/v1/tasks/{id}",
     name="get_task",
+    confined=Confined.PART,
     tag="Tasks",
     summary="Get a task with all its attempts",
     replies={200: Reply("The task.", TaskView)},
@@ -135,6 +139,7 @@ EXPLAIN = Operation(
     method="GET",
     path="/v1/tasks/{id}/explain",
     name="explain_task",
+    confined=Confined.PART,
     tag="Tasks",
     summary="Say why a task is where it is, and what would free it",
     replies={200: Reply("The explanation.", Explanation)},
@@ -158,6 +163,7 @@ VERBS = {
         method="POST",
         path=f"/v1/tasks/{{id}}/{verb}",
         name=f"{verb.replace('-', '_')}_task",
+        confined=Confined.PART,
         tag="Tasks",
         summary=f"{summary} a task" if verb != "run-now" else "Run a task now",
         description=description,
@@ -173,6 +179,7 @@ BULK_VERBS = {
         method="POST",
         path=f"/v1/tasks/bulk/{verb}",
         name=f"{verb.replace('-', '_')}_tasks",
+        confined=Confined.PART,
         tag="Tasks",
         summary=f"{summary} tasks by filter" if verb != "run-now" else "Run tasks now, by filter",
         description=f"{description} Takes up to `limit` tasks that fit; go on with `next` as the cursor until it is "

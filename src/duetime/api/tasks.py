@@ -17,7 +17,7 @@ import msgspec
 from duetime.admin.keys import Caller
 from duetime.api import task_operations as operations
 from duetime.api.answers import Accepted, BatchAnswer, BatchProblem, Rejected
-from duetime.api.auth import need_reach
+from duetime.api.auth import need_reach, need_type
 from duetime.api.batch import Unread, read_item, read_items, read_plain_items
 from duetime.api.filters import read_flag, read_list
 from duetime.api.http import (
@@ -34,6 +34,7 @@ from duetime.api.http import (
 )
 from duetime.api.new_views import NewViews, render_batch
 from duetime.api.problems import problem_of
+from duetime.api.reach import Reach, stands_for_another, without_ids
 from duetime.api.schemas import PlainTaskRequest, TaskRequest
 from duetime.api.validation import NotPlainError, TaskReader, index_path
 from duetime.database.pool import Database
@@ -86,6 +87,7 @@ class Tasks:
     feeder: LaneFeeder
     reader: TaskReader
     admission: Admission
+    reach: Reach
     turns: Turns = field(default_factory=Turns)
     views: NewViews = field(default_factory=NewViews)
     patience: Patience = field(default_factory=Patience)
@@ -105,7 +107,8 @@ class Tasks:
             raise UnsupportedMediaType(f"send {JSON}, not {request.content_type()}")
         asked = self.read_one(request.headers, request.caller, await request.body())
         await self._admit(request.caller.tenant, [asked.task], asked.request)
-        [submission] = await self.flow.submit([asked.task], asked.request, asked.fingerprint)
+        reaches = self.reach.judge_of(request.caller)
+        [submission] = await self.flow.submit([asked.task], asked.request, asked.fingerprint, reaches=reaches)
         return await self.answer_one(request.caller, asked.task, submission)
 
     async def _admit(
@@ -138,9 +141,12 @@ class Tasks:
         if task is None:
 
             def judge(some: TaskRequest) -> None:
+                need_type(caller, some.type)
                 self.reader.read(some, caller.tenant, clock.now(), trace)
 
             wanted = decode_json(_decoder, body, judge, explains=explains)
+            # What is wrong with a payload tells of its type's schema.
+            need_type(caller, wanted.type)
             task = self.reader.read_at_once(wanted, caller.tenant, trace)
             if task is None:
                 task = self.reader.read(wanted, caller.tenant, clock.now(), trace)
@@ -154,9 +160,11 @@ class Tasks:
 
     async def answer_one(self, caller: Caller, task: NewTask, submission: Submission) -> Answer:
         if isinstance(submission, DuetimeError):
-            raise submission
+            raise without_ids(submission) if caller.is_confined else submission
         if not submission.is_new:
             view = await get_task(self.database, self.lanes, caller.tenant, caller.tenant_name, submission.id)
+            if view is not None and not caller.may_use(view.type, view.queue):
+                raise stands_for_another()
             if view is not None:
                 return json_answer(200, view, _location(submission))
         return self.answer_new(caller, task, submission)
@@ -182,7 +190,8 @@ class Tasks:
         admitted, refusal = await self._admit(tenant, tasks, key, is_atomic=is_atomic)
         has_secrets = any(task.has_secrets for task in tasks if task.options is not None)
         fingerprint = self._digest_of(body, has_secrets=has_secrets) if key else b""
-        submissions = await self.flow.submit(tasks[:admitted], key, fingerprint, is_atomic=is_atomic)
+        reaches = self.reach.judge_of(request.caller)
+        submissions = await self.flow.submit(tasks[:admitted], key, fingerprint, is_atomic=is_atomic, reaches=reaches)
         if refusal is not None:
             submissions = [*submissions, *(refusal for _ in tasks[admitted:])]
         if len(submissions) > LONG_TASKS:
@@ -190,6 +199,8 @@ class Tasks:
         first = submissions[0] if submissions else None
         if key is not None and isinstance(first, DuetimeError) and all(each is first for each in submissions):
             raise first
+        if request.caller.is_confined:
+            submissions = await self.reach.of_submissions(request.caller, submissions)
         if is_atomic and any(isinstance(each, DuetimeError) for each in submissions):
             return _refuse_all(submissions, request.id)
         return Answer(200, await self._batch_answer(results, submissions))
@@ -204,6 +215,7 @@ class Tasks:
                 return tasks
 
         def judge(wanted: TaskRequest) -> NewTask:
+            need_type(caller, wanted.type)
             return self.reader.read(wanted, caller.tenant, now, trace)
 
         def read(item: TaskRequest | Unread) -> NewTask | DuetimeError:
@@ -273,14 +285,14 @@ class Tasks:
         request.query()
         caller, task = request.caller, request.task_id()
         view = await get_task(self.database, self.lanes, caller.tenant, caller.tenant_name, task)
-        if view is None:
+        if view is None or not caller.may_use(view.type, view.queue):
             raise NotFound(f"there is no task {task}")
         return json_answer(200, view)
 
     async def list(self, request: Request) -> Answer:
         query = request.query()
-        wanted, cursor, limit = read_list(query)
         caller = request.caller
+        wanted, cursor, limit = read_list(query, caller)
         page = await list_tasks(
             self.database,
             self.lanes,
@@ -295,8 +307,11 @@ class Tasks:
 
     async def explain(self, request: Request) -> Answer:
         request.query()
-        task = request.task_id()
-        explanation = await explain(self.database, self.lanes, self.feeder, request.caller.tenant, task)
+        caller, task = request.caller, request.task_id()
+        within = caller.confinement
+        explanation = None
+        if within is None or await self.reach.has(caller, task):
+            explanation = await explain(self.database, self.lanes, self.feeder, caller.tenant, task, within=within)
         if explanation is None:
             raise NotFound(f"there is no task {task}")
         return json_answer(200, explanation)

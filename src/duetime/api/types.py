@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from msgspec import Struct
 
 from duetime.admin.types import TypeInfo, TypePreview, TypePut, Types, compile_schema
+from duetime.api.auth import need_whole_type
 from duetime.api.filters import read_page
 from duetime.api.http import Answer, Request, Route, json_answer, make_decoder
-from duetime.api.operations import Operation, Reply
+from duetime.api.operations import Confined, Operation, Reply
 from duetime.api.problems import wrong_with_each
 from duetime.api.schedule_reading import check_name
 from duetime.api.task_operations import PAGES
@@ -33,6 +34,7 @@ LIST_TYPES = Operation(
     method="GET",
     path="/v1/types",
     name="list_types",
+    confined=Confined.PART,
     tag=_TAG,
     summary="List the registered task types, by name",
     parameters=PAGES,
@@ -43,6 +45,7 @@ GET_TYPE = Operation(
     method="GET",
     path=_ONE,
     name="get_type",
+    confined=Confined.PART,
     tag=_TAG,
     summary="Get a registered task type",
     replies={200: Reply("The type.", TypeInfo)},
@@ -52,6 +55,7 @@ PUT_TYPE = Operation(
     method="PUT",
     path=_ONE,
     name="put_type",
+    confined=Confined.PART,
     tag=_TAG,
     summary="Register a task type: a schema for its payloads, defaults, limits, flow control",
     description="All of it counts for what is submitted from then on, on every node within a second; limits and "
@@ -70,6 +74,7 @@ PREVIEW_TYPE = Operation(
     method="POST",
     path=f"{_ONE}/preview",
     name="preview_type",
+    confined=Confined.PART,
     tag=_TAG,
     summary="Say what registering a task type would mean, and store nothing",
     description="It is judged as `PUT` would judge it. The answer says how many of the tasks that wait (a sample of up "
@@ -83,6 +88,7 @@ DELETE_TYPE = Operation(
     method="DELETE",
     path=_ONE,
     name="delete_type",
+    confined=Confined.PART,
     tag=_TAG,
     summary="Forget a task type: its payloads may be anything again, and nothing limits it",
     replies={204: Reply("It is gone.")},
@@ -109,22 +115,26 @@ class TypeCalls:
         cursor, limit = read_page(request.query())
         if cursor is not None and "\0" in cursor:
             raise InvalidInput.at("cursor", "not a cursor of this list; use `next` of the page before, or none")
-        found = await self.types.page(request.caller.tenant, cursor or "", limit + 1)
+        caller = request.caller
+        likes = None if caller.confinement is None else caller.confinement.type_likes
+        found = await self.types.page(caller.tenant, cursor or "", limit + 1, likes)
         following = found[limit - 1].name if len(found) > limit else None
         return json_answer(200, TypePage(found[:limit], following))
 
     async def get(self, request: Request) -> Answer:
         request.query()
-        return json_answer(200, await self.types.get(request.caller.tenant, _name(request)))
+        return json_answer(200, await self.types.get(request.caller.tenant, _reached_name(request)))
 
     async def put(self, request: Request) -> Answer:
-        name, schema, rules = await _read(request)
         caller = request.caller
+        need_whole_type(caller, request.path["name"])
+        name, schema, rules = await _read(request)
         lanes = list(await self.lanes.of_tenant(caller.tenant))
         is_new, done = await self.types.put(caller.tenant, name, schema, lanes, rules=rules, by=caller.key)
         return json_answer(201 if is_new else 200, done)
 
     async def preview(self, request: Request) -> Answer:
+        need_whole_type(request.caller, request.path["name"])
         name, schema, _ = await _read(request)
         tenant = request.caller.tenant
         lanes = list(await self.lanes.of_tenant(tenant))
@@ -133,7 +143,9 @@ class TypeCalls:
     async def delete(self, request: Request) -> Answer:
         request.query()
         await request.no_body()
-        await self.types.delete(request.caller.tenant, _name(request), by=request.caller.key)
+        name, caller = _reached_name(request), request.caller
+        need_whole_type(caller, name)
+        await self.types.delete(caller.tenant, name, by=caller.key)
         return Answer(204, b"")
 
 
@@ -165,8 +177,10 @@ def _schema_of(asked: TypeRequest) -> bytes | None:
     return bytes(asked.schema) or None
 
 
-def _name(request: Request) -> str:
+def _reached_name(request: Request) -> str:
     name = request.path["name"]
     if "\0" in name:
         raise NotFound("there is no such type")
+    if not request.caller.may_type(name):
+        raise NotFound(f"there is no registered type {name[:80]}")
     return name

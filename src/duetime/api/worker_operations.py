@@ -1,7 +1,7 @@
 """What the API offers to workers, as data."""
 
 from duetime.api.answers import BeatAnswer, LeaseAnswer, SettleAnswer
-from duetime.api.operations import WORKERS, Operation, Reply
+from duetime.api.operations import WORKERS, Confined, Operation, Reply
 from duetime.api.schemas import BeatRequest, LeaseRequest, SettleRequest
 from duetime.model.task import MAX_REQUEST_BYTES
 
@@ -10,6 +10,7 @@ LEASE = Operation(
     path="/v1/workers/lease",
     name="lease_tasks",
     roles=WORKERS,
+    confined=Confined.PART,
     tag="Workers",
     summary="Lease tasks to run",
     description="A long poll: answered as soon as something is due, or empty when `wait` is over. Ask for no more than "
@@ -24,6 +25,7 @@ SETTLE = Operation(
     path="/v1/workers/settle",
     name="settle_attempts",
     roles=WORKERS,
+    confined=Confined.PART,
     tag="Workers",
     summary="Report how attempts ended",
     description="Repeating a report is safe. An attempt that the worker does not hold (any more) is named in `lost`, "
@@ -49,6 +51,7 @@ BEAT = Operation(
     path="/v1/workers/beat",
     name="beat",
     roles=WORKERS,
+    confined=Confined.PART,
     tag="Workers",
     summary="Say that the worker is alive, and what it holds",
     description="Every `beat_every` seconds. A worker that is silent for three beats has lost what it held; an attempt "

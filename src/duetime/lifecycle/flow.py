@@ -15,7 +15,7 @@ import asyncio
 import hashlib
 import math
 import uuid
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
 from weakref import WeakValueDictionary
@@ -55,6 +55,9 @@ _LINK_SECONDS = 4_000 * 86_400.0
 _SAME = b"flow"
 
 
+Reaches = Callable[[uuid.UUID], Awaitable[bool]]
+
+
 class _Asked(NamedTuple):
     """One submission with flow control; `request` names it alone."""
 
@@ -62,6 +65,8 @@ class _Asked(NamedTuple):
     flow: Flow
     request: uuid.UUID | None
     fingerprint: bytes
+    #: Whether whoever submits it reaches a task, whose place it would take; None: it reaches all.
+    reaches: "Reaches | None" = None
 
     @property
     def tenant(self) -> int:
@@ -102,8 +107,12 @@ class FlowControl:
         fingerprint: bytes = b"",
         *,
         is_atomic: bool = False,
+        reaches: Reaches | None = None,
     ) -> Sequence[Submission]:
-        """Store tasks of one tenant; one answer for each, in order."""
+        """Store tasks of one tenant; one answer for each, in order.
+
+        `reaches` judges the task whose place a debounced one would take; None: every one may be replaced.
+        """
         if all(task.flow is None for task in tasks):
             return await self._submitter.submit(tasks, request, fingerprint, is_atomic=is_atomic)
         if is_atomic:
@@ -118,7 +127,7 @@ class FlowControl:
                 return [stored[0]] * len(tasks)
             answers |= zip(plain, stored, strict=True)
         asked = {
-            place: _Asked(task, task.flow, _request_at(request, place, len(tasks)), fingerprint)
+            place: _Asked(task, task.flow, _request_at(request, place, len(tasks)), fingerprint, reaches)
             for place, task in enumerate(tasks)
             if task.flow is not None
         }
@@ -266,6 +275,8 @@ class FlowControl:
         for _ in range(_TRIES):
             now = self._database.clock.now()
             waits = end.task is not None and await self._can_be_replaced(end.task)
+            if waits and end.task is not None and asked.reaches is not None and not await asked.reaches(end.task):
+                return Conflict("a task that this API key does not reach waits under this debounce key")
             first_at = end.first_at if waits else now
             run_at = now + timedelta(seconds=ticket.period)
             if ticket.timeout is not None:

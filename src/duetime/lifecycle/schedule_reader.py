@@ -31,7 +31,10 @@ class ScheduleReader:
         origin: str | None = None,
         source: str | None = None,
         state: ScheduleState | None = None,
+        types: list[str] | None = None,
+        task_lanes: list[int] | None = None,
     ) -> list[StoredSchedule]:
+        """`types` are patterns of the types of the tasks that they make, `task_lanes` the lanes of these tasks."""
         rows = await self._database.run(
             SQL["list"],
             tenant=tenant,
@@ -40,6 +43,8 @@ class ScheduleReader:
             prefix=prefix,
             origin=origin,
             source=source,
+            types=types,
+            task_lanes=task_lanes,
             is_paused=None if state is None else state is ScheduleState.PAUSED,
             has_ended=None if state in (None, ScheduleState.PAUSED) else state is ScheduleState.ENDED,
         )

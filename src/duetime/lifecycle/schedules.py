@@ -8,7 +8,7 @@ not due yet are unmade, and made anew by what the schedule says now.
 
 import secrets
 import uuid
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -60,6 +60,8 @@ _TRIES = 5
 _MOST_CANCELLED = 10_000
 _OPEN = (TaskState.SCHEDULED, TaskState.READY, TaskState.RUNNING, TaskState.RETRYING, TaskState.PAUSED)
 
+#: Raises if whoever asks may not change a schedule that is there.
+Check = Callable[[StoredSchedule], None]
 PutWord = Literal["created", "changed", "unchanged"]
 
 
@@ -119,9 +121,12 @@ class Schedules(ScheduleReader):
     # Making and changing
 
     async def put(
-        self, tenant: int, wanted: Sequence[NewSchedule], *, is_trial: bool = False
+        self, tenant: int, wanted: Sequence[NewSchedule], *, is_trial: bool = False, check: Check | None = None
     ) -> list[Put | DuetimeError]:
-        """Create or replace; one answer for each, in order.  Each name stands once.  A trial changes nothing."""
+        """Create or replace; one answer for each, in order.  Each name stands once.  A trial changes nothing.
+
+        `check` judges each schedule that is there before it is replaced.
+        """
         rows = await self._database.run(SQL["find"], tenant=tenant, names=[each.name for each in wanted])
         known = {row["name"]: stored_of(row) for row in rows}
         answers: dict[str, Put | DuetimeError] = {}
@@ -131,11 +136,13 @@ class Schedules(ScheduleReader):
                 if each.name not in known:
                     check_expected(each, None)
                     new.append(each)
+                elif check is not None:
+                    check(known[each.name])
             except DuetimeError as error:
                 answers[each.name] = error
         for each in wanted:
             stored = known.get(each.name)
-            if stored is not None and self._is_unchanged(each, stored):
+            if stored is not None and each.name not in answers and self._is_unchanged(each, stored):
                 answers[each.name] = Put("unchanged", stored.version)
         most = (await read_quotas(self._database, tenant)).max_schedules if new else None
         if is_trial:
@@ -150,7 +157,7 @@ class Schedules(ScheduleReader):
         for each in wanted:
             if each.name not in answers:
                 # There before, or made by somebody else just now.
-                answers[each.name] = created.get(each.name) or await self._change_or_say(tenant, each)
+                answers[each.name] = created.get(each.name) or await self._change_or_say(tenant, each, check)
         return [answers[each.name] for each in wanted]
 
     async def _create(
@@ -219,20 +226,22 @@ class Schedules(ScheduleReader):
             return error
         return Put("created", 1) if stored is None else Put("changed", stored.version + 1)
 
-    async def _change_or_say(self, tenant: int, wanted: NewSchedule) -> Put | DuetimeError:
+    async def _change_or_say(self, tenant: int, wanted: NewSchedule, check: Check | None) -> Put | DuetimeError:
         try:
-            return await self._change(tenant, wanted)
+            return await self._change(tenant, wanted, check)
         except Unavailable:
             raise
         except DuetimeError as error:
             return error
 
-    async def _change(self, tenant: int, wanted: NewSchedule) -> Put:
+    async def _change(self, tenant: int, wanted: NewSchedule, check: Check | None) -> Put:
         task_lane = self._lanes.find(wanted.task.lane) or await self._lanes.ensure(wanted.task.lane)
         recurrence = await self.compile(tenant, wanted.name, wanted.body)
         await self._prepare(wanted.body, recurrence)
         async with self._database.connection() as connection, connection.transaction():
             stored, now_ms = await lock(connection, tenant, wanted.name)
+            if check is not None:
+                check(stored)
             check_expected(wanted, stored)
             changed = changed_by(stored, wanted, task_lane)
             if changed == stored:
@@ -356,9 +365,18 @@ class Schedules(ScheduleReader):
         return [] if wake is None else [wake]
 
     async def delete(
-        self, tenant: int, name: str, *, expected_version: int | None = None, cancels: bool = False
+        self,
+        tenant: int,
+        name: str,
+        *,
+        expected_version: int | None = None,
+        cancels: bool = False,
+        reached: Callable[[Sequence[uuid.UUID]], Awaitable[Collection[uuid.UUID]]] | None = None,
     ) -> int:
-        """The schedule and its next fires are gone; with `cancels` its open tasks too: returns how many."""
+        """The schedule and its next fires are gone; with `cancels` its open tasks too: returns how many.
+
+        `reached` says which of the tasks may be cancelled; None: all.
+        """
         async with self._database.connection() as connection, connection.transaction():
             await run(connection, SQL["lock_tenant"], tenant=tenant)
             stored, now_ms = await lock(connection, tenant, name)
@@ -370,6 +388,8 @@ class Schedules(ScheduleReader):
             return 0
         rows = await self._database.run(SQL["read_tasks"], schedule=stored.id, most=_MOST_CANCELLED)
         tasks = [row["task"] for row in rows]
+        if reached is not None:
+            tasks = list(await reached(tasks))
         states = await read_states(self._database, tasks)
         verdicts = await self._steering.cancel(
             [task for task in tasks if states.get(task) in _OPEN], f"schedule {name} was deleted"

@@ -91,7 +91,7 @@ SELECT schedule.*, state.lane, state.wake, state.next_ms, state.fired, state.ski
    AND schedule.name = ANY (@names::text[]);
 
 -- name: list
--- A page of a tenant's schedules, by name.
+-- A page of a tenant's schedules, by name; @types and @task_lanes are for a key that is confined.
 -- Index: schedule (tenant, name).
 SELECT schedule.*, state.lane, state.wake, state.next_ms, state.fired, state.skipped, state.missed, state.buffered,
        state.recent, state.buffer, state.last_skip_ms, state.last_skip_at, state.last_skip
@@ -103,6 +103,8 @@ SELECT schedule.*, state.lane, state.wake, state.next_ms, state.fired, state.ski
    AND (@prefix::text IS NULL OR starts_with(schedule.name, @prefix::text))
    AND (@origin::text IS NULL OR schedule.origin = @origin::text)
    AND (@source::text IS NULL OR schedule.source = @source::text)
+   AND (@types::text[] IS NULL OR schedule.task_type LIKE ANY (@types))
+   AND (@task_lanes::int[] IS NULL OR schedule.task_lane = ANY (@task_lanes))
    AND (@is_paused::boolean IS NULL OR schedule.is_paused = @is_paused::boolean)
    AND (@has_ended::boolean IS NULL OR (NOT schedule.is_paused AND state.wake IS NULL) = @has_ended::boolean)
  ORDER BY schedule.name

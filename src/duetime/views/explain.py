@@ -18,6 +18,7 @@ from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.ids import due_ms_of, lane_of
 from duetime.model.attempt import REASONS, attempts_left, most_attempts
+from duetime.model.confinement import Confinement
 from duetime.model.duration import format_duration
 from duetime.model.limits import LimitScope
 from duetime.model.retry import DEFAULT_RETRY
@@ -119,8 +120,9 @@ async def explain(
     task: uuid.UUID,
     *,
     now: datetime | None = None,
+    within: Confinement | None = None,
 ) -> Explanation | None:
-    """Why the task is where it is, or None if this tenant has no such task."""
+    """Why the task is where it is, or None if this tenant has no such task; only types `within` are named."""
     key = await lane_key(lanes, tenant, task)
     rows = await read_tasks(database, [task], attempts=1, now=now) if key is not None else []
     if key is None or not rows:
@@ -129,6 +131,8 @@ async def explain(
     lane = _Lane(key, None, True, True)
     if state in (TaskState.SCHEDULED, TaskState.RETRYING, TaskState.READY):
         lane = await _look_ahead(database, feeder, key, row)
+        if within is not None and lane.handled is not None:
+            lane = replace(lane, handled=[type for type in lane.handled if within.has_type(type)])
     waiting, remedy = _reasons(row, state, lane)
     due_at = due_at_of(row) if row["wake"] is not None else from_ms(due_ms_of(task))
     return Explanation(task, state, due_at, waiting, lane.position, remedy)
@@ -297,7 +301,7 @@ def _end_of_retries(row: asyncpg.Record, due_at: datetime) -> str:
 
 
 def _missing_handler(lane: _Lane, handled: Sequence[str]) -> tuple[Waiting, str]:
-    shown = ", ".join(handled[:MAX_TYPES_SHOWN])
+    shown = ", ".join(handled[:MAX_TYPES_SHOWN]) or "other types"
     more = f" and {len(handled) - MAX_TYPES_SHOWN} more" if len(handled) > MAX_TYPES_SHOWN else ""
     there = "the one worker that is" if lane.workers == 1 else f"none of the {lane.workers} workers that are"
     handles = "does not handle" if lane.workers == 1 else "handles"

@@ -20,6 +20,7 @@ import msgspec
 
 from duetime.errors import FieldError, InvalidInput
 from duetime.ids import LATEST_MS
+from duetime.model.confinement import Confinement
 from duetime.model.task import SHOWN_STATES, PriorityClass, TaskState
 
 DEFAULT_LIMIT = 50
@@ -57,6 +58,8 @@ class TaskFilter(msgspec.Struct, frozen=True):
     to_ms: int | None = None
     #: Made by the schedule of this name.
     schedule: str | None = None
+    #: Only these exist for whoever asks.
+    within: Confinement | None = None
 
     @classmethod
     def of(
@@ -110,8 +113,16 @@ class TaskFilter(msgspec.Struct, frozen=True):
         """Every id or wake of the asked time is lower."""
         return uuid.UUID(int=_within_reach(self.to_ms) << 80 if self.to_ms is not None else (1 << 128) - 1)
 
+    @property
+    def type_likes(self) -> list[str] | None:
+        """Patterns of which a task's type must fit one; a type that is named was judged already (`scan.fitting`)."""
+        return None if self.within is None or self.type is not None else self.within.type_likes
+
     def digest(self) -> bytes:
-        return hashlib.blake2b(msgspec.json.encode(self), digest_size=8).digest()
+        """Of what was asked for; a position means the same whoever asks."""
+        asked = msgspec.to_builtins(self)
+        del asked["within"]
+        return hashlib.blake2b(msgspec.json.encode(asked), digest_size=8).digest()
 
 
 def make_cursor(tenant: int, wanted: TaskFilter, position: uuid.UUID, until_ms: int = 0) -> str:

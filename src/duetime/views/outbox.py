@@ -1,7 +1,9 @@
 """What became of what producers wrote into the outbox: refused ones, and where a number went."""
 
 import uuid
+from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from typing import Literal
 
 import asyncpg
@@ -10,11 +12,14 @@ from msgspec import Raw
 
 from duetime.database.pool import Database
 from duetime.database.statements import load
-from duetime.errors import FieldError
+from duetime.errors import FieldError, SearchIncomplete
 from duetime.lifecycle.outbox import key_of
 from duetime.model.headers import redact_body
+from duetime.views.patience import Look
 
 _SQL = load(__package__, "outbox.sql")
+#: At least so many rows are read at once where not all of them fit.
+PIECE = 50
 _decode_raw = msgspec.json.Decoder(Raw).decode
 _decode_errors = msgspec.json.Decoder(list[FieldError]).decode
 
@@ -48,15 +53,48 @@ class OutboxView(msgspec.Struct, frozen=True):
     refused: RefusedView | None = None
 
 
+#: Says of what a producer wrote whether it is there for whoever asks.
+Fits = Callable[[bytes], bool]
+
+
 async def list_refused(database: Database, tenant: int, after: int, limit: int) -> list[RefusedView]:
     rows = await database.run(_SQL["list_refused"], tenant=tenant, after=after, limit=limit)
     return [_view(row) for row in rows]
 
 
-async def find_number(database: Database, tenant: int, number: int) -> OutboxView | None:
-    """None: the transaction has not committed, or it was accepted more than a day ago, or is not the tenant's."""
+async def list_fitting(
+    database: Database, tenant: int, after: int, limit: int, fits: Fits, look: Look
+) -> tuple[list[RefusedView], int | None]:
+    """A page of those that fit behind a number, and the number to go on behind.
+
+    What fits can only be told by reading it, so that is done in pieces until the page is full or the time is up.
+    """
+    found: list[RefusedView] = []
+    piece = max(limit + 1, PIECE)
+    while True:
+        read = partial(database.run, _SQL["list_refused"], tenant=tenant, after=after, limit=piece)
+        rows = await look.read(piece, read)
+        for row in rows or ():
+            if fits(row["body"]):
+                if len(found) == limit:
+                    return found, after
+                found.append(_view(row))
+            after = row["id"]
+        if rows is not None and len(rows) < piece:
+            return found, None
+        if look.is_over(has_found=bool(found)):
+            if not found:
+                raise SearchIncomplete(look.rows, str(after))
+            return found, after
+
+
+async def find_number(database: Database, tenant: int, number: int, fits: Fits | None = None) -> OutboxView | None:
+    """None: the transaction has not committed, or it was accepted more than a day ago, or is not the tenant's.
+
+    `fits` judges what has not become a task.
+    """
     rows = await database.run(_SQL["find"], tenant=tenant, id=number, key=key_of(number))
-    if not rows:
+    if not rows or (fits is not None and rows[0]["body"] is not None and not fits(rows[0]["body"])):
         return None
     refused = await database.run(_SQL["get_refused"], tenant=tenant, id=number)
     return OutboxView(number, rows[0]["state"], rows[0]["task"], _view(refused[0]) if refused else None)

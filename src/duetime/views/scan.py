@@ -204,6 +204,7 @@ async def read_on(
                 "highs": [span[1] for span in spans.values()],
                 "share": share,
                 "type": wanted.type,
+                "types": wanted.type_likes,
                 "labels": wanted.labels_json,
                 **source.parameters,
             }
@@ -285,12 +286,19 @@ class _Merge:
 
 
 def fitting(lanes: Mapping[int, LaneKey], wanted: TaskFilter) -> list[int]:
-    """The lanes in which such tasks may be."""
+    """The lanes in which such tasks may be; none if whoever asks does not reach the type that is asked for."""
+    within = wanted.within
+    if within is not None and wanted.type is not None and not within.has_type(wanted.type):
+        return []
+    queues = {key.queue for key in lanes.values()}
+    if wanted.queue is not None:
+        queues &= {wanted.queue}
+    if within is not None:
+        queues = {queue for queue in queues if within.has_queue(queue)}
     return [
         lane
         for lane, key in lanes.items()
-        if (wanted.queue is None or key.queue == wanted.queue)
-        and (wanted.priority is None or key.priority == wanted.priority)
+        if key.queue in queues and (wanted.priority is None or key.priority == wanted.priority)
     ]
 
 

@@ -3,7 +3,7 @@
 -- Each reads up to @share rows of every lane between its own @lows (included)
 -- and @highs (excluded), in key order, so that LIMIT stops the index scan.  Of what
 -- does not match only the last row of a full share is given (`is_cut`), as the
--- position to go on from: the caller merges the lanes.
+-- position to go on from: the caller merges the lanes.  @types are the patterns of a key that is confined to types.
 
 -- name: scan_task
 -- Every task of the lanes, latest due first.
@@ -11,7 +11,9 @@
 SELECT *
   FROM (
        SELECT wanted.lane, asked.id AS position, asked.id AS task,
-              (@type::text IS NULL OR asked.type = @type) AND (@labels::jsonb IS NULL OR asked.labels @> @labels) AS is_match,
+              (@type::text IS NULL OR asked.type = @type)
+              AND (@types::text[] IS NULL OR asked.type LIKE ANY (@types))
+              AND (@labels::jsonb IS NULL OR asked.labels @> @labels) AS is_match,
               asked.place = @share::int AS is_cut
          FROM unnest(@lanes::int[], @lows::uuid[], @highs::uuid[]) AS wanted (lane, low, high)
         CROSS JOIN LATERAL (
@@ -33,6 +35,7 @@ SELECT *
 SELECT *
   FROM (SELECT wanted.lane, asked.position, asked.task,
                (@type::text IS NULL OR asked.type = @type)
+               AND (@types::text[] IS NULL OR asked.type LIKE ANY (@types))
                AND (@labels::jsonb IS NULL OR asked.labels @> @labels)
                AND asked.task >= @earliest::uuid
                AND asked.task < @latest::uuid
@@ -75,6 +78,7 @@ SELECT *
 SELECT *
   FROM (SELECT wanted.lane, asked.id AS position, asked.id AS task,
                (@type::text IS NULL OR asked.type = @type)
+               AND (@types::text[] IS NULL OR asked.type LIKE ANY (@types))
                AND (@labels::jsonb IS NULL OR asked.labels @> @labels)
                AND NOT EXISTS (SELECT FROM listed WHERE listed.lane = wanted.lane AND listed.task = asked.id)
                    AS is_match,
@@ -106,12 +110,13 @@ SELECT *
                fired.lane = ANY (@fitting::int[])
                AND fired.task >= @earliest::uuid
                AND fired.task < @latest::uuid
-               AND (@type::text IS NULL AND @labels::jsonb IS NULL
+               AND (@type::text IS NULL AND @types::text[] IS NULL AND @labels::jsonb IS NULL
                     OR EXISTS (SELECT
                                  FROM task
                                 WHERE task.lane = fired.lane
                                   AND task.id = fired.task
                                   AND (@type IS NULL OR task.type = @type)
+                                  AND (@types IS NULL OR task.type LIKE ANY (@types))
                                   AND (@labels IS NULL OR task.labels @> @labels))) AS is_match,
                fired.place = @share::int AS is_cut
           FROM unnest(@lanes::int[], @lows::uuid[], @highs::uuid[]) AS wanted (lane, low, high)
@@ -139,12 +144,13 @@ SELECT *
   FROM (
        SELECT wanted.lane, waiting.wake AS position, waiting.task,
               (@state::text = 'ready' OR waiting.failures + waiting.crashes = 0)
-              AND (@type::text IS NULL AND @labels::jsonb IS NULL
+              AND (@type::text IS NULL AND @types::text[] IS NULL AND @labels::jsonb IS NULL
                    OR EXISTS (SELECT
                                 FROM task
                                WHERE task.lane = COALESCE(waiting.home, wanted.lane)
                                  AND task.id = waiting.task
                                  AND (@type IS NULL OR task.type = @type)
+                                 AND (@types IS NULL OR task.type LIKE ANY (@types))
                                  AND (@labels IS NULL OR task.labels @> @labels))) AS is_match,
               waiting.place = @share::int AS is_cut
          FROM unnest(@lanes::int[], @lows::uuid[], @highs::uuid[]) AS wanted (lane, low, high)
@@ -175,12 +181,13 @@ SELECT *
        SELECT wanted.lane, waiting.task AS position, waiting.task,
               waiting.failures + waiting.crashes > 0
               AND waiting.wake >= moment.edge
-              AND (@type::text IS NULL AND @labels::jsonb IS NULL
+              AND (@type::text IS NULL AND @types::text[] IS NULL AND @labels::jsonb IS NULL
                    OR EXISTS (SELECT
                                 FROM task
                                WHERE task.lane = wanted.lane
                                  AND task.id = waiting.task
                                  AND (@type IS NULL OR task.type = @type)
+                                 AND (@types IS NULL OR task.type LIKE ANY (@types))
                                  AND (@labels IS NULL OR task.labels @> @labels))) AS is_match,
               waiting.place = @share::int AS is_cut
          FROM moment, unnest(@lanes::int[], @lows::uuid[], @highs::uuid[]) AS wanted (lane, low, high)
@@ -203,12 +210,13 @@ SELECT *
 SELECT *
   FROM (
        SELECT wanted.lane, running.task AS position, running.task,
-              (@type::text IS NULL AND @labels::jsonb IS NULL
+              (@type::text IS NULL AND @types::text[] IS NULL AND @labels::jsonb IS NULL
                OR EXISTS (SELECT
                             FROM task
                            WHERE task.lane = wanted.lane
                              AND task.id = running.task
                              AND (@type IS NULL OR task.type = @type)
+                             AND (@types IS NULL OR task.type LIKE ANY (@types))
                              AND (@labels IS NULL OR task.labels @> @labels))) AS is_match,
               running.place = @share::int AS is_cut
          FROM unnest(@lanes::int[], @lows::uuid[], @highs::uuid[]) AS wanted (lane, low, high)
@@ -231,12 +239,13 @@ SELECT *
   FROM (
        SELECT wanted.lane, kept.task AS position, kept.task,
               kept.reason = @reason::smallint
-              AND (@type::text IS NULL AND @labels::jsonb IS NULL
+              AND (@type::text IS NULL AND @types::text[] IS NULL AND @labels::jsonb IS NULL
                    OR EXISTS (SELECT
                                 FROM task
                                WHERE task.lane = wanted.lane
                                  AND task.id = kept.task
                                  AND (@type IS NULL OR task.type = @type)
+                                 AND (@types IS NULL OR task.type LIKE ANY (@types))
                                  AND (@labels IS NULL OR task.labels @> @labels))) AS is_match,
               kept.place = @share::int AS is_cut
          FROM unnest(@lanes::int[], @lows::uuid[], @highs::uuid[]) AS wanted (lane, low, high)
@@ -258,12 +267,13 @@ SELECT *
 SELECT *
   FROM (
        SELECT wanted.lane, given_up.task AS position, given_up.task,
-              (@type::text IS NULL AND @labels::jsonb IS NULL
+              (@type::text IS NULL AND @types::text[] IS NULL AND @labels::jsonb IS NULL
                OR EXISTS (SELECT
                             FROM task
                            WHERE task.lane = wanted.lane
                              AND task.id = given_up.task
                              AND (@type IS NULL OR task.type = @type)
+                             AND (@types IS NULL OR task.type LIKE ANY (@types))
                              AND (@labels IS NULL OR task.labels @> @labels))) AS is_match,
               given_up.place = @share::int AS is_cut
          FROM unnest(@lanes::int[], @lows::uuid[], @highs::uuid[]) AS wanted (lane, low, high)
@@ -289,12 +299,13 @@ SELECT *
        SELECT wanted.lane, ended.task AS position, ended.task,
               ended.final
               AND ended.outcome = @outcome::smallint
-              AND (@type::text IS NULL AND @labels::jsonb IS NULL
+              AND (@type::text IS NULL AND @types::text[] IS NULL AND @labels::jsonb IS NULL
                    OR EXISTS (SELECT
                                 FROM task
                                WHERE task.lane = wanted.lane
                                  AND task.id = ended.task
                                  AND (@type IS NULL OR task.type = @type)
+                                 AND (@types IS NULL OR task.type LIKE ANY (@types))
                                  AND (@labels IS NULL OR task.labels @> @labels))) AS is_match,
               ended.place = @share::int AS is_cut
          FROM unnest(@lanes::int[], @lows::uuid[], @highs::uuid[]) AS wanted (lane, low, high)
