@@ -9,6 +9,7 @@ DuetimeError
 ├── TooSlow                408  the request did not arrive in time
 ├── Unauthorized           401
 ├── Forbidden              403
+│   └── KeyNotAllowedHere       the key is only for other addresses
 ├── NotFound               404
 ├── MethodNotAllowed       405
 ├── UnsupportedMediaType   415
@@ -101,6 +102,10 @@ class Unauthorized(DuetimeError):
 
 class Forbidden(DuetimeError):
     code, status, title = "forbidden", 403, "The API key does not allow this"
+
+
+class KeyNotAllowedHere(Forbidden):
+    code, title = "key_not_allowed_here", "The API key is not allowed from this address"
 
 
 class NotFound(DuetimeError):

@@ -47,6 +47,12 @@ WRONG_KEYS_REMEMBERED = _wrong_keys.labels("remembered")
 WRONG_KEYS_LOOKED_UP = _wrong_keys.labels("looked_up")
 WRONG_KEYS_THROTTLED = _wrong_keys.labels("throttled")
 
+KEYS_OUT_OF_PLACE = Counter(
+    "duetime_keys_out_of_place",
+    "Requests with an API key from an address that is not among its allowed_ips.",
+    registry=_REGISTRY,
+)
+
 OLDEST_DUE = Gauge(
     "duetime_oldest_due_seconds",
     "How long the oldest task of a class has waited past its time.",

@@ -45,6 +45,7 @@ schemathesis.openapi.format("ndjson", st.lists(st.just('{"type":"a"}'), max_size
 schemathesis.openapi.format(
     "uri", st.from_regex(r"https?://[a-z]{1,10}\.example(:[1-9][0-9]{0,3})?(/[a-z0-9]{0,8}){0,3}", fullmatch=True)
 )
+schemathesis.openapi.format("network", st.sampled_from(["10.0.0.0/8", "192.0.2.7", "2001:db8::/32", "::1"]))
 schemathesis.openapi.format("target-host", st.from_regex(r"[a-z]{1,10}\.example:[1-9][0-9]{0,3}", fullmatch=True))
 schemathesis.openapi.format(
     "header-name",

@@ -333,6 +333,19 @@ def test_keys_are_made_listed_and_revoked(duetime: Run) -> None:
     assert (unknown.code, unknown.complaint) == (1, "duetime: there is no key 123456\n")
 
 
+def test_a_key_for_some_addresses_is_made_and_shown(duetime: Run) -> None:
+    made = duetime("keys", "create", "--role", "viewer", "--allow-ip", "10.0.0.0/8", "--allow-ip", "2001:db8::1")
+    key, number = made.out.strip(), made.err.split()[1]
+
+    assert "Note: this request came from 127.0.0.1, from which the new key is not allowed." in made.err
+    refused = duetime("tasks", "list", "--key", key)
+    assert (refused.code, "127.0.0.1" in refused.err) == (1, True)
+    [line] = [line for line in duetime("keys", "list").out.splitlines() if line.split()[0] == number]
+    assert "10.0.0.0/8 2001:db8::1" in line
+    wrong = duetime("keys", "create", "--allow-ip", "office")
+    assert (wrong.code, "allowed_ips[0]" in wrong.err) == (2, True)
+
+
 def test_the_signing_secret_is_printed(duetime: Run) -> None:
     secret = duetime("keys", "signing-secret").out.strip()
 

@@ -61,7 +61,7 @@ def test_it_is_the_way_back_when_every_key_was_revoked(run: Run, served: ServePr
 
     found = run("keys", "bootstrap", "--database-url", database_url, "--json").json
 
-    assert set(found) == {"id", "key", "role", "tenant"}
+    assert set(found) == {"id", "key", "role", "tenant", "notes"}
     assert (found["role"], found["tenant"]) == ("admin", "default")
     assert is_let_in(served, found["key"])
     acts = run("audit", "--json", *ask, found["key"]).lines

@@ -16,7 +16,9 @@ from datetime import timedelta
 from typing import cast
 
 import asyncpg
+import structlog
 
+from duetime import metrics
 from duetime.admin.key_watch import KeyWatch
 from duetime.admin.keys import Caller, Role, hash_key, is_readable
 from duetime.admin.lookups import KeyLookups
@@ -25,7 +27,10 @@ from duetime.admin.wrong_keys import WrongKeys
 from duetime.clock import Monotonic
 from duetime.database.pool import Database
 from duetime.database.statements import load
+from duetime.errors import KeyNotAllowedHere
+from duetime.model.networks import IPAddress
 from duetime.service import Loop
+from duetime.telemetry import Sparing
 
 REMEMBER_SECONDS = 1.0
 REFRESH_EVERY = timedelta(seconds=0.4)
@@ -36,6 +41,10 @@ REFRESH_AT_MOST = 1_000
 #: What is remembered is small, and a caller can only fill it with keys that exist.
 REMEMBER_AT_MOST = 10_000
 
+#: Of requests with keys that are not allowed from where they come, five lines in so long.
+_OUT_OF_PLACE_SECONDS = 10.0
+
+log = structlog.get_logger()
 _SQL = load(__package__, "keys.sql")
 
 
@@ -62,6 +71,7 @@ class Keys:
         #: Calls that wait while their keys may end.
         self.watch = KeyWatch()
         self._wrong = WrongKeys(monotonic)
+        self._out_of_place = Sparing(monotonic=monotonic, seconds=_OUT_OF_PLACE_SECONDS)
         self._lookups = KeyLookups(database, monotonic)
         #: How often a key was forgotten or made: what was asked for before that is not remembered.
         self._changes = 0
@@ -115,6 +125,22 @@ class Keys:
             self._callers[hashed] = _Known(caller, asked_at + REMEMBER_SECONDS, asked_at)
             self._wrong.note_valid(hashed)
         return caller
+
+    def check_place(self, caller: Caller, address: IPAddress | None) -> None:
+        """Raise if the key may not be used from there."""
+        if caller.is_allowed_at(address):
+            return
+        metrics.KEYS_OUT_OF_PLACE.inc()
+        where = "a local socket" if address is None else str(address)
+        if (left_out := self._out_of_place.take()) is not None:
+            log.warning(
+                "an API key was used from where it is not allowed",
+                key=caller.key,
+                tenant=caller.tenant_name,
+                peer=where,
+                left_out=left_out,
+            )
+        raise KeyNotAllowedHere(f"this API key may not be used from {where}: it is not among the key's allowed_ips")
 
     async def delay_refusal(self, peer: str) -> None:
         """Wait before a peer that was refused often is refused once more: it takes the node's time otherwise."""
@@ -184,5 +210,13 @@ class Keys:
 def _caller(row: asyncpg.Record) -> Caller:
     types, queues = tuple(row["types"]), tuple(row["queues"])
     return Caller(
-        row["tenant"], row["tenant_name"], row["id"], cast(Role, row["role"]), types, queues, row["hash"], row["family"]
+        row["tenant"],
+        row["tenant_name"],
+        row["id"],
+        cast(Role, row["role"]),
+        types,
+        queues,
+        row["hash"],
+        row["family"],
+        tuple(row["allowed_ips"]),
     )

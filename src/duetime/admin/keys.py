@@ -21,6 +21,7 @@ from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.errors import Conflict, InvalidInput, NotFound
 from duetime.model.confinement import Confinement
+from duetime.model.networks import IPAddress, networks_of
 
 Role = Literal["producer", "worker", "operator", "viewer", "owner", "admin"]
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -45,6 +46,12 @@ class Caller(msgspec.Struct, frozen=True):
     hash: bytes = b""
     #: The first of the keys that were rotated into this one; itself if none was.
     family: int = 0
+    #: Where it may be used: addresses and networks; none: everywhere.
+    allowed_ips: tuple[str, ...] = ()
+
+    def is_allowed_at(self, address: IPAddress | None) -> bool:
+        """Whether the key may be used from there; a local socket has no address."""
+        return not self.allowed_ips or (address is not None and address in networks_of(self.allowed_ips))
 
     @property
     def is_confined(self) -> bool:
@@ -79,6 +86,7 @@ class KeyInfo(msgspec.Struct, frozen=True):
     types: list[str] = []
     queues: list[str] = []
     expires_at: datetime | None = None
+    allowed_ips: list[str] = []
 
 
 def mint_key() -> str:
@@ -102,6 +110,7 @@ async def create_key(
     name: str = "",
     types: Sequence[str] = (),
     queues: Sequence[str] = (),
+    allowed_ips: Sequence[str] = (),
     expires_at: datetime | None = None,
     by: int | None = None,
     action: str = "key.create",
@@ -112,7 +121,7 @@ async def create_key(
     key = mint_key()
     parameters: dict[str, object] = {"tenant": tenant, "hash": hash_key(key), "hint": key[:8], "role": role}
     parameters |= {"name": name, "types": list(types), "queues": list(queues), "expires_at": expires_at}
-    parameters |= {"by": by, "action": action, "replaces": None}
+    parameters |= {"allowed_ips": list(allowed_ips), "by": by, "action": action, "replaces": None}
     async with database.connection() as connection, connection.transaction():
         await _check_room(connection, tenant)
         [row] = await connection.fetch(_SQL["make"].sql, *_SQL["make"].arguments(parameters))
@@ -141,7 +150,7 @@ async def rotate_key(
         await _check_room(connection, tenant, spare=1)
         parameters: dict[str, object] = {"tenant": tenant, "hash": hash_key(made), "hint": made[:8], "role": old.role}
         parameters |= {"name": old.name, "types": old.types, "queues": old.queues, "expires_at": old.expires_at}
-        parameters |= {"by": by, "action": "key.create", "replaces": key}
+        parameters |= {"allowed_ips": old.allowed_ips, "by": by, "action": "key.create", "replaces": key}
         [row] = await connection.fetch(_SQL["make"].sql, *_SQL["make"].arguments(parameters))
         await connection.fetch(_SQL["let_expire"].sql, *_SQL["let_expire"].arguments(ending))
     return _info(row), made
@@ -193,4 +202,5 @@ def _info(row: asyncpg.Record) -> KeyInfo:
         row["types"],
         row["queues"],
         row["expires_at"],
+        row["allowed_ips"],
     )

@@ -3,25 +3,26 @@
 -- is of that one's family.
 -- Locks: none beyond the new rows.
 WITH made AS (
-    INSERT INTO api_key (tenant, hash, hint, role, name, types, queues, expires_at, family)
+    INSERT INTO api_key (tenant, hash, hint, role, name, types, queues, allowed_ips, expires_at, family)
     VALUES (@tenant::int, @hash::bytea, @hint::text, @role::text, @name::text, @types::text[], @queues::text[],
-            @expires_at::timestamptz,
+            @allowed_ips::text[], @expires_at::timestamptz,
             (SELECT COALESCE(family, id) FROM api_key WHERE tenant = @tenant::int AND id = @replaces::int))
  RETURNING *
 ),
 noted AS (
     INSERT INTO audit (tenant, key, action, subject, after)
     SELECT tenant, @by::int, @action::text, id::text,
-           jsonb_build_object('role', role, 'name', name, 'types', types, 'queues', queues, 'expires_at', expires_at)
+           jsonb_build_object('role', role, 'name', name, 'types', types, 'queues', queues,
+                              'allowed_ips', allowed_ips, 'expires_at', expires_at)
       FROM made
 )
-SELECT id, hint, role, name, types, queues, created_at, expires_at, revoked_at
+SELECT id, hint, role, name, types, queues, allowed_ips, created_at, expires_at, revoked_at
   FROM made;
 
 -- name: find
 -- Whose keys these are, without those that were revoked or whose time is over.
 -- Index: api_key_hash_key.
-SELECT api_key.hash, api_key.id, api_key.role, api_key.types, api_key.queues,
+SELECT api_key.hash, api_key.id, api_key.role, api_key.types, api_key.queues, api_key.allowed_ips,
        COALESCE(api_key.family, api_key.id) AS family, tenant.id AS tenant, tenant.name AS tenant_name
   FROM api_key
   JOIN tenant
@@ -51,14 +52,14 @@ SELECT count(*) AS keys
    AND (expires_at IS NULL OR expires_at > clock_timestamp());
 
 -- name: read_of_tenant
-SELECT id, hint, role, name, types, queues, created_at, expires_at, revoked_at
+SELECT id, hint, role, name, types, queues, allowed_ips, created_at, expires_at, revoked_at
   FROM api_key
  WHERE tenant = @tenant::int
  ORDER BY id;
 
 -- name: read_one
 -- Index: api_key_pkey.
-SELECT id, hint, role, name, types, queues, created_at, expires_at, revoked_at
+SELECT id, hint, role, name, types, queues, allowed_ips, created_at, expires_at, revoked_at
   FROM api_key
  WHERE tenant = @tenant::int
    AND id = @key::int;
@@ -68,7 +69,7 @@ SELECT id, hint, role, name, types, queues, created_at, expires_at, revoked_at
 -- Locks: its row.
 -- Index: api_key_pkey.
 -- Time: the database's clock says whether its time is over.
-SELECT id, hint, role, name, types, queues, created_at, expires_at, revoked_at,
+SELECT id, hint, role, name, types, queues, allowed_ips, created_at, expires_at, revoked_at,
        COALESCE(expires_at <= clock_timestamp(), false) AS is_expired
   FROM api_key
  WHERE tenant = @tenant::int

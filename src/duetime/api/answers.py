@@ -128,6 +128,7 @@ class KeyMade(Struct):
     key: str
     role: str
     tenant: str
+    notes: Annotated[list[str], Meta(description="What one might not expect of it.")] = []
 
 
 class SecretAnswer(Struct):

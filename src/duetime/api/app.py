@@ -133,7 +133,7 @@ class App:
         self.patience = patience = Patience()
         tasks = Tasks(database, lanes, submitter, flow, feeder, reader, admission, reach, turns, patience=patience)
         #: The short way for single submissions.
-        self.express = Express(tasks, keys)
+        self.express = Express(tasks, keys, self.peers)
         self._router = Router(
             [
                 *tasks.routes(),

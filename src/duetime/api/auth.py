@@ -22,6 +22,8 @@ async def authenticate(keys: Keys, headers: Mapping[bytes, bytes], peer: Callabl
     except (TooManyWrongKeys, Unauthorized):
         await keys.delay_refusal(peer().group)
         raise
+    if caller.allowed_ips:
+        keys.check_place(caller, peer().address)
     acted_for = headers.get(b"duetime-tenant")
     return caller if acted_for is None else await _act_for(keys, caller, acted_for)
 

@@ -68,10 +68,11 @@ class Head:
 
 
 class Express:
-    def __init__(self, tasks: Tasks, keys: Keys) -> None:
+    def __init__(self, tasks: Tasks, keys: Keys, peers: Peers) -> None:
         self._tasks = tasks
         self._submitter = tasks.submitter
         self._keys = keys
+        self._peers = peers
 
     def take(self, head: Head, body: bytes, finish: Finish) -> bool:
         """Submit what the request asks for and finish later; False: nothing has happened, go the long way."""
@@ -79,6 +80,8 @@ class Express:
             return False
         caller = self._keys.recall(head.key_hash)
         if caller is None or caller.role not in SUBMIT.allowed_roles:
+            return False
+        if caller.allowed_ips and not caller.is_allowed_at(head.peer(self._peers).address):
             return False
         task = self._tasks.reader.read_bare(body, caller.tenant) if head.is_bare and not caller.is_confined else None
         if task is None:

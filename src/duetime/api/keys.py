@@ -5,11 +5,12 @@ end one would be above all tenants.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from duetime.admin.keyring import Keys
-from duetime.admin.keys import Caller, Role, create_key, hash_key, list_keys, read_key, revoke_key, rotate_key
+from duetime.admin.keys import Caller, KeyInfo, Role, create_key, hash_key, list_keys, read_key, revoke_key, rotate_key
 from duetime.api.answers import KeyMade
 from duetime.api.http import Answer, Request, Route, json_answer, make_decoder
 from duetime.api.operations import CONFINABLE, OWNERS, Operation, Reply
@@ -17,6 +18,7 @@ from duetime.api.pages import KeyPage
 from duetime.api.schemas import KeyRequest, RotateRequest
 from duetime.database.pool import Database
 from duetime.errors import FieldError, Forbidden, InvalidInput, NotFound
+from duetime.model.networks import networks_of, read_network, write_network
 
 _decode_key = make_decoder(KeyRequest)
 _decode_rotate = make_decoder(RotateRequest)
@@ -107,19 +109,27 @@ class KeyCalls:
             name=asked.name,
             types=asked.types,
             queues=asked.queues,
+            allowed_ips=_canonical(asked.allowed_ips),
             expires_at=asked.expires_at,
             by=caller.key,
         )
-        self.keys.welcome(hash_key(key))
-        return json_answer(201, KeyMade(info.id, key, info.role, caller.tenant_name), NO_STORE)
+        return self._answer(request, info, key)
 
     async def rotate(self, request: Request) -> Answer:
         request.query()
         asked = await request.json_or_nothing(_decode_rotate, RotateRequest())
         caller, number = request.caller, await self._find(request)
         info, key = await rotate_key(self.database, caller.tenant, number, float(asked.overlap), by=caller.key)
+        return self._answer(request, info, key)
+
+    def _answer(self, request: Request, info: KeyInfo, key: str) -> Answer:
+        """The key that was made; with a note if it cannot be used from where it was asked for."""
         self.keys.welcome(hash_key(key))
-        return json_answer(201, KeyMade(info.id, key, info.role, caller.tenant_name), NO_STORE)
+        address, notes = request.peer().address, list[str]()
+        if info.allowed_ips and (address is None or address not in networks_of(tuple(info.allowed_ips))):
+            where = "a local socket" if address is None else str(address)
+            notes.append(f"this request came from {where}, from which the new key is not allowed")
+        return json_answer(201, KeyMade(info.id, key, info.role, request.caller.tenant_name, notes), NO_STORE)
 
     async def revoke(self, request: Request) -> Answer:
         request.query()
@@ -145,6 +155,11 @@ def _need_rank(caller: Caller, role: Role) -> None:
         )
 
 
+def _canonical(texts: Sequence[str]) -> list[str]:
+    """Each address and network once, written in one way."""
+    return list(dict.fromkeys(write_network(read_network(text)) for text in texts))
+
+
 def _key_number(request: Request) -> int:
     text = request.path["id"]
     if not (text.isascii() and text.isdigit() and len(text) <= 10):
@@ -163,6 +178,12 @@ def _check(asked: KeyRequest, now: datetime) -> None:
             for place, pattern in enumerate(patterns)
             if not _PATTERN.fullmatch(pattern)
         ]
+    for place, text in enumerate(asked.allowed_ips):
+        try:
+            read_network(text)
+        except ValueError:
+            right = "must be an IP address, or a network such as 10.0.0.0/8 or 2001:db8::/32 whose other bits are 0"
+            errors.append(FieldError(f"allowed_ips[{place}]", right))
     if not asked.name.isprintable():
         errors.append(FieldError("name", "use printable characters"))
     if asked.expires_at is not None and asked.expires_at <= now:

@@ -361,7 +361,7 @@ def _used_problems(operations: Iterable[Operation]) -> list[int]:
 _MEANING = {
     400: "The body is not JSON, or it was cut off; nothing was done.",
     401: "There is no API key, or it is not valid.",
-    403: "The API key does not allow this.",
+    403: "The API key does not allow this, or may not be used from here (`key_not_allowed_here`).",
     404: "There is no such thing, or it is another tenant's.",
     408: "The body did not arrive in time; nothing was done.",
     409: "The state of things forbids it; `code` says which rule.",

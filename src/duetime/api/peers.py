@@ -14,8 +14,8 @@ import ipaddress
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
-IPNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
+from duetime.model.networks import IPAddress, IPNetwork
+
 #: The address and port of a socket's other end, as the server tells them; None for a local socket or one that is gone.
 Client = tuple[str, int] | None
 

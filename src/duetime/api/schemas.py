@@ -362,6 +362,9 @@ Pattern = Annotated[
 ]
 
 
+Network = Annotated[str, _said("An IP address, or a network such as 10.0.0.0/8.", format="network", maxLength=64)]
+
+
 class KeyRequest(Struct, forbid_unknown_fields=True):
     """A key to be made, for the tenant that asks, or for another one by an admin of all."""
 
@@ -374,6 +377,9 @@ class KeyRequest(Struct, forbid_unknown_fields=True):
         list[Pattern], Meta(max_length=50, description="Only these queues; not for owners and admins.")
     ] = []
     expires_at: Annotated[Instant | None, Meta(description="Not valid from then on.")] = None
+    allowed_ips: Annotated[
+        list[Network], Meta(max_length=100, description="Only from these addresses and networks; empty: from all.")
+    ] = []
 
 
 class RotateRequest(Struct, forbid_unknown_fields=True):

@@ -25,6 +25,7 @@ class _Key(msgspec.Struct):
     name: str = ""
     types: list[str] = []
     queues: list[str] = []
+    allowed_ips: list[str] = []
 
 
 class _KeyPage(msgspec.Struct):
@@ -35,6 +36,7 @@ class _KeyMade(msgspec.Struct):
     id: int
     key: str
     role: str
+    notes: list[str] = []
 
 
 class _Secret(msgspec.Struct):
@@ -63,6 +65,14 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     create.add_argument(
         "--queue", action="append", default=[], dest="queues", metavar="PATTERN", help="only tasks of such queues"
     )
+    create.add_argument(
+        "--allow-ip",
+        action="append",
+        default=[],
+        dest="allowed_ips",
+        metavar="NETWORK",
+        help="only from this address or network, as 10.0.0.0/8 (may be repeated)",
+    )
     create.add_argument("--expires-at", metavar="TIME", help="not valid from then on, as 2030-01-31T12:00:00Z")
     create.set_defaults(run=lambda given: talk(given, lambda client: _create(client, given)))
 
@@ -74,7 +84,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         allow_abbrev=False,
     )
     bootstrap.set_defaults(run=_bootstrap)
-    add_json_option(bootstrap, "one JSON object: id, key, role, tenant")
+    add_json_option(bootstrap, "one JSON object: id, key, role, tenant, notes")
     add_database_options(bootstrap)
 
     rotate = actions.add_parser(
@@ -115,7 +125,7 @@ def _list(client: Client, arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_raw(body)
         return 0
-    names = ("ID", "BEGINS", "ROLE", "TYPES", "QUEUES", "CREATED", "EXPIRES", "REVOKED", "NAME")
+    names = ("ID", "BEGINS", "ROLE", "TYPES", "QUEUES", "FROM", "CREATED", "EXPIRES", "REVOKED", "NAME")
     Table(tuple(Column(name) for name in names)).add(
         [
             (
@@ -124,6 +134,7 @@ def _list(client: Client, arguments: argparse.Namespace) -> int:
                 key.role,
                 " ".join(key.types) or "all",
                 " ".join(key.queues) or "all",
+                " ".join(key.allowed_ips) or "all",
                 local_time(key.created_at),
                 local_time(key.expires_at),
                 local_time(key.revoked_at),
@@ -136,7 +147,9 @@ def _list(client: Client, arguments: argparse.Namespace) -> int:
 
 
 def _create(client: Client, arguments: argparse.Namespace) -> int:
-    wanted = {name: getattr(arguments, name) for name in ("role", "name", "types", "queues", "expires_at")}
+    wanted = {
+        name: getattr(arguments, name) for name in ("role", "name", "types", "queues", "expires_at", "allowed_ips")
+    }
     body = client.send(Call("POST", "/v1/keys", bytes, msgspec.json.encode(wanted)))
     return _show_made(body, arguments)
 
@@ -153,6 +166,8 @@ def _show_made(body: bytes, arguments: argparse.Namespace) -> int:
     made = msgspec.json.decode(body, type=_KeyMade)
     print_line(made.key)
     print_note(f"Key {made.id} ({made.role}); it is shown only this once.")
+    for note in made.notes:
+        print_note(f"Note: {note}.")
     return 0
 
 

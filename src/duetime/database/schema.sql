@@ -72,7 +72,8 @@ CREATE TABLE duetime.api_key (
     types text[] DEFAULT '{}'::text[] NOT NULL,
     queues text[] DEFAULT '{}'::text[] NOT NULL,
     expires_at timestamp with time zone,
-    family integer
+    family integer,
+    allowed_ips text[] DEFAULT '{}'::text[] NOT NULL
 );
 
 ALTER TABLE duetime.api_key ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (

@@ -1,0 +1,1 @@
+ALTER TABLE api_key DROP COLUMN allowed_ips;
