@@ -276,6 +276,7 @@ class Node:
         self.breaker_states.loop.start()
         self.tenant_breakers.loop.start()
         self.keys.loop.start()
+        self.keys.uses.loop.start()
         self._warm_loop.start()
         self._memory.loop.start()
         await self.feeder.start()
@@ -325,6 +326,7 @@ class Node:
             *self.upkeep.loops,
             self._rules_loop,
             self.keys.loop,
+            self.keys.uses.loop,
             self._warm_loop,
             self._memory.loop,
             self.clockwork.loop,

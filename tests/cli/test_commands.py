@@ -346,6 +346,15 @@ def test_a_key_for_some_addresses_is_made_and_shown(duetime: Run) -> None:
     assert (wrong.code, "allowed_ips[0]" in wrong.err) == (2, True)
 
 
+def test_keys_that_are_not_used_are_listed(duetime: Run) -> None:
+    titles = duetime("keys", "list").out.splitlines()[0]
+    assert "LAST USED" in titles
+    assert "USED FROM" in titles
+    assert duetime("keys", "list", "--unused-for", "90d", "--json").json == {"items": [], "next": None}
+    wrong = duetime("keys", "list", "--unused-for", "soon")
+    assert (wrong.code, "unused_for" in wrong.err) == (2, True)
+
+
 def test_the_signing_secret_is_printed(duetime: Run) -> None:
     secret = duetime("keys", "signing-secret").out.strip()
 

@@ -19,6 +19,7 @@ import asyncpg
 import structlog
 
 from duetime import metrics
+from duetime.admin.key_uses import KeyUses
 from duetime.admin.key_watch import KeyWatch
 from duetime.admin.keys import Caller, Role, hash_key, is_readable
 from duetime.admin.lookups import KeyLookups
@@ -70,6 +71,7 @@ class Keys:
         self._tenants: dict[str, tuple[float, Tenant]] = {}
         #: Calls that wait while their keys may end.
         self.watch = KeyWatch()
+        self.uses = KeyUses(database, monotonic)
         self._wrong = WrongKeys(monotonic)
         self._out_of_place = Sparing(monotonic=monotonic, seconds=_OUT_OF_PLACE_SECONDS)
         self._lookups = KeyLookups(database, monotonic)
@@ -204,6 +206,7 @@ class Keys:
         self._wrong.note_valid(hashed)
 
     async def close(self) -> None:
+        await self.uses.close()
         await self._lookups.close()
 
 

@@ -87,6 +87,10 @@ class KeyInfo(msgspec.Struct, frozen=True):
     queues: list[str] = []
     expires_at: datetime | None = None
     allowed_ips: list[str] = []
+    #: To about a minute; None: not since its use is noted.
+    last_used_at: datetime | None = None
+    #: The address from which it was used then.
+    last_used_from: str | None = None
 
 
 def mint_key() -> str:
@@ -156,8 +160,9 @@ async def rotate_key(
     return _info(row), made
 
 
-async def list_keys(database: Database, tenant: int) -> list[KeyInfo]:
-    return [_info(row) for row in await database.run(_SQL["read_of_tenant"], tenant=tenant)]
+async def list_keys(database: Database, tenant: int, unused_seconds: float | None = None) -> list[KeyInfo]:
+    """The tenant's keys; or those that are valid and were not used for so long."""
+    return [_info(row) for row in await database.run(_SQL["read_of_tenant"], tenant=tenant, unused_for=unused_seconds)]
 
 
 async def read_key(database: Database, tenant: int, key: int) -> KeyInfo:
@@ -203,4 +208,6 @@ def _info(row: asyncpg.Record) -> KeyInfo:
         row["queues"],
         row["expires_at"],
         row["allowed_ips"],
+        row.get("used_at"),
+        row.get("used_from"),
     )

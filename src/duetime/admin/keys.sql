@@ -52,10 +52,21 @@ SELECT count(*) AS keys
    AND (expires_at IS NULL OR expires_at > clock_timestamp());
 
 -- name: read_of_tenant
-SELECT id, hint, role, name, types, queues, allowed_ips, created_at, expires_at, revoked_at
+-- The tenant's keys with their last use; with @unused_for only those that are valid and were not used for so many seconds.
+-- Index: api_key_use_pkey; the keys are read whole.
+-- Time: the database's clock says whether a key's time is over.
+SELECT api_key.id, api_key.hint, api_key.role, api_key.name, api_key.types, api_key.queues, api_key.allowed_ips,
+       api_key.created_at, api_key.expires_at, api_key.revoked_at, last.used_at, last.used_from
   FROM api_key
- WHERE tenant = @tenant::int
- ORDER BY id;
+  LEFT JOIN api_key_use AS last
+    ON last.key = api_key.id
+ WHERE api_key.tenant = @tenant::int
+   AND (@unused_for::float8 IS NULL
+        OR (api_key.revoked_at IS NULL
+            AND (api_key.expires_at IS NULL OR api_key.expires_at > clock_timestamp())
+            AND COALESCE(last.used_at, api_key.watched_since)
+                < clock_timestamp() - @unused_for::float8 * interval '1 second'))
+ ORDER BY api_key.id;
 
 -- name: read_one
 -- Index: api_key_pkey.

@@ -24,6 +24,8 @@ async def authenticate(keys: Keys, headers: Mapping[bytes, bytes], peer: Callabl
         raise
     if caller.allowed_ips:
         keys.check_place(caller, peer().address)
+    if caller.hash not in keys.uses.noted:
+        keys.uses.note(caller, peer().name)
     acted_for = headers.get(b"duetime-tenant")
     return caller if acted_for is None else await _act_for(keys, caller, acted_for)
 

@@ -72,6 +72,7 @@ class Express:
         self._tasks = tasks
         self._submitter = tasks.submitter
         self._keys = keys
+        self._noted = keys.uses.noted
         self._peers = peers
 
     def take(self, head: Head, body: bytes, finish: Finish) -> bool:
@@ -83,6 +84,8 @@ class Express:
             return False
         if caller.allowed_ips and not caller.is_allowed_at(head.peer(self._peers).address):
             return False
+        if head.key_hash not in self._noted:
+            self._keys.uses.note(caller, head.peer(self._peers).name)
         task = self._tasks.reader.read_bare(body, caller.tenant) if head.is_bare and not caller.is_confined else None
         if task is None:
             return self._take_with_care(head, caller, body, finish)

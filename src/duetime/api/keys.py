@@ -9,15 +9,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+import msgspec
+
 from duetime.admin.keyring import Keys
 from duetime.admin.keys import Caller, KeyInfo, Role, create_key, hash_key, list_keys, read_key, revoke_key, rotate_key
 from duetime.api.answers import KeyMade
+from duetime.api.filters import read_one
 from duetime.api.http import Answer, Request, Route, json_answer, make_decoder
-from duetime.api.operations import CONFINABLE, OWNERS, Operation, Reply
+from duetime.api.operations import CONFINABLE, OWNERS, Operation, Parameter, Reply
 from duetime.api.pages import KeyPage
 from duetime.api.schemas import KeyRequest, RotateRequest
+from duetime.api.seconds import Unused, decode_hook
 from duetime.database.pool import Database
 from duetime.errors import FieldError, Forbidden, InvalidInput, NotFound
+from duetime.model.duration import DURATION_PATTERN
 from duetime.model.networks import networks_of, read_network, write_network
 
 _decode_key = make_decoder(KeyRequest)
@@ -33,7 +38,15 @@ LIST_KEYS = Operation(
     roles=OWNERS,
     tag="Administration",
     summary="List the tenant's API keys",
-    description="Never the keys themselves: those are shown once, when they are made.",
+    description="Never the keys themselves: those are shown once, when they are made. `last_used_at` and "
+    "`last_used_from` are exact to about a minute; null: the key was not used since its use is noted.",
+    parameters=(
+        Parameter(
+            "unused_for",
+            'Only keys that are valid and were not used for so long, such as "90d".',
+            {"type": "string", "pattern": DURATION_PATTERN, "format": "duration-unused"},
+        ),
+    ),
     replies={200: Reply("The keys.", KeyPage)},
     problems=(403, 404, 422),
 )
@@ -92,8 +105,8 @@ class KeyCalls:
         ]
 
     async def list(self, request: Request) -> Answer:
-        request.query()
-        return json_answer(200, KeyPage(await list_keys(self.database, request.caller.tenant), None))
+        unused = _read_unused(request.query())
+        return json_answer(200, KeyPage(await list_keys(self.database, request.caller.tenant, unused), None))
 
     async def make(self, request: Request) -> Answer:
         request.query()
@@ -145,6 +158,14 @@ class KeyCalls:
             # A key's role never changes, so what is read here holds when it is acted on.
             _need_rank(request.caller, (await read_key(self.database, request.caller.tenant, number)).role)
         return number
+
+
+def _read_unused(query: dict[str, list[str]]) -> float | None:
+    text = read_one(query, "unused_for")
+    try:
+        return None if text is None else msgspec.convert(text, Unused, dec_hook=decode_hook)
+    except msgspec.ValidationError as error:
+        raise InvalidInput.at("unused_for", str(error)) from error
 
 
 def _need_rank(caller: Caller, role: Role) -> None:

@@ -34,14 +34,19 @@ class Peer(NamedTuple):
     address: IPAddress | None
 
     @property
+    def name(self) -> str:
+        """The address as text; `local` for a socket without one."""
+        return str(self.address) if self.address is not None else "local"
+
+    @property
     def group(self) -> str:
         """What caps and throttles count as one peer: an IPv4 address, or a /64 of IPv6, which is one customer's."""
         match self.address:
             case ipaddress.IPv6Address() as address:
                 host_bits = 128 - _IPV6_GROUP_BITS
                 return f"{ipaddress.IPv6Address(int(address) >> host_bits << host_bits)}/{_IPV6_GROUP_BITS}"
-            case address:
-                return str(address) if address is not None else "local"
+            case _:
+                return self.name
 
 
 class Peers:

@@ -57,6 +57,11 @@ class Overlapping(Seconds):
     purpose = "How long the key that is replaced stays valid"
 
 
+class Unused(Seconds):
+    minimum = 60.0
+    purpose = "How long a key was not used"
+
+
 class Wait(Seconds):
     maximum = 60.0
     purpose = "How long to wait for a task to become due"

@@ -2,6 +2,7 @@
 
 import argparse
 from datetime import datetime
+from urllib.parse import urlencode
 
 import msgspec
 
@@ -26,6 +27,8 @@ class _Key(msgspec.Struct):
     types: list[str] = []
     queues: list[str] = []
     allowed_ips: list[str] = []
+    last_used_at: datetime | None = None
+    last_used_from: str | None = None
 
 
 class _KeyPage(msgspec.Struct):
@@ -54,6 +57,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     actions = keys.add_subparsers(metavar="ACTION", parser_class=type(keys))
 
     listing = actions.add_parser("list", help="list the keys, never themselves", allow_abbrev=False)
+    listing.add_argument(
+        "--unused-for", metavar="DURATION", help="only valid keys that were not used for so long, as 90d"
+    )
     listing.set_defaults(run=lambda given: talk(given, lambda client: _list(client, given)))
 
     create = actions.add_parser("create", help="make a key and print it, this once", allow_abbrev=False)
@@ -121,12 +127,13 @@ def _bootstrap(arguments: argparse.Namespace) -> int:
 
 
 def _list(client: Client, arguments: argparse.Namespace) -> int:
-    body = client.send(Call("GET", "/v1/keys", bytes))
+    query = "" if arguments.unused_for is None else "?" + urlencode({"unused_for": arguments.unused_for})
+    body = client.send(Call("GET", f"/v1/keys{query}", bytes))
     if arguments.json:
         print_raw(body)
         return 0
-    names = ("ID", "BEGINS", "ROLE", "TYPES", "QUEUES", "FROM", "CREATED", "EXPIRES", "REVOKED", "NAME")
-    Table(tuple(Column(name) for name in names)).add(
+    names = ("ID", "BEGINS", "ROLE", "TYPES", "QUEUES", "ALLOWED FROM", "CREATED", "LAST USED", "USED FROM")
+    Table(tuple(Column(name) for name in (*names, "EXPIRES", "REVOKED", "NAME"))).add(
         [
             (
                 str(key.id),
@@ -136,6 +143,8 @@ def _list(client: Client, arguments: argparse.Namespace) -> int:
                 " ".join(key.queues) or "all",
                 " ".join(key.allowed_ips) or "all",
                 local_time(key.created_at),
+                local_time(key.last_used_at),
+                key.last_used_from or "",
                 local_time(key.expires_at),
                 local_time(key.revoked_at),
                 key.name,

@@ -73,7 +73,8 @@ CREATE TABLE duetime.api_key (
     queues text[] DEFAULT '{}'::text[] NOT NULL,
     expires_at timestamp with time zone,
     family integer,
-    allowed_ips text[] DEFAULT '{}'::text[] NOT NULL
+    allowed_ips text[] DEFAULT '{}'::text[] NOT NULL,
+    watched_since timestamp with time zone DEFAULT now() NOT NULL
 );
 
 ALTER TABLE duetime.api_key ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
@@ -84,6 +85,13 @@ ALTER TABLE duetime.api_key ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     NO MAXVALUE
     CACHE 1
 );
+
+CREATE TABLE duetime.api_key_use (
+    key integer NOT NULL,
+    used_at timestamp with time zone NOT NULL,
+    used_from text NOT NULL
+)
+WITH (fillfactor='50');
 
 CREATE TABLE duetime.attempt (
     lane integer NOT NULL,
@@ -538,6 +546,9 @@ ALTER TABLE ONLY duetime.api_key
 
 ALTER TABLE ONLY duetime.api_key
     ADD CONSTRAINT api_key_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY duetime.api_key_use
+    ADD CONSTRAINT api_key_use_pkey PRIMARY KEY (key);
 
 ALTER TABLE ONLY duetime.attempt
     ADD CONSTRAINT attempt_pkey PRIMARY KEY (lane, task, number);
