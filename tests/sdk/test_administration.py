@@ -1,4 +1,4 @@
-"""Task types, queues and limits through both clients, against a real node."""
+"""Task types, queues, limits and API keys through both clients, against a real node."""
 
 import uuid
 from datetime import timedelta
@@ -107,3 +107,18 @@ async def test_the_limit_of_a_key_is_set_read_and_lifted(each_client: Any, name:
         await each_client.get_limit(pattern)
     with pytest.raises(InvalidRequest, match="give max_running, rate, or both"):
         await each_client.put_limit(pattern, Limits())
+
+
+async def test_keys_are_made_listed_rotated_and_revoked(each_client: Any, name: str) -> None:
+    made = await each_client.create_key("producer", name=name, types=["a.*"], queues=["q"], allowed_ips=["10.0.0.1/32"])
+    rotated = await each_client.rotate_key(made.id, overlap=timedelta(hours=2))
+    await each_client.revoke_key(made.id)
+    old, new = [key for key in await each_client.list_keys() if key.name == name]
+
+    assert (made.key.startswith("dt_"), made.role, made.key in repr(made)) == (True, "producer", False)
+    assert made.notes == rotated.notes == ["this request came from 127.0.0.1, from which the new key is not allowed"]
+    assert (old.id, new.id, old.revoked_at is None, new.revoked_at) == (made.id, rotated.id, False, None)
+    assert (new.types, new.queues, new.allowed_ips, new.last_used_at) == (["a.*"], ["q"], ["10.0.0.1"], None)
+    assert await each_client.list_keys(unused_for="90d") == []
+    with pytest.raises(NotFound):
+        await each_client.revoke_key(1 << 30)

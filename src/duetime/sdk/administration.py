@@ -1,16 +1,19 @@
-"""What clients have for administration: task types, queues, limits of keys.
+"""What clients have for administration: task types, queues, limits of keys, API keys.
 
 Both kinds of client stand side by side here, with the same methods; each gives
 its own way of sending a call.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
+from datetime import datetime
 from typing import TypeVar, Unpack
 
 from duetime.sdk import admin_wire as calls
+from duetime.sdk import key_wire as key_calls
 from duetime.sdk.admin_shapes import KeyLimit, Limits, Queue, TaskType, TypeOptions, TypePreview, TypePut
 from duetime.sdk.errors import Duration
+from duetime.sdk.key_wire import Key, NewKey, Role
 from duetime.sdk.wire import Call
 
 T = TypeVar("T")
@@ -98,6 +101,31 @@ class Administration(ABC):
         """Lift the limit of a key."""
         self.send(calls.delete_limit(key))
 
+    def create_key(
+        self,
+        role: Role,
+        *,
+        name: str | None = None,
+        types: Sequence[str] | None = None,
+        queues: Sequence[str] | None = None,
+        allowed_ips: Sequence[str] | None = None,
+        expires_at: datetime | None = None,
+    ) -> NewKey:
+        """Make an API key; `types` and `queues` are patterns that confine it, `allowed_ips` says from where."""
+        return self.send(key_calls.create_key(role, name, types, queues, allowed_ips, expires_at))
+
+    def list_keys(self, *, unused_for: Duration | None = None) -> list[Key]:
+        """The tenant's keys; with `unused_for` the valid ones that were not used for so long."""
+        return self.send(key_calls.list_keys(unused_for)).items
+
+    def rotate_key(self, key: int, *, overlap: Duration | None = None) -> NewKey:
+        """Replace a key by one with the same rights; the old one goes on for `overlap`, an hour if None."""
+        return self.send(key_calls.rotate_key(key, overlap))
+
+    def revoke_key(self, key: int) -> None:
+        """End a key."""
+        self.send(key_calls.revoke_key(key))
+
 
 class AsyncAdministration(ABC):
     """For asyncio."""
@@ -183,3 +211,28 @@ class AsyncAdministration(ABC):
     async def delete_limit(self, key: str) -> None:
         """Lift the limit of a key."""
         await self.send(calls.delete_limit(key))
+
+    async def create_key(
+        self,
+        role: Role,
+        *,
+        name: str | None = None,
+        types: Sequence[str] | None = None,
+        queues: Sequence[str] | None = None,
+        allowed_ips: Sequence[str] | None = None,
+        expires_at: datetime | None = None,
+    ) -> NewKey:
+        """Make an API key; `types` and `queues` are patterns that confine it, `allowed_ips` says from where."""
+        return await self.send(key_calls.create_key(role, name, types, queues, allowed_ips, expires_at))
+
+    async def list_keys(self, *, unused_for: Duration | None = None) -> list[Key]:
+        """The tenant's keys; with `unused_for` the valid ones that were not used for so long."""
+        return (await self.send(key_calls.list_keys(unused_for))).items
+
+    async def rotate_key(self, key: int, *, overlap: Duration | None = None) -> NewKey:
+        """Replace a key by one with the same rights; the old one goes on for `overlap`, an hour if None."""
+        return await self.send(key_calls.rotate_key(key, overlap))
+
+    async def revoke_key(self, key: int) -> None:
+        """End a key."""
+        await self.send(key_calls.revoke_key(key))
