@@ -116,14 +116,14 @@ class Node:
         self.partitions = Partitions(database)
         self.lanes = Lanes(database)
         self.keys = Keys(database)
-        self.types = Types(database)
+        turns = Turns()
+        self.types = Types(database, turns=turns)
         self.limits = LimitRules(database)
         self.rules = TenantRules(database)
         self.breakers = Breakers(self.lanes.key_of, database.clock.now_ms, name_of=self.lanes.tenant_name)
         self.forced_breakers = ForcedBreakers(database, self._obey)
         self.onward = Onward(database, self.partitions, self._wake)
         self.holders = Holders(database, self.onward)
-        turns = Turns()
         self.settler = Settler(database, self.holders, self.onward, turns=turns)
         self.feeder = Feeder(database, self.lanes, self.onward, turns=turns)
         self.feeder.heed(self.breakers)
@@ -146,7 +146,7 @@ class Node:
         self.dead_log = DeadLog(database)
         self.onward.on_dead = self.dead_log.note
         self.outbox = Outbox(
-            database, self.lanes, self.submitter, reading(TaskReader(self.types, self.vault)), self.admission
+            database, self.lanes, self.submitter, reading(TaskReader(self.types, self.vault), turns), self.admission
         )
         self.relay = Relay(self.outbox, has_duty=self._has_duty)
         self.shared: SharedFeeder | None = None
@@ -397,7 +397,7 @@ class Node:
     async def _read_rules(self) -> timedelta:
         """Weights, suspensions, types, limits and forced breakers take effect within a second."""
         changes = await read_changes(self.database)
-        rules = await self.rules.refresh(changes["tenants"])
+        rules = await self.rules.refresh(changes["tenants"].number)
         self.feeder.rule(rules.weights, rules.suspended)
         self.admission.rule(rules.quotas)
         self.tenant_breakers.rule(rules.breakers)
@@ -406,7 +406,7 @@ class Node:
             await self.shared.share(rules.spread)
         await self.types.refresh(changes["types"])
         await self.limits.refresh(changes["limits"])
-        changes_seen = (self.types.change, self.limits.change)
+        changes_seen = (self.types.limits_change, self.limits.change)
         if rules is not self._limited_by or changes_seen != self._limited:
             await self.feeder.limit(put_together(rules.limits, self.limits, self.types, self.breakers))
             self._limited_by, self._limited = rules, changes_seen

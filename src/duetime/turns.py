@@ -92,6 +92,11 @@ class Turns:
             self._pass_on(0, self._monotonic())
         await turn
 
+    async def give_way(self) -> None:
+        """Let others be served, and return when it is the caller's turn: for what goes on and on."""
+        await asyncio.sleep(0)
+        await self.take()
+
     async def spread(self, items: Sequence[Item], do: Callable[[Sequence[Item]], Sequence[Done]]) -> list[Done]:
         """Do a list in pieces, each in its turn; a short one at once."""
         if len(items) <= LONG_TASKS:

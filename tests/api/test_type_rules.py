@@ -116,7 +116,7 @@ async def test_a_type_needs_no_schema_and_shows_what_it_says(api: Api) -> None:
 
 async def test_the_feeder_is_told_of_limits_and_of_throttles_as_limits(api: Api) -> None:
     types = api.serving.types
-    before = types.change
+    before = types.limits_change
     await register(api, limits={"max_running": 3, "concurrency_key": "a.b"}, throttle={"limit": 30, "period": "1m"})
 
     limits = types.limits(api.tenant, "t")
@@ -124,7 +124,7 @@ async def test_the_feeder_is_told_of_limits_and_of_throttles_as_limits(api: Api)
     assert limits == TypeLimits(max_running=3, rate=0.5, burst=30, concurrency_key="a.b")
     assert types.limits(api.tenant, "other") is None
     assert api.tenant in types.limited_tenants()
-    assert types.change > before
+    assert types.limits_change > before
     await register(api, throttle={"limit": 1, "period": "1h", "burst": 4, "key": "k"})
     assert types.limits(api.tenant, "t") == TypeLimits(rate=1 / 3600, burst=5, rate_key="k")
     await register(api, limits={}, defaults={})

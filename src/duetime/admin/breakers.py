@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from duetime.admin.changes import read_changes
+from duetime.admin.changes import Change, read_changes
 from duetime.admin.tenant_breakers import begin_slowly, close_tenant
 from duetime.database.pool import Database
 from duetime.database.statements import load
@@ -34,7 +34,7 @@ class ForcedBreakers:
         self._database = database
         self._obey = obey
         self._forced: dict[tuple[int, str], Forced] = {}
-        self._change = -1
+        self._seen: Change | None = None
         #: Tells the nodes that share the shards to look now.
         self.announce: Callable[[], Awaitable[None]] | None = None
         #: Reads what else is counted as a change of breakers.
@@ -42,17 +42,24 @@ class ForcedBreakers:
         # Of two that read at once, the one with the older rows must not have the last word.
         self._reading = asyncio.Lock()
 
-    async def refresh(self, change: int | None = None) -> None:
-        """Read them all again if any has changed; `change` is the number of changes, if it was read already."""
+    async def refresh(self, change: Change | None = None) -> None:
+        """Read what has changed; `change` is the latest change, if it was read already."""
         async with self._reading:
             if change is None:
                 change = (await read_changes(self._database))["breakers"]
-            if change != self._change:
-                rows = await self._database.run(_SQL["read_all"])
-                self._forced = {(each["tenant"], each["host"]): each["forced"] for each in rows}
+            if change != self._seen:
+                if self._seen is not None and change.follows(self._seen):
+                    rows = await self._database.run(_SQL["read_changed"], seen=self._seen.number)
+                    changed = {each["tenant"] for each in rows}
+                    forced = {place: state for place, state in self._forced.items() if place[0] not in changed}
+                else:
+                    rows = await self._database.run(_SQL["read_all"])
+                    forced = {}
+                forced |= {(each["tenant"], each["host"]): each["forced"] for each in rows if each["host"] is not None}
+                self._forced = forced
                 if self.reread is not None:
                     await self.reread()
-                self._change = change
+                self._seen = change
             self._obey(self._forced)
 
     async def put(

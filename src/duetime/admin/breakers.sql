@@ -15,9 +15,17 @@ stored AS (
 ),
 risen AS (
     UPDATE rule_change
-       SET change = change + 1
+       SET change = change + 1, named = named + 1
       FROM stored
      WHERE rule_change.kind = 'breakers'
+ RETURNING change
+),
+told AS (
+    INSERT INTO tenant_rule_change (kind, tenant, change)
+    SELECT 'breakers', @tenant::int, change
+      FROM risen
+        ON CONFLICT (kind, tenant) DO UPDATE
+       SET change = excluded.change
 ),
 noted AS (
     INSERT INTO audit (tenant, key, action, subject, before, after)
@@ -39,9 +47,17 @@ WITH gone AS (
 ),
 risen AS (
     UPDATE rule_change
-       SET change = change + 1
+       SET change = change + 1, named = named + 1
       FROM gone
      WHERE rule_change.kind = 'breakers'
+ RETURNING change
+),
+told AS (
+    INSERT INTO tenant_rule_change (kind, tenant, change)
+    SELECT 'breakers', @tenant::int, change
+      FROM risen
+        ON CONFLICT (kind, tenant) DO UPDATE
+       SET change = excluded.change
 ),
 noted AS (
     INSERT INTO audit (tenant, key, action, subject, before, after)
@@ -69,3 +85,13 @@ SELECT host, forced, note, updated_at
 -- name: read_all
 SELECT tenant, host, forced
   FROM breaker;
+
+-- name: read_changed
+-- Of each tenant that changed its breakers since: all of them; a row without a host says that it has none.
+-- Index: tenant_rule_change_change (kind, change), breaker_pkey.
+SELECT changed.tenant, kept.host, kept.forced
+  FROM tenant_rule_change AS changed
+  LEFT JOIN breaker AS kept
+    ON kept.tenant = changed.tenant
+ WHERE changed.kind = 'breakers'
+   AND changed.change > @seen::bigint;

@@ -1,13 +1,30 @@
-"""How often each kind of rule has changed: one look says which of them have to be read again."""
+"""How often each kind of rule has changed: one look says which of them have to be read again.
 
-from typing import Literal
+Each change also notes the tenant whose rules they are, so that a node reads what
+that one changed and not what all tenants have.  A change by a release that does
+not note it is seen as well: then everything is read.
+"""
+
+from typing import Literal, NamedTuple
 
 from duetime.database.pool import Database
 
 RuleKind = Literal["tenants", "types", "limits", "breakers"]
-_READ_ALL = "SELECT kind, change FROM rule_change"
+_READ_ALL = "SELECT kind, change, change - named AS unnamed FROM rule_change"
 
 
-async def read_changes(database: Database) -> dict[RuleKind, int]:
+class Change(NamedTuple):
+    """The latest change of a kind of rules."""
+
+    number: int
+    #: Of how many nobody knows whose they were.
+    unnamed: int
+
+    def follows(self, seen: "Change | None") -> bool:
+        """Whether it is noted whose rules have changed since."""
+        return seen is not None and seen.unnamed == self.unnamed
+
+
+async def read_changes(database: Database) -> dict[RuleKind, Change]:
     """A number for each kind, which rises in the commit of a change: what is read after it is at least as new."""
-    return {row["kind"]: row["change"] for row in await database.fetch(_READ_ALL)}
+    return {row["kind"]: Change(row["change"], row["unnamed"]) for row in await database.fetch(_READ_ALL)}

@@ -1,8 +1,8 @@
 """Limits that a tenant sets: for a queue, with its state, and for keys that tasks name.
 
 `LimitRules` keeps them all compiled, and looks once in a while whether any has
-changed: one row tells.  Finding the limit of a key takes one look for its name,
-and one for each length that a pattern of the tenant has.
+changed: one row tells, and those of the tenants that did are read.  Finding the
+limit of a key takes one look for its name, and one for each length that a pattern of the tenant has.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ import msgspec
 import structlog
 from msgspec import UNSET, UnsetType
 
-from duetime.admin.changes import read_changes
+from duetime.admin.changes import Change, read_changes
 from duetime.admin.tenants import read_names
 from duetime.database.pool import Database
 from duetime.database.statements import load
@@ -91,7 +91,9 @@ class LimitRules:
         self._keyed: frozenset[int] = frozenset()
         #: By tenant and queue, how long workers may be silent.
         self._silences: dict[int, dict[str, float]] = {}
-        self._change = -1
+        #: How many tenants' rules were read so far: another number whenever anything has changed.
+        self._change = 0
+        self._seen: Change | None = None
         self._reading = asyncio.Lock()
 
     # As they were a moment ago
@@ -127,23 +129,38 @@ class LimitRules:
         """Those that limit any key: of the others no task's keys need a look."""
         return self._keyed
 
-    async def refresh(self, change: int | None = None) -> None:
-        """Read them all again if any has changed; `change` is the number of changes, if it was read already."""
+    async def refresh(self, change: Change | None = None) -> None:
+        """Read what has changed; `change` is the latest change, if it was read already."""
         async with self._reading:
             if change is None:
                 change = (await read_changes(self._database))["limits"]
-            if change != self._change:
-                unusable = self._compile(await self._database.run(_SQL["read_all"]))
-                self._change = change
-                await self._tell(unusable)
+            if change == self._seen:
+                return
+            if self._seen is not None and change.follows(self._seen):
+                rows = await self._database.run(_SQL["read_changed"], seen=self._seen.number)
+            else:
+                rows = await self._database.run(_SQL["read_all"])
+                self._forget(self._tenants())
+            self._forget({row["tenant"] for row in rows})
+            unusable = self._compile([row for row in rows if row["name"] is not None])
+            self._seen = change
+            self._change += 1
+            await self._tell(unusable)
+
+    def _tenants(self) -> set[int]:
+        return {tenant for tenant, _ in (*self._queues, *self._paused)} | {*self._keys, *self._silences}
+
+    def _forget(self, tenants: set[int]) -> None:
+        """Nothing holds for these tenants."""
+        self._queues = {place: limits for place, limits in self._queues.items() if place[0] not in tenants}
+        self._paused = frozenset(place for place in self._paused if place[0] not in tenants)
+        self._keys = {tenant: keys for tenant, keys in self._keys.items() if tenant not in tenants}
+        self._silences = {tenant: said for tenant, said in self._silences.items() if tenant not in tenants}
 
     def _compile(self, rows: Sequence[asyncpg.Record]) -> list[tuple[int, str, str]]:
-        """Take these for what holds; returns those that cannot be used: tenant, name, why."""
+        """Let these hold as well; returns those that cannot be used: tenant, name, why."""
         unusable: list[tuple[int, str, str]] = []
-        queues: dict[tuple[int, str], Limits] = {}
-        paused = set()
-        keys: dict[int, _Keys] = {}
-        silences: dict[int, dict[str, float]] = {}
+        queues, paused, keys, silences = self._queues, {*self._paused}, self._keys, self._silences
         for row in rows:
             tenant, name = row["tenant"], row["name"]
             if row["max_silence"] is not None:
@@ -162,9 +179,7 @@ class LimitRules:
                 keys.setdefault(tenant, _Keys()).add(name, limits)
             elif row["scope"] == LimitScope.QUEUE:
                 queues[tenant, name] = limits
-        self._queues, self._paused = queues, frozenset(paused)
-        self._keys, self._keyed = keys, frozenset(keys)
-        self._silences = silences
+        self._paused, self._keyed = frozenset(paused), frozenset(keys)
         return unusable
 
     async def _tell(self, unusable: Sequence[tuple[int, str, str]]) -> None:

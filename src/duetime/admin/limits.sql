@@ -27,9 +27,17 @@ stored AS (
 ),
 risen AS (
     UPDATE rule_change
-       SET change = change + 1
+       SET change = change + 1, named = named + 1
       FROM stored
      WHERE rule_change.kind = 'limits'
+ RETURNING change
+),
+told AS (
+    INSERT INTO tenant_rule_change (kind, tenant, change)
+    SELECT 'limits', @tenant::int, change
+      FROM risen
+        ON CONFLICT (kind, tenant) DO UPDATE
+       SET change = excluded.change
 ),
 noted AS (
     INSERT INTO audit (tenant, key, action, subject, before, after)
@@ -56,9 +64,17 @@ WITH gone AS (
 ),
 risen AS (
     UPDATE rule_change
-       SET change = change + 1
+       SET change = change + 1, named = named + 1
       FROM gone
      WHERE rule_change.kind = 'limits'
+ RETURNING change
+),
+told AS (
+    INSERT INTO tenant_rule_change (kind, tenant, change)
+    SELECT 'limits', @tenant::int, change
+      FROM risen
+        ON CONFLICT (kind, tenant) DO UPDATE
+       SET change = excluded.change
 ),
 noted AS (
     INSERT INTO audit (tenant, key, action, subject, before)
@@ -90,6 +106,16 @@ SELECT name, limits, state, max_silence, version, updated_at
 -- name: read_all
 SELECT tenant, scope, name, limits, state, max_silence
   FROM limit_rule;
+
+-- name: read_changed
+-- Of each tenant that changed its rules since: all of them; a row without a name says that it has none.
+-- Index: tenant_rule_change_change (kind, change), limit_rule_pkey.
+SELECT changed.tenant, kept.scope, kept.name, kept.limits, kept.state, kept.max_silence
+  FROM tenant_rule_change AS changed
+  LEFT JOIN limit_rule AS kept
+    ON kept.tenant = changed.tenant
+ WHERE changed.kind = 'limits'
+   AND changed.change > @seen::bigint;
 
 -- name: count_tasks
 -- What runs and what waits past its time in some lanes, each counted up to `most`.

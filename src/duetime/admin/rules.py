@@ -64,7 +64,7 @@ class TenantRules:
     async def refresh(self, change: int | None = None) -> Rules:
         """Read what has changed; `change` is the number of changes, if it was read already."""
         if change is None:
-            change = (await read_changes(self._database))["tenants"]
+            change = (await read_changes(self._database))["tenants"].number
         if change == self._seen:
             return self.current
         # Read after the number, so that nothing up to it is missed.

@@ -15,9 +15,17 @@ WITH opened AS (
 ),
 risen AS (
     UPDATE rule_change
-       SET change = change + 1
+       SET change = change + 1, named = named + 1
       FROM opened
      WHERE rule_change.kind = 'breakers'
+ RETURNING change
+),
+told AS (
+    INSERT INTO tenant_rule_change (kind, tenant, change)
+    SELECT 'breakers', @tenant::int, change
+      FROM risen
+        ON CONFLICT (kind, tenant) DO UPDATE
+       SET change = excluded.change
 )
 SELECT tenant
   FROM opened;
@@ -37,9 +45,17 @@ WITH taken AS (
 ),
 risen AS (
     UPDATE rule_change
-       SET change = change + 1
+       SET change = change + 1, named = named + 1
       FROM taken
      WHERE rule_change.kind = 'breakers'
+ RETURNING change
+),
+told AS (
+    INSERT INTO tenant_rule_change (kind, tenant, change)
+    SELECT 'breakers', @tenant::int, change
+      FROM risen
+        ON CONFLICT (kind, tenant) DO UPDATE
+       SET change = excluded.change
 )
 SELECT tenant
   FROM taken;
@@ -57,9 +73,17 @@ WITH resumed AS (
 ),
 risen AS (
     UPDATE rule_change
-       SET change = change + 1
+       SET change = change + 1, named = named + 1
       FROM resumed
      WHERE rule_change.kind = 'breakers'
+ RETURNING change
+),
+told AS (
+    INSERT INTO tenant_rule_change (kind, tenant, change)
+    SELECT 'breakers', @tenant::int, change
+      FROM risen
+        ON CONFLICT (kind, tenant) DO UPDATE
+       SET change = excluded.change
 )
 SELECT tenant
   FROM resumed;
@@ -76,9 +100,17 @@ WITH resumed AS (
 ),
 risen AS (
     UPDATE rule_change
-       SET change = change + 1
+       SET change = change + 1, named = named + 1
       FROM resumed
      WHERE rule_change.kind = 'breakers'
+ RETURNING change
+),
+told AS (
+    INSERT INTO tenant_rule_change (kind, tenant, change)
+    SELECT 'breakers', @tenant::int, change
+      FROM risen
+        ON CONFLICT (kind, tenant) DO UPDATE
+       SET change = excluded.change
 )
 SELECT tenant
   FROM resumed;
@@ -95,9 +127,17 @@ WITH gone AS (
 ),
 risen AS (
     UPDATE rule_change
-       SET change = change + 1
+       SET change = change + 1, named = named + 1
       FROM gone
      WHERE rule_change.kind = 'breakers'
+ RETURNING change
+),
+told AS (
+    INSERT INTO tenant_rule_change (kind, tenant, change)
+    SELECT 'breakers', @tenant::int, change
+      FROM risen
+        ON CONFLICT (kind, tenant) DO UPDATE
+       SET change = excluded.change
 )
 SELECT tenant
   FROM gone;

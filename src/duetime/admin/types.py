@@ -1,7 +1,8 @@
 """Task types: a schema for their payloads, defaults, limits, flow control; one that is not registered has none of it.
 
-`Types` keeps every registered type compiled, and looks once in a while whether
-any has changed: one row tells.
+`Types` keeps what every registered type says, and looks once in a while whether
+any has changed: one row tells.  Then it reads those that did; schemas are read
+and compiled by `Schemas`, when a payload has to be judged.
 """
 
 import asyncio
@@ -16,8 +17,9 @@ import msgspec
 import structlog
 from msgspec import Raw
 
-from duetime.admin.changes import read_changes
+from duetime.admin.changes import Change, read_changes
 from duetime.admin.quotas import lock_quotas, read_quotas
+from duetime.admin.schemas import TENANT_BYTES, Schemas, StoredSchema
 from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.errors import FieldError, InvalidInput, NotFound
@@ -25,13 +27,17 @@ from duetime.model.flow import Debounce, RateLimit, Throttle, TypeDefaults, Type
 from duetime.model.limits import TypeLimits
 from duetime.model.payload_schema import PayloadSchema, SchemaError
 from duetime.model.quotas import DEFAULT_TYPES, Quotas
+from duetime.turns import Turns
 
 log = structlog.get_logger()
 #: How many waiting tasks a changed schema is tried on.
 SAMPLE = 10_000
 _EXAMPLES = 10
+_LEARNT_AT_ONCE = 1_000
 _TRY_SECONDS = 1.0
 _TRY_AT_ONCE_SECONDS = 0.01
+#: Payloads of the sample that are in memory at once, 13 MB at the most.
+_TRY_AT_ONCE = 200
 
 _SQL = load(__package__, "types.sql")
 _decode_rules = msgspec.json.Decoder(TypeRules).decode
@@ -88,31 +94,36 @@ class TypeKind:
 
     #: When it was stored; one that was forgotten and registered again begins with the first version.
     updated_at: datetime
-    schema: PayloadSchema | None
+    schema: StoredSchema | None
     rules: TypeRules
     #: Of what runs, with the throttle among them.
     limits: TypeLimits | None
 
 
 class Types:
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, schemas: Schemas | None = None, turns: Turns | None = None) -> None:
         self._database = database
-        self._kinds: dict[tuple[int, str], TypeKind] = {}
+        self.schemas = schemas or Schemas(database)
+        self._turns = turns or Turns()
+        self._kinds: dict[int, dict[str, TypeKind]] = {}
+        #: How many types of a tenant have limits.
+        self._limits: dict[int, int] = {}
         self._limited: frozenset[int] = frozenset()
-        self._change = -1
+        self._limits_change = 0
+        self._seen: Change | None = None
+        #: How many types were read so far.
+        self.read_count = 0
+        # Of two that read at once, the one with the older rows must not have the last word.
+        self._reading = asyncio.Lock()
 
     def kind(self, tenant: int, name: str) -> TypeKind | None:
         """All that a type says, as it was a moment ago."""
-        return self._kinds.get((tenant, name))
-
-    def find(self, tenant: int, name: str) -> PayloadSchema | None:
-        """The schema of a type's payloads."""
-        found = self._kinds.get((tenant, name))
-        return None if found is None else found.schema
+        kinds = self._kinds.get(tenant)
+        return None if kinds is None else kinds.get(name)
 
     def limits(self, tenant: int, name: str) -> TypeLimits | None:
         """What limits the type's attempts."""
-        found = self._kinds.get((tenant, name))
+        found = self.kind(tenant, name)
         return None if found is None else found.limits
 
     def limited_tenants(self) -> frozenset[int]:
@@ -120,29 +131,85 @@ class Types:
         return self._limited
 
     @property
-    def change(self) -> int:
-        """Another number whenever any type has changed."""
-        return self._change
+    def limits_change(self) -> int:
+        """Another number whenever the limits of any type have changed."""
+        return self._limits_change
 
     def __bool__(self) -> bool:
         return bool(self._kinds)
 
-    async def refresh(self, change: int | None = None) -> None:
-        """Read them all again if any has changed; `change` is the number of changes, if it was read already."""
-        if change is None:
-            change = (await read_changes(self._database))["types"]
-        if change == self._change:
-            return
-        kinds: dict[tuple[int, str], TypeKind] = {}
-        for each in await self._database.run(_SQL["read_all"]):
-            place = (each["tenant"], each["name"])
-            known = self._kinds.get(place)
-            if known is not None and known.updated_at == each["updated_at"]:
-                kinds[place] = known
-                continue
-            kinds[place] = _kind_of(each)
-        self._kinds, self._change = kinds, change
-        self._limited = frozenset(tenant for (tenant, _), kind in kinds.items() if kind.limits is not None)
+    async def refresh(self, change: Change | None = None) -> None:
+        """Read what has changed; `change` is the latest change, if it was read already."""
+        async with self._reading:
+            if change is None:
+                change = (await read_changes(self._database))["types"]
+            if change == self._seen:
+                return
+            if self._seen is not None and change.follows(self._seen):
+                await self._read_changed(self._seen.number)
+            else:
+                await self._read_all()
+            self._seen = change
+            limited = self._limits.keys()
+            if self._limited != limited:
+                self._limited = frozenset(limited)
+
+    async def _read_all(self) -> None:
+        rows = await self._database.run(_SQL["read_all"])
+        stored: dict[int, set[str]] = {}
+        for place, row in enumerate(rows, 1):
+            stored.setdefault(row["tenant"], set()).add(row["name"])
+            self._learn(row)
+            if place % _LEARNT_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        for tenant in list(self._kinds):
+            self._forget_all_but(tenant, stored.get(tenant, set()))
+
+    async def _read_changed(self, seen: int) -> None:
+        counts: dict[int, int] = {}
+        for place, row in enumerate(await self._database.run(_SQL["read_changed"], seen=seen), 1):
+            counts[row["tenant"]] = row["types"]
+            if row["name"] is not None:
+                self._learn(row)
+            if place % _LEARNT_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        # What is new is known by now: where there are more than are stored, some are gone.
+        shrunk = [tenant for tenant, count in counts.items() if len(self._kinds.get(tenant, ())) != count]
+        if shrunk:
+            stored: dict[int, set[str]] = {tenant: set() for tenant in shrunk}
+            for row in await self._database.run(_SQL["read_names"], tenants=shrunk):
+                stored[row["tenant"]].add(row["name"])
+            for tenant, names in stored.items():
+                self._forget_all_but(tenant, names)
+
+    def _learn(self, row: asyncpg.Record) -> None:
+        """This type is stored; it may be known."""
+        tenant, name = row["tenant"], row["name"]
+        known = self.kind(tenant, name)
+        self.read_count += 1
+        if known is None or known.updated_at != row["updated_at"]:
+            self._replace(tenant, name, _kind_of(row))
+
+    def _forget_all_but(self, tenant: int, names: set[str]) -> None:
+        for name in [name for name in self._kinds.get(tenant, ()) if name not in names]:
+            self._replace(tenant, name, None)
+
+    def _replace(self, tenant: int, name: str, kind: TypeKind | None) -> None:
+        kinds = self._kinds.setdefault(tenant, {})
+        old = kinds.pop(name, None)
+        if kind is not None:
+            kinds[name] = kind
+        elif not kinds:
+            del self._kinds[tenant]
+        if old is not None and old.schema is not None:
+            self.schemas.forget(old.schema)
+        before, after = (None if each is None else each.limits for each in (old, kind))
+        if before != after:
+            self._limits_change += 1
+            count = self._limits.get(tenant, 0) + (after is not None) - (before is not None)
+            self._limits[tenant] = count
+            if not count:
+                del self._limits[tenant]
 
     async def put(
         self,
@@ -155,39 +222,76 @@ class Types:
         by: int | None = None,
     ) -> tuple[bool, TypePut]:
         """Store a type; whether it is new, and how waiting tasks of these lanes would fare."""
-        compiled = compile_schema(schema)
-        await self._is_new(tenant, name)
-        tried = await self._try_on_waiting(compiled, name, lanes)
+        compiled = await self.compile(tenant, schema)
+        held_bytes = 0 if compiled is None else compiled.held_bytes
+        await self._is_new(tenant, name, held_bytes)
+        tried = await self._try_on_waiting(compiled, tenant, name, lanes)
         stored_rules = None if rules.is_empty else msgspec.json.encode(rules)
         wanted: dict[str, object] = {"tenant": tenant, "name": name, "schema": schema, "rules": stored_rules, "by": by}
         count, put = _SQL["count_of_tenant"], _SQL["put"]
         async with self._database.connection() as connection, connection.transaction():
             quotas = await lock_quotas(connection, tenant)
             row = await connection.fetchrow(count.sql, *count.arguments({"tenant": tenant, "name": name}))
-            is_new = _check_room(row, quotas)
-            await connection.fetch(put.sql, *put.arguments(wanted))
+            is_new = _check_room(row, quotas, name, held_bytes)
+            stored_rows = await connection.fetch(put.sql, *put.arguments(wanted | {"held_bytes": held_bytes}))
         await self.refresh()
+        if compiled is not None and stored_rows:
+            kind = self.kind(tenant, name)
+            if kind is not None and kind.schema is not None and kind.updated_at == stored_rows[0]["updated_at"]:
+                self.schemas.keep(kind.schema, compiled)
         stored = await self.get(tenant, name)
         return is_new, TypePut(name, stored.version, tried.sampled, tried.invalid)
 
+    async def compile(self, tenant: int, schema: bytes | None) -> PayloadSchema | None:
+        """A schema that is asked for; raises InvalidInput."""
+        try:
+            return None if schema is None else await self.schemas.compile(tenant, schema)
+        except SchemaError as error:
+            raise InvalidInput.at("schema", str(error)) from error
+
     async def preview(self, tenant: int, name: str, schema: bytes | None, lanes: list[int]) -> TypePreview:
         """What `put` would answer, with some of the tasks that would not match; raises what it would raise."""
-        compiled = compile_schema(schema)
-        is_new = await self._is_new(tenant, name)
-        tried = await self._try_on_waiting(compiled, name, lanes)
+        compiled = await self.compile(tenant, schema)
+        is_new = await self._is_new(tenant, name, 0 if compiled is None else compiled.held_bytes)
+        tried = await self._try_on_waiting(compiled, tenant, name, lanes)
         return TypePreview(name, is_new, tried.sampled, tried.invalid, tried.examples)
 
-    async def _is_new(self, tenant: int, name: str) -> bool:
+    async def _is_new(self, tenant: int, name: str, held_bytes: int) -> bool:
         """Whether the type is new; raises if the tenant has no room for it now."""
         [row] = await self._database.run(_SQL["count_of_tenant"], tenant=tenant, name=name)
-        return _check_room(row, await read_quotas(self._database, tenant))
+        return _check_room(row, await read_quotas(self._database, tenant), name, held_bytes)
 
-    async def _try_on_waiting(self, schema: PayloadSchema | None, name: str, lanes: list[int]) -> "_Tried":
+    async def _try_on_waiting(self, schema: PayloadSchema | None, tenant: int, name: str, lanes: list[int]) -> "_Tried":
+        """How many were judged, and how many do not match; others are served meanwhile, and it ends after a second."""
+        tried = _Tried()
         if schema is None:
-            return _Tried()
-        return await _try_on(
-            schema, await self._database.run(_SQL["sample_waiting"], lanes=lanes, most=SAMPLE, type=name)
-        )
+            return tried
+        async with self.schemas.one_at_a_time(tenant):
+            sample = await self._database.run(_SQL["sample_waiting"], lanes=lanes, most=SAMPLE, type=name)
+            for at in range(0, len(sample), _TRY_AT_ONCE):
+                some = sample[at : at + _TRY_AT_ONCE]
+                rows = await self._database.run(
+                    _SQL["read_payloads"],
+                    lanes=[each["lane"] for each in some],
+                    tasks=[each["id"] for each in some],
+                )
+                await self._try_on(schema, rows, tried)
+                if tried.seconds >= _TRY_SECONDS:
+                    break
+        return tried
+
+    async def _try_on(self, schema: PayloadSchema, rows: Sequence[asyncpg.Record], tried: "_Tried") -> None:
+        left = iter(rows)
+        while tried.seconds < _TRY_SECONDS:
+            await self._turns.give_way()
+            began = time.perf_counter()
+            for row in left:
+                _try_one(schema, row, tried)
+                if time.perf_counter() - began >= _TRY_AT_ONCE_SECONDS:
+                    break
+            else:
+                return
+            tried.seconds += time.perf_counter() - began
 
     async def get(self, tenant: int, name: str) -> TypeInfo:
         rows = await self._database.run(_SQL["read_one"], tenant=tenant, name=name)
@@ -213,54 +317,37 @@ class _Tried:
 
     sampled: int = 0
     invalid: int = 0
+    seconds: float = 0.0
     examples: list[TypeMismatch] = field(default_factory=list)
 
 
-def _check_room(row: asyncpg.Record, quotas: Quotas) -> bool:
+def _check_room(row: asyncpg.Record, quotas: Quotas, name: str, held_bytes: int) -> bool:
     """Whether the type is new, by what the tenant has; raises if there is no room for it."""
     most = DEFAULT_TYPES if quotas.max_types is None else quotas.max_types
     if not row["is_known"] and row["types"] >= most:
         raise InvalidInput.at("name", f"a tenant has at most {most:,} registered types (max_types)")
+    if held_bytes and row["held_bytes"] + held_bytes > TENANT_BYTES:
+        raise InvalidInput.at(
+            "schema",
+            f"with the schema of type {name[:80]} ({held_bytes // 1024:,} KiB when it is compiled) the schemas of this "
+            f"tenant would take more than {TENANT_BYTES // 1024:,} KiB of memory; simplify some, or delete types",
+        )
     return not row["is_known"]
 
 
-def compile_schema(schema: bytes | None) -> PayloadSchema | None:
-    try:
-        return None if schema is None else PayloadSchema(schema)
-    except SchemaError as error:
-        raise InvalidInput.at("schema", str(error)) from error
-
-
-async def _try_on(schema: PayloadSchema, rows: Sequence[asyncpg.Record]) -> _Tried:
-    """How many were judged, and how many do not match; others are served meanwhile, and it ends after a second."""
-    spent, tried = 0.0, _Tried()
-    while tried.sampled < len(rows) and spent < _TRY_SECONDS:
-        began = time.perf_counter()
-        while tried.sampled < len(rows) and time.perf_counter() - began < _TRY_AT_ONCE_SECONDS:
-            _try_one(schema, rows[tried.sampled], tried)
-        spent += time.perf_counter() - began
-        await asyncio.sleep(0)
-    return tried
-
-
 def _try_one(schema: PayloadSchema, row: asyncpg.Record, tried: _Tried) -> None:
-    payload = msgspec.json.decode(row["payload"])
+    payload, size = msgspec.json.decode(row["payload"]), len(row["payload"])
     tried.sampled += 1
-    if schema.is_valid(payload):
+    if schema.is_valid(payload, size):
         return
     tried.invalid += 1
     if len(tried.examples) < _EXAMPLES:
-        wrong = [FieldError(f"payload{path}", message) for path, message in schema.errors(payload)]
+        wrong = [FieldError(f"payload{path}", message) for path, message in schema.errors(payload, size)]
         tried.examples.append(TypeMismatch(row["id"], wrong))
 
 
 def _kind_of(row: asyncpg.Record) -> TypeKind:
-    schema = None
-    try:
-        schema = None if row["schema"] is None else PayloadSchema(row["schema"])
-    except SchemaError as error:
-        # It was right when it was stored, by another version of the library.
-        log.error("a type's schema cannot be used", type=row["name"], error=str(error))
+    schema = StoredSchema(row["tenant"], row["name"]) if row["has_schema"] else None
     rules = _NO_RULES
     try:
         rules = _rules_of(row)

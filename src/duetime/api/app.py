@@ -30,6 +30,7 @@ from duetime.api.dead import DeadLetters
 from duetime.api.express import Express
 from duetime.api.health import Health
 from duetime.api.http import PROBLEM_JSON, Answer, Receive, Request, Router, Scope, Send, encode
+from duetime.api.judging import Judging
 from duetime.api.keys import KeyCalls
 from duetime.api.limits import LimitCalls
 from duetime.api.metrics import MetricsCalls
@@ -127,11 +128,11 @@ class App:
         self._workers = Workers(
             lanes, feeder, holders, settler, limits, keys, reach, max_silence, turns, self.connections.bound_polls()
         )
-        reader = TaskReader(types, vault)
+        judging = Judging(TaskReader(types, vault), turns)
         flow = FlowControl(database, submitter, steering)
         #: How long lists and verbs look for what matches a filter.
         self.patience = patience = Patience()
-        tasks = Tasks(database, lanes, submitter, flow, feeder, reader, admission, reach, turns, patience=patience)
+        tasks = Tasks(database, lanes, submitter, flow, feeder, judging, admission, reach, turns, patience=patience)
         #: The short way for single submissions.
         self.express = Express(tasks, keys, self.peers)
         self._router = Router(
@@ -140,7 +141,7 @@ class App:
                 *Steer(database, lanes, steering, reach, patience, admission).routes(),
                 *DeadLetters(database, lanes, steering, reach, patience, admission).routes(),
                 *self._workers.routes(),
-                *ScheduleCalls(database, schedules, backfills, reader, lanes, reach).routes(),
+                *ScheduleCalls(database, schedules, backfills, judging, lanes, reach).routes(),
                 *CalendarCalls(recurrences, schedules).routes(),
                 *KeyCalls(database, keys).routes(),
                 *Administration(database).routes(),

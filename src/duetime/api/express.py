@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 
 from duetime.admin.keyring import Keys
 from duetime.admin.keys import Caller, hash_key
+from duetime.admin.schemas import JudgeLaterError
 from duetime.api.http import JSON, Answer
 from duetime.api.peers import Client, Peer, Peers
 from duetime.api.request_id import HEADER, given_id
@@ -71,6 +72,7 @@ class Express:
     def __init__(self, tasks: Tasks, keys: Keys, peers: Peers) -> None:
         self._tasks = tasks
         self._submitter = tasks.submitter
+        self._reader = tasks.judging.reader
         self._keys = keys
         self._noted = keys.uses.noted
         self._peers = peers
@@ -86,7 +88,7 @@ class Express:
             return False
         if head.key_hash not in self._noted:
             self._keys.uses.note(caller, head.peer(self._peers).name)
-        task = self._tasks.reader.read_bare(body, caller.tenant) if head.is_bare and not caller.is_confined else None
+        task = self._reader.read_bare(body, caller.tenant) if head.is_bare and not caller.is_confined else None
         if task is None:
             return self._take_with_care(head, caller, body, finish)
         lane = self._submitter.find_lane(task)
@@ -98,8 +100,8 @@ class Express:
     def _take_with_care(self, head: Head, caller: Caller, body: bytes, finish: Finish) -> bool:
         """The same for what is not plain."""
         try:
-            task, request, fingerprint = self._tasks.read_one(head.headers, caller, body, explains=False)
-        except DuetimeError:
+            task, request, fingerprint = self._tasks.read_one(self._reader, head.headers, caller, body, explains=False)
+        except (DuetimeError, JudgeLaterError):
             return False
         lane = self._submitter.find_lane(task)
         if task.flow is not None or lane is None or not self._tasks.admission.admit_now(task):

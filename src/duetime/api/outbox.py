@@ -10,6 +10,7 @@ from duetime.admin.keys import Caller
 from duetime.admin.types import Types
 from duetime.api.filters import read_page
 from duetime.api.http import UNREADABLE, Answer, Request, Route, decode_json, json_answer, make_decoder
+from duetime.api.judging import Judging
 from duetime.api.operations import Confined, Operation, Reply
 from duetime.api.reach import Reach
 from duetime.api.schemas import TaskRequest
@@ -19,6 +20,7 @@ from duetime.database.pool import Database
 from duetime.errors import InvalidInput, NotFound
 from duetime.lifecycle.outbox import Outbox, Read
 from duetime.model.task import DEFAULT_QUEUE, NewTask
+from duetime.turns import Turns
 from duetime.views.outbox import Fits, OutboxView, RefusedView, find_number, list_fitting, list_refused
 from duetime.views.patience import Patience
 
@@ -92,16 +94,21 @@ DELETE_NUMBER = Operation(
 OPERATIONS = [LIST_REFUSED, GET_NUMBER, RETRY_NUMBER, DELETE_NUMBER]
 
 
-def reading(reader: TaskReader) -> Read:
+def reading(reader: TaskReader, turns: Turns | None = None) -> Read:
     """What is written is judged as if it had been submitted when it was written."""
 
-    def read(tenant: int, body: bytes, written_at: datetime) -> NewTask:
+    judging = Judging(reader, turns)
+
+    def read_by(reader: TaskReader, tenant: int, body: bytes, written_at: datetime) -> NewTask:
         request = decode_json(_decode, body)
         for name in ("unique", "debounce"):
             if getattr(request, name) is not None:
                 raise InvalidInput.at(name, "not in the outbox: what commits becomes a task of its own")
         # For the same reason a type's own flow control is not applied to it.
         return msgspec.structs.replace(reader.read(request, tenant, written_at), flow=None)
+
+    async def read(tenant: int, body: bytes, written_at: datetime) -> NewTask:
+        return await judging.one(tenant, lambda reader: read_by(reader, tenant, body, written_at))
 
     return read
 

@@ -15,6 +15,7 @@ from duetime.api import schedule_views as views
 from duetime.api.auth import need_reach, need_type
 from duetime.api.filters import read_flag, read_number, read_page, read_time
 from duetime.api.http import Answer, Request, Route, decode_json, json_answer, make_decoder
+from duetime.api.judging import Judging
 from duetime.api.problems import with_more, wrong_with_each
 from duetime.api.reach import Reach
 from duetime.api.schedule_queries import (
@@ -41,7 +42,6 @@ from duetime.api.schedule_schemas import (
     TriggerRequest,
 )
 from duetime.api.tasks import read_request_key
-from duetime.api.validation import TaskReader
 from duetime.clock import from_ms, to_ms_rounded_up
 from duetime.database.pool import Database
 from duetime.errors import Conflict, DuetimeError, InvalidInput, NotFound
@@ -74,7 +74,7 @@ class ScheduleCalls:
     database: Database
     schedules: Schedules
     backfills: Backfills
-    reader: TaskReader
+    judging: Judging
     lanes: Lanes
     reach: Reach
 
@@ -105,7 +105,7 @@ class ScheduleCalls:
         judge = partial(self._judge, caller, name)
         asked = await request.json(_decode_schedule, judge=judge)
         try:
-            schedule = self._read(caller, name, asked, self.database.clock.now())
+            schedule = await self._read(caller, name, asked)
             [done] = await self.schedules.put(tenant, [schedule], check=self._check_for(caller))
             if isinstance(done, DuetimeError):
                 raise done
@@ -117,7 +117,7 @@ class ScheduleCalls:
     async def put_batch(self, request: Request) -> Answer:
         is_trial = read_flag(request.query(), "dry_run")
         asked = await request.json(_decode_batch)
-        caller, tenant, now = request.caller, request.caller.tenant, self.database.clock.now()
+        caller, tenant = request.caller, request.caller.tenant
         items: list[NamedScheduleRequest | None] = []
         results: list[NewSchedule | Put | DuetimeError] = []
         names: list[str] = []
@@ -131,7 +131,7 @@ class ScheduleCalls:
                 item = decode_json(_decode_item, bytes(raw), judge)
                 if item.name in names[:-1]:
                     raise InvalidInput.at("name", f"{item.name} stands twice in this batch")
-                results.append(self._read(caller, item.name, item, now))
+                results.append(await self._read(caller, item.name, item))
             except DuetimeError as error:
                 results.append(error)
                 # To say all that is wrong takes longer, so others are served behind each such item.
@@ -157,10 +157,7 @@ class ScheduleCalls:
         asked = await request.json(_decode_preview, judge=judge)
         try:
             name = _PREVIEWED if asked.name is None else check_name(asked.name)
-            if asked.task is not None:
-                body = self._read(caller, name, asked, self.database.clock.now()).body
-            else:
-                body = read_times(asked)
+            body = (await self._read(caller, name, asked)).body if asked.task is not None else read_times(asked)
             if body.spec.after is not None:
                 raise InvalidInput.at(
                     "spec.after", "has no times of its own: each run follows the end of the one before"
@@ -171,11 +168,12 @@ class ScheduleCalls:
         from_ms = self.database.clock.now_ms() if asked.from_ is None else to_ms_rounded_up(asked.from_)
         return json_answer(200, views.PreviewView(recurrence.words, fires(recurrence, from_ms, asked.count)))
 
-    def _read(self, caller: Caller, name: str, asked: ScheduleRequest, now: datetime) -> NewSchedule:
+    async def _read(self, caller: Caller, name: str, asked: ScheduleRequest) -> NewSchedule:
         """The schedule that is asked for, of tasks that the caller reaches."""
         # What is wrong with a payload tells of its type's schema.
         need_type(caller, asked.task.type)
-        schedule = read_schedule(self.reader, caller.tenant, name, asked, now)
+        tenant, now = caller.tenant, self.database.clock.now()
+        schedule = await self.judging.one(tenant, lambda reader: read_schedule(reader, tenant, name, asked, now))
         need_reach(caller, schedule.task.type, schedule.task.lane.queue)
         return schedule
 
@@ -202,7 +200,7 @@ class ScheduleCalls:
         """Raise all that is wrong with one that is refused."""
         if asked.task is not None:
             need_type(caller, asked.task.type)
-        errors = wrong_with_schedule(self.reader, caller.tenant, name, asked, self.database.clock.now())
+        errors = wrong_with_schedule(self.judging.reader, caller.tenant, name, asked, self.database.clock.now())
         if errors:
             raise InvalidInput.all(errors)
 

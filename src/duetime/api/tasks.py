@@ -32,6 +32,7 @@ from duetime.api.http import (
     make_decoder,
     read_uuid,
 )
+from duetime.api.judging import Judging
 from duetime.api.new_views import NewViews, render_batch
 from duetime.api.problems import problem_of
 from duetime.api.reach import Reach, stands_for_another, without_ids
@@ -85,7 +86,7 @@ class Tasks:
     submitter: Submitter
     flow: FlowControl
     feeder: LaneFeeder
-    reader: TaskReader
+    judging: Judging
     admission: Admission
     reach: Reach
     turns: Turns = field(default_factory=Turns)
@@ -105,7 +106,10 @@ class Tasks:
         request.query()
         if request.content_type() != JSON:
             raise UnsupportedMediaType(f"send {JSON}, not {request.content_type()}")
-        asked = self.read_one(request.headers, request.caller, await request.body())
+        body = await request.body()
+        asked = await self.judging.one(
+            request.caller.tenant, lambda reader: self.read_one(reader, request.headers, request.caller, body)
+        )
         await self._admit(request.caller.tenant, [asked.task], asked.request)
         reaches = self.reach.judge_of(request.caller)
         [submission] = await self.flow.submit([asked.task], asked.request, asked.fingerprint, reaches=reaches)
@@ -131,32 +135,38 @@ class Tasks:
         return admitted, refusal
 
     def read_one(
-        self, headers: Mapping[bytes, bytes], caller: Caller, body: bytes, *, explains: bool = True
+        self,
+        reader: TaskReader,
+        headers: Mapping[bytes, bytes],
+        caller: Caller,
+        body: bytes,
+        *,
+        explains: bool = True,
     ) -> "Asked":
         """What is asked for; who does not tell the client what is wrong need not have it explained."""
         trace, clock = read_trace(headers), self.database.clock
         has_key = b"idempotency-key" in headers
         # Without a key, the short way has tried that in vain.
-        task = self.reader.read_bare(body, caller.tenant) if has_key and trace is None else None
+        task = reader.read_bare(body, caller.tenant) if has_key and trace is None else None
         if task is None:
 
             def judge(some: TaskRequest) -> None:
                 need_type(caller, some.type)
-                self.reader.read(some, caller.tenant, clock.now(), trace)
+                reader.read(some, caller.tenant, clock.now(), trace)
 
             wanted = decode_json(_decoder, body, judge, explains=explains)
             # What is wrong with a payload tells of its type's schema.
             need_type(caller, wanted.type)
-            task = self.reader.read_at_once(wanted, caller.tenant, trace)
+            task = reader.read_at_once(wanted, caller.tenant, trace)
             if task is None:
-                task = self.reader.read(wanted, caller.tenant, clock.now(), trace)
+                task = reader.read(wanted, caller.tenant, clock.now(), trace)
         need_reach(caller, task.type, task.lane.queue)
         key = read_request_key(headers, clock.now()) if has_key else None
         return Asked(task, key, self._digest_of(body, has_secrets=task.has_secrets) if key else b"")
 
     def _digest_of(self, body: bytes, *, has_secrets: bool) -> bytes:
         """What stands for a body; with secrets in it nobody may find out by trying what it was, so it takes a key."""
-        return self.reader.vault.digest(body) + _digest(body) if has_secrets else _digest(body)
+        return self.judging.reader.vault.digest(body) + _digest(body) if has_secrets else _digest(body)
 
     async def answer_one(self, caller: Caller, task: NewTask, submission: Submission) -> Answer:
         if isinstance(submission, DuetimeError):
@@ -214,11 +224,11 @@ class Tasks:
             if tasks is not None:
                 return tasks
 
-        def judge(wanted: TaskRequest) -> NewTask:
-            need_type(caller, wanted.type)
-            return self.reader.read(wanted, caller.tenant, now, trace)
+        def read(reader: TaskReader, item: TaskRequest | Unread) -> NewTask | DuetimeError:
+            def judge(wanted: TaskRequest) -> NewTask:
+                need_type(caller, wanted.type)
+                return reader.read(wanted, caller.tenant, now, trace)
 
-        def read(item: TaskRequest | Unread) -> NewTask | DuetimeError:
             try:
                 task = judge(read_item(item, judge) if isinstance(item, Unread) else item)
                 if caller.is_confined:
@@ -233,14 +243,14 @@ class Tasks:
             return task
 
         items: Sequence[TaskRequest | Unread] = read_items(content_type, body)
-        return await self.turns.spread(items, lambda some: [read(item) for item in some])
+        return await self.judging.each(caller.tenant, items, read)
 
     async def _read_plain(
         self, items: Sequence[PlainTaskRequest], tenant: int, now: datetime
     ) -> list[NewTask | DuetimeError] | None:
         """All of them; None: one is not as plain as it looks."""
         try:
-            return await self.turns.spread(items, lambda some: self.reader.read_plain(some, tenant, now))
+            return await self.judging.pieces(tenant, items, lambda reader, some: reader.read_plain(some, tenant, now))
         except NotPlainError:
             return None
 

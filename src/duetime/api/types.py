@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from msgspec import Struct
 
-from duetime.admin.types import TypeInfo, TypePreview, TypePut, Types, compile_schema
+from duetime.admin.types import TypeInfo, TypePreview, TypePut, Types
 from duetime.api.auth import need_whole_type
 from duetime.api.filters import read_page
 from duetime.api.http import Answer, Request, Route, json_answer, make_decoder
@@ -14,7 +14,7 @@ from duetime.api.schedule_reading import check_name
 from duetime.api.task_operations import PAGES
 from duetime.api.type_reading import read_rules
 from duetime.api.type_schemas import TypeRequest
-from duetime.errors import InvalidInput, NotFound
+from duetime.errors import FieldError, InvalidInput, NotFound
 from duetime.lifecycle.lanes import Lanes
 from duetime.model.flow import TypeRules
 
@@ -128,14 +128,14 @@ class TypeCalls:
     async def put(self, request: Request) -> Answer:
         caller = request.caller
         need_whole_type(caller, request.path["name"])
-        name, schema, rules = await _read(request)
+        name, schema, rules = await _read(request, self.types)
         lanes = list(await self.lanes.of_tenant(caller.tenant))
         is_new, done = await self.types.put(caller.tenant, name, schema, lanes, rules=rules, by=caller.key)
         return json_answer(201 if is_new else 200, done)
 
     async def preview(self, request: Request) -> Answer:
         need_whole_type(request.caller, request.path["name"])
-        name, schema, _ = await _read(request)
+        name, schema, _ = await _read(request, self.types)
         tenant = request.caller.tenant
         lanes = list(await self.lanes.of_tenant(tenant))
         return json_answer(200, await self.types.preview(tenant, name, schema, lanes))
@@ -149,27 +149,29 @@ class TypeCalls:
         return Answer(204, b"")
 
 
-async def _read(request: Request) -> tuple[str, bytes | None, TypeRules]:
+async def _read(request: Request, types: Types) -> tuple[str, bytes | None, TypeRules]:
     """The name, the schema and the rules that are asked for, judged."""
     request.query()
     name = request.path["name"]
 
-    def check(some: TypeRequest, *, is_part: bool = False) -> None:
-        errors = wrong_with_each(
-            lambda: check_name(name),
-            lambda: read_rules(some, is_part=is_part),
-            lambda: compile_schema(_schema_of(some)),
-        )
-        if errors:
+    def wrong_with(some: TypeRequest, *, is_part: bool) -> list[FieldError]:
+        return wrong_with_each(lambda: check_name(name), lambda: read_rules(some, is_part=is_part))
+
+    def check(some: TypeRequest) -> None:
+        if errors := wrong_with(some, is_part=True):
             raise InvalidInput.all(errors)
 
-    asked = await request.json(_decode, judge=lambda some: check(some, is_part=True))
+    asked = await request.json(_decode, judge=check)
     try:
         # The schema is compiled by whoever stores it or tries it on.
         return check_name(name), _schema_of(asked), read_rules(asked)
     except InvalidInput:
-        check(asked)
-        raise
+        errors = wrong_with(asked, is_part=False)
+        try:
+            await types.compile(request.caller.tenant, _schema_of(asked))
+        except InvalidInput as error:
+            errors += error.errors
+        raise InvalidInput.all(errors) from None
 
 
 def _schema_of(asked: TypeRequest) -> bytes | None:

@@ -5,14 +5,17 @@ What passes here can be stored: names and texts fit their columns, times and
 numbers are in range, and a payload is JSON that any worker can read.
 """
 
+import copy
 import hashlib
 import re
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from duetime.admin.schemas import JudgeLaterError
 from duetime.admin.types import TypeKind, Types
 from duetime.api.flow_reading import NO_DEFAULTS, check_flow, flow_of
 from duetime.api.http import make_decoder
@@ -27,7 +30,6 @@ from duetime.api.schemas import (
 from duetime.api.target_reading import check_target, seal_target, secret_names_of
 from duetime.errors import DuetimeError, FieldError, InvalidInput
 from duetime.model.flow import TypeDefaults
-from duetime.model.payload_schema import PayloadSchema
 from duetime.model.retry import DEFAULT_RETRY, RetryPolicy
 from duetime.model.task import (
     DEFAULT_PRIORITY,
@@ -42,6 +44,8 @@ from duetime.model.vault import FINGERPRINT_BYTES, Vault
 
 MAX_AHEAD = timedelta(days=3653)
 REMEMBERED_NAMES = 10_000
+#: So long payloads of a list are judged before others are served.
+SECONDS_AT_ONCE = 0.01
 #: Of one task; who has more to mend finds the rest when these are.
 MAX_ERRORS = 20
 
@@ -72,30 +76,38 @@ class TaskReader:
     def __init__(self, types: Types | None = None, vault: Vault | None = None) -> None:
         self._registered = types
         self.vault = vault or Vault()
+        #: Whoever reads with it waits for a turn before each task: so it may judge what takes some time.
+        self.is_patient = False
         #: The lane of a tenant, queue and priority, each as it was asked for or left out.
         self._lanes: dict[tuple[int, str | UnsetType, str | UnsetType], LaneKey] = {}
         self._keys: dict[LaneKey, LaneKey] = {}
         self._types: set[str] = set()
 
+    def made_patient(self) -> "TaskReader":
+        """A reader that knows the same, for whoever has a turn."""
+        patient = copy.copy(self)
+        patient.is_patient = True
+        return patient
+
     def read(self, request: TaskRequest, tenant: int, now: datetime, trace: str | None = None) -> NewTask:
-        """The task that is asked for; raises InvalidInput or TooLarge."""
+        """The task that is asked for; raises InvalidInput or TooLarge, and JudgeLaterError."""
         found = self._judge_at_once(request, tenant, trace)
         if found is None:
             return self._read_with_care(request, tenant, now, trace)
         lane, kind = found
         if not _has_times(request):
-            return NewTask(lane, request.type, _read_payload_of(request, kind))
+            return NewTask(lane, request.type, self._read_payload_of(request, kind))
         errors: list[FieldError] = []
         run_at = _check_times(request, now, errors)
         if errors:
-            raise invalid([*errors, *_wrong_with_payload(request, kind)])
-        payload = _read_payload_of(request, kind)
+            raise invalid([*errors, *self._wrong_with_payload(request, kind)])
+        payload = self._read_payload_of(request, kind)
         return NewTask(lane, request.type, payload, run_at, _plain(request.delay) or None, request.expires_at)
 
     def read_at_once(self, request: TaskRequest, tenant: int, trace: str | None = None) -> NewTask | None:
         """The same for what needs neither a closer look nor the time, as most; None: it does."""
         found = None if _has_times(request) else self._judge_at_once(request, tenant, trace)
-        return None if found is None else NewTask(found[0], request.type, _read_payload_of(request, found[1]))
+        return None if found is None else NewTask(found[0], request.type, self._read_payload_of(request, found[1]))
 
     def _judge_at_once(
         self, request: TaskRequest, tenant: int, trace: str | None
@@ -141,10 +153,14 @@ class TaskReader:
             return None
 
     def read_plain(self, requests: Sequence[PlainTaskRequest], tenant: int, now: datetime) -> list[NewTask]:
-        """The tasks that are asked for; NotPlainError: one of them is not as plain as it looks, `read` knows more."""
+        """The first of the tasks that are asked for, as many as there is time for, and one at the least.
+
+        NotPlainError: one of them is not as plain as it looks, `read` knows more.
+        """
         tasks: list[NewTask] = []
         unread: list[bytes] = []
         latest = now + MAX_AHEAD
+        ends_at = time.perf_counter() + SECONDS_AT_ONCE
         # Those of a batch are mostly alike.
         judged: dict[tuple[object, ...], tuple[LaneKey, TypeKind | None] | None] = {}
         for request in requests:
@@ -159,8 +175,14 @@ class TaskReader:
                 payload = bytes(request.payload) or b"null"
                 unread.append(payload)
             else:
+                if tasks and time.perf_counter() >= ends_at:
+                    break
                 try:
-                    payload = _read_payload_of(request, kind)
+                    payload = self._read_payload_of(request, kind)
+                except JudgeLaterError:
+                    if not tasks:
+                        raise
+                    break
                 except DuetimeError as error:
                     raise NotPlainError from error
             run_at, delay = request.run_at, request.delay
@@ -201,8 +223,8 @@ class TaskReader:
             errors.append(FieldError("requires", "only for tasks that workers run; leave it out, or leave out target"))
         check_flow(request, kind, now, errors)
         if errors:
-            raise invalid([*errors, *_wrong_with_payload(request, kind)])
-        payload = _read_payload_of(request, kind)
+            raise invalid([*errors, *self._wrong_with_payload(request, kind)])
+        payload = self._read_payload_of(request, kind)
         secret: list[str] = []
         if target is not None and request.target is not None:
             secret = secret_names_of(request.target)
@@ -261,35 +283,34 @@ class TaskReader:
             self._lanes[tenant, request.queue, request.priority] = key
         return key
 
+    def _read_payload_of(self, request: PlainTaskRequest, kind: TypeKind | None) -> bytes:
+        payload = read_payload(request.payload)
+        if kind is not None and kind.schema is not None and self._registered is not None:
+            schema = self._registered.schemas.find(kind.schema)
+            size = len(payload)
+            if not self.is_patient and not schema.is_light(size):
+                raise JudgeLaterError(kind.schema, self._registered.schemas)
+            value = decode_any(payload)
+            if not schema.is_valid(value, size):
+                raise invalid([FieldError(f"payload{path}", message) for path, message in schema.errors(value, size)])
+        return payload
+
+    def _wrong_with_payload(self, request: PlainTaskRequest, kind: TypeKind | None) -> tuple[FieldError, ...]:
+        """Of a request that is refused anyway; what cannot be judged at once is not."""
+        try:
+            self._read_payload_of(request, kind)
+        except DuetimeError as error:
+            return error.errors
+        except JudgeLaterError:
+            pass
+        return ()
+
 
 _NO_OPTIONS = Options()
 
 
 def invalid(errors: Sequence[FieldError]) -> InvalidInput:
     return InvalidInput.all(errors, MAX_ERRORS)
-
-
-def _read_payload_of(request: PlainTaskRequest, kind: TypeKind | None) -> bytes:
-    payload = read_payload(request.payload)
-    if kind is not None and kind.schema is not None:
-        check_payload(kind.schema, payload)
-    return payload
-
-
-def _wrong_with_payload(request: PlainTaskRequest, kind: TypeKind | None) -> tuple[FieldError, ...]:
-    """Of a request that is refused anyway."""
-    try:
-        _read_payload_of(request, kind)
-    except DuetimeError as error:
-        return error.errors
-    return ()
-
-
-def check_payload(schema: PayloadSchema, payload: bytes) -> None:
-    """The payload must match what its type is registered with."""
-    value = decode_any(payload)
-    if not schema.is_valid(value):
-        raise invalid([FieldError(f"payload{path}", message) for path, message in schema.errors(value)])
 
 
 def plain_fingerprint(text: bytes) -> bytes:

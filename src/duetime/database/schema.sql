@@ -410,7 +410,8 @@ CREATE TABLE duetime.rescheduled (
 
 CREATE TABLE duetime.rule_change (
     kind text NOT NULL,
-    change bigint DEFAULT 1 NOT NULL
+    change bigint DEFAULT 1 NOT NULL,
+    named bigint DEFAULT 0 NOT NULL
 );
 
 CREATE TABLE duetime.schedule (
@@ -486,7 +487,9 @@ CREATE TABLE duetime.task_type (
     version integer DEFAULT 1 NOT NULL,
     schema bytea,
     updated_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
-    rules bytea
+    rules bytea,
+    change bigint DEFAULT 0 NOT NULL,
+    held_bytes bigint
 );
 
 CREATE TABLE duetime.tenant (
@@ -523,6 +526,12 @@ ALTER TABLE duetime.tenant ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     NO MINVALUE
     NO MAXVALUE
     CACHE 1
+);
+
+CREATE TABLE duetime.tenant_rule_change (
+    kind text NOT NULL,
+    tenant integer NOT NULL,
+    change bigint NOT NULL
 );
 
 CREATE TABLE duetime.tier (
@@ -667,6 +676,9 @@ ALTER TABLE ONLY duetime.tenant
 ALTER TABLE ONLY duetime.tenant
     ADD CONSTRAINT tenant_pkey PRIMARY KEY (id);
 
+ALTER TABLE ONLY duetime.tenant_rule_change
+    ADD CONSTRAINT tenant_rule_change_pkey PRIMARY KEY (kind, tenant);
+
 ALTER TABLE ONLY duetime.tier
     ADD CONSTRAINT tier_pkey PRIMARY KEY (name);
 
@@ -703,7 +715,11 @@ CREATE INDEX submit_rate_even ON duetime.submit_rate USING btree (even_at);
 
 CREATE INDEX task_expires ON ONLY duetime.task USING btree (expires_at, id) WHERE (expires_at IS NOT NULL);
 
+CREATE INDEX task_type_change ON duetime.task_type USING btree (tenant, change);
+
 CREATE INDEX tenant_change ON duetime.tenant USING btree (change) WHERE (change > 0);
+
+CREATE INDEX tenant_rule_change_change ON duetime.tenant_rule_change USING btree (kind, change);
 
 CREATE INDEX tenant_tier ON duetime.tenant USING btree (tier) WHERE (tier IS NOT NULL);
 

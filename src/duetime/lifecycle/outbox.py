@@ -38,7 +38,7 @@ _LOOK_SECONDS = 60.0
 MAX_ASIDE = 500
 
 #: Makes a task of a body as POST /v1/tasks would have at that time; raises what it would be refused with.
-Read = Callable[[int, bytes, datetime], NewTask]
+Read = Callable[[int, bytes, datetime], Awaitable[NewTask]]
 
 
 def key_of(number: int) -> str:
@@ -169,7 +169,7 @@ class Outbox:
 
     async def _judge(self, letter: Letter) -> _Judged:
         try:
-            task = self._read(letter.tenant, letter.body, letter.written_at)
+            task = await self._read(letter.tenant, letter.body, letter.written_at)
             lane = self._lanes.find(task.lane) or await self._lanes.ensure(task.lane)
         except Unavailable:
             raise

@@ -1,170 +1,313 @@
 """What judging by a JSON Schema can cost, before it is done: a schema is code from outside, and has no clock.
 
-Two things let a small schema take for ever: references that are written out again
-and again (each definition names the next one twice), and a schema that refers to
-itself in several ways for the same value, which doubles with each level of a
-payload.  Both are counted here, as an upper bound: `size`, the subschemas when
-everything is written out, and `branching`, the times that a schema which refers
-to itself may be applied to one value below it.
+Every keyword has a weight in nanoseconds, as measured with jsonschema-rs 0.60 and
+rounded up.  For each level of a payload the weights are added up: what a single
+value there may cost at the most, and each byte of its texts.  References are
+written out, so a schema that refers to itself several times for the same value
+grows with each level.  Values and bytes of a payload on each level, times these,
+bound the time of a judgement.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
+
+from duetime.model.pattern_weight import MAX_PATTERN_BYTES, PatternError, PatternWeight, weigh_pattern
+from duetime.model.schema_parts import (
+    IN_PLACE_UNEVALUATED,
+    References,
+    list_of,
+    map_of,
+    parts_of,
+)
 
 #: A walk that takes longer is as good as endless.
-_MAX_STEPS = 500_000
-_IN_PLACE = ("not", "if", "then", "else")
-_IN_PLACE_LISTS = ("allOf", "anyOf", "oneOf")
-_IN_PLACE_MAPS = ("dependentSchemas", "dependencies")
-#: Of these each value meets at most one.
-_ONE_OF_CHILDREN = ("additionalProperties", "additionalItems", "unevaluatedProperties", "unevaluatedItems")
-_EVERY_CHILD = ("contains", "propertyNames", "contentSchema")
-_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+_MAX_STEPS = 100_000
+#: What is deeper in a payload costs what this level does, or cannot be judged.
+MAX_LEVELS = 40
+#: So many values and bytes of text on any level must be judged in time, or the schema is too dear for anything.
+SMALL_VALUES, SMALL_BYTES, SMALL_LEVELS = 32, 1_024, 4
+
+_SCHEMA_NS = 20
+_CHILD_NS = 25
+_NAME_NS = 15
+_ONE_NUMBER_NS = {"minimum": 400, "maximum": 400, "exclusiveMinimum": 400, "exclusiveMaximum": 400, "multipleOf": 1_500}
+_FORMAT_NS, _FORMAT_BYTE_NS = 300, 12
+#: A value of an enum: texts and whole numbers are looked up all at once, others are compared one after the other.
+_NODE_NS, _FLOAT_NS, _DIGIT_NS = 120, 1_000, 50
+_LOOKED_UP_NS = 100
+#: Items are compared with up to 15 others, or sorted into a table.
+_UNIQUE_NS, _UNIQUE_BYTE_NS = 300, 2
+#: Numbers beyond 64 bits are all compared with each other.
+_BIG_PAIR_NS = 500
+#: What is evaluated is looked for once more, in all that is applied in place.
+_UNEVALUATED = 3
+
+_BASE_BYTES, _SCHEMA_BYTES, _VALUE_BYTES, _TEXT_BYTES = 10_000, 1_000, 200, 4
 
 
 class EndlessError(ValueError):
     """Written out, the schema has more parts than can be counted."""
 
 
+class Cost(NamedTuple):
+    """At the most, for one value: nanoseconds, those for each byte of its text, and how many checks can fail."""
+
+    ns: int = 0
+    byte_ns: int = 0
+    checks: int = 0
+
+    def plus(self, other: "Cost", times: int = 1) -> "Cost":
+        return Cost(self[0] + times * other[0], self[1] + times * other[1], self[2] + times * other[2])
+
+    def or_(self, other: "Cost") -> "Cost":
+        return Cost(max(self[0], other[0]), max(self[1], other[1]), max(self[2], other[2]))
+
+
+_NOTHING = Cost()
+
+
 @dataclass(frozen=True)
 class Weight:
-    size: int
-    #: 1: it refers to itself at most once for each value; what it costs grows with the payload.
-    branching: int
+    #: For a value on each level of a payload; empty levels are left out.
+    levels: tuple[Cost, ...]
+    #: The same for all that is deeper; None: it cannot be told.
+    beyond: Cost | None
+    #: How many times all items of an array must differ.
+    uniques: int
     #: What is wrong with a payload is told for each of the alternatives.
     has_alternatives: bool
+    #: Values in the schema's largest enum or constant: an error carries them.
+    listed: int
+    #: What the compiled schema holds in memory.
+    held_bytes: int
+    #: What its largest pattern holds.
+    pattern_bytes: int
 
-    def cost_of(self, payload: object) -> int:
-        """How many times some part of the schema meets some value of the payload, at the most."""
-        values, depth = _measure(payload)
-        # Beyond this no power need be taken: it is too much.
-        return int(values * self.size * self.branching ** min(depth, 64))
+    @property
+    def small_ns(self) -> int:
+        """What a small and shallow payload costs."""
+        most = _most_of(self.levels[:SMALL_LEVELS])
+        return SMALL_VALUES * most.ns + SMALL_BYTES * most.byte_ns
+
+    def bound_of(self, size: int) -> int:
+        """Nanoseconds that no payload of so many bytes exceeds."""
+        if self.beyond is None and size > 2 * MAX_LEVELS:
+            return _TOO_DEEP
+        # There is one value at the top, and each below takes two bytes at the least.
+        top, below = self.levels[0], _most_of((*self.levels[1:], self.beyond or _NOTHING))
+        words = size // 19
+        bound = top.ns + (size // 2) * below.ns + size * max(top.byte_ns, below.byte_ns)
+        # The digits of a long number count as values.
+        return bound + size // 2 * top.ns * (words > 0) + self.uniques * words * words * _BIG_PAIR_NS
+
+    def cost_of(self, payload: object) -> tuple[int, int]:
+        """Nanoseconds that judging this payload may take, and how many checks can fail."""
+        ns, checks, words = 0, 0, 0
+        level, values = 0, [payload]
+        while values:
+            cost = self.levels[level] if level < len(self.levels) else self.beyond
+            if cost is None:
+                return _TOO_DEEP, _TOO_DEEP
+            count, size, big, values = _measure(values)
+            ns += (count + big) * cost.ns + size * cost.byte_ns
+            checks += count * cost.checks
+            words += big
+            level += 1
+        return ns + self.uniques * words * words * _BIG_PAIR_NS, checks
+
+
+_TOO_DEEP = 1 << 60
+
+
+def _most_of(levels: Iterable[Cost]) -> Cost:
+    most = _NOTHING
+    for each in levels:
+        most = most.or_(each)
+    return most
+
+
+def _measure(values: list[object]) -> tuple[int, int, int, list[object]]:
+    """How many values, bytes of text and parts of long numbers, and what is one level below."""
+    size, big = 0, 0
+    below: list[object] = []
+    for each in values:
+        if isinstance(each, str):
+            size += len(each) if each.isascii() else 4 * len(each)
+        elif isinstance(each, dict):
+            size += sum(len(key) if key.isascii() else 4 * len(key) for key in each)
+            below.extend(each.values())
+        elif isinstance(each, list):
+            below.extend(each)
+        elif isinstance(each, int) and each.bit_length() > 62:
+            big += each.bit_length() // 6
+    return len(values), size, big, below
 
 
 def weigh(schema: Any) -> Weight:
     return _Weighing(schema).weigh()
 
 
-def _measure(payload: object) -> tuple[int, int]:
-    """Values in a payload, long texts counting for more, and how deep they are."""
-    values, depth, left = 0, 0, [(payload, 1)]
-    while left:
-        each, level = left.pop()
-        depth = max(depth, level)
-        values += 1
-        if isinstance(each, dict):
-            values += len(each)
-            left.extend((inner, level + 1) for inner in each.values())
-        elif isinstance(each, list):
-            left.extend((inner, level + 1) for inner in each)
-        elif isinstance(each, str):
-            values += len(each) // 64
-    return values, depth
-
-
 class _Weighing:
     def __init__(self, root: Any) -> None:
         self._root = root
-        self._named = dict(_find_names(root))
-        self._sizes: dict[tuple[int, bool], int] = {}
-        #: Targets of references that come back to themselves.
-        self._cyclic: set[int] = set()
+        self._references = References(root)
+        self._own: dict[int, tuple[Cost, Cost]] = {}
+        #: By level and schema.
+        self._costs: dict[int, dict[int, Cost]] = {}
+        self._open: set[tuple[int, int]] = set()
+        self._patterns: dict[str, PatternWeight] = {}
         self._steps = 0
+        self._listed = 0
+        self._room = MAX_PATTERN_BYTES
 
     def weigh(self) -> Weight:
-        targets = {id(each): each for each in [self._root, *self._targets()]}
-        reaches = {
-            place: {id(found) for inner in self._everything(target) for found in self._references(inner)}
-            for place, target in targets.items()
-        }
-        self._cyclic = {place for place in reaches if _comes_back(place, reaches)}
-        cycles = [targets[place] for place in self._cyclic]
-        size = max(self._size(each, {id(each)}, True) for each in [self._root, *cycles])
-        branching = max((self._times(each, {id(each)}, True) for each in cycles), default=1)
-        has_alternatives = any("anyOf" in each or "oneOf" in each for each in self._everything(self._root))
-        return Weight(size, max(1, branching), has_alternatives)
+        held = self._held_bytes()
+        levels, beyond = self._levels()
+        pattern_bytes = max((each.bytes for each in self._patterns.values()), default=0)
+        uniques = sum(each.get("uniqueItems") is True for each in self._objects())
+        has_alternatives = any("anyOf" in each or "oneOf" in each for each in self._objects())
+        return Weight(levels, beyond, uniques, has_alternatives, self._listed, held, pattern_bytes)
 
-    def _size(self, schema: Any, open_now: set[int], is_top: bool) -> int:
-        """Subschemas with references written out; what refers to itself counts again only for the same value."""
-        if not isinstance(schema, dict):
-            return 1
-        place = (id(schema), is_top)
-        if place in self._sizes:
-            return self._sizes[place]
-        self._step()
-        # Names that are looked up in each object cost about as much as a subschema does.
-        total = 1 + len(_map(schema.get("dependentRequired"))) + len(_list(schema.get("required")))
-        for target in self._references(schema):
-            if id(target) not in self._cyclic:
-                total += self._size(target, open_now, is_top)
-            elif is_top and id(target) not in open_now:
-                total += self._size(target, open_now | {id(target)}, True)
-        for kind, part in _parts(schema):
-            total += self._size(part, open_now, is_top and kind == "here")
-        if not is_top or not self._cyclic:
-            self._sizes[place] = total
-        return total
+    def _levels(self) -> tuple[tuple[Cost, ...], Cost | None]:
+        levels: list[Cost] = []
+        applied = self._find_applied()
+        for level in range(MAX_LEVELS):
+            cost = self._cost(self._root, level)
+            for each in applied:
+                self._cost(each, level)
+            # The two first levels are different from all others: keywords look at a value and its children.
+            if level > 2 and self._costs.get(level) == self._costs.get(level - 1):
+                return tuple(levels), cost
+            levels.append(cost)
+        return tuple(levels), None
 
-    def _times(self, schema: Any, open_now: set[int], is_top: bool) -> int:
-        """How often something that refers to itself is applied to one value at or below this one."""
-        if not isinstance(schema, dict):
-            return 0
-        self._step()
-        total, one, several = 0, 0, 0
-        for target in self._references(schema):
-            if id(target) not in self._cyclic:
-                total += self._times(target, open_now, is_top)
-            elif not is_top:
-                total += 1
-            elif id(target) not in open_now:
-                total += self._times(target, open_now | {id(target)}, True)
-        for kind, part in _parts(schema):
-            if kind == "here":
-                total += self._times(part, open_now, is_top)
-            elif kind == "one":
-                one = max(one, self._times(part, open_now, False))
-            else:
-                several += self._times(part, open_now, False)
-        return total + one + several
-
-    def _targets(self) -> list[Any]:
-        return [target for each in self._everything(self._root) for target in self._references(each)]
-
-    def _everything(self, schema: Any) -> Iterator[dict[str, Any]]:
-        """All objects in it, whether they are schemas or not."""
-        left = [schema]
+    def _find_applied(self) -> list[dict[str, Any]]:
+        """All subschemas that are applied to anything, each once."""
+        found: dict[int, dict[str, Any]] = {}
+        left = [self._root]
         while left:
             each = left.pop()
-            self._step()
+            if isinstance(each, dict) and id(each) not in found:
+                found[id(each)] = each
+                left.extend(part for _, part in parts_of(each))
+                left.extend(target for meant in self._references.of(each) for target in meant)
+        return list(found.values())
+
+    def _cost(self, schema: Any, level: int) -> Cost:
+        """What a value so many levels below may cost by this part of the schema."""
+        if not isinstance(schema, dict):
+            return Cost(_SCHEMA_NS, 0, 1) if level == 0 else _NOTHING
+        place = id(schema)
+        known = self._costs.setdefault(level, {})
+        if place in known:
+            return known[place]
+        if (place, level) in self._open:
+            raise EndlessError("refers to itself for the same value")
+        self._open.add((place, level))
+        self._step()
+        own, of_child = self._own_costs(schema)
+        here, one, several = _NOTHING, _NOTHING, _NOTHING
+        for meant in self._references.of(schema):
+            cost = _NOTHING
+            for target in meant:
+                cost = cost.or_(self._cost(target, level))
+            here = here.plus(cost)
+        for kind, part in parts_of(schema):
+            if kind == "here":
+                here = here.plus(self._cost(part, level))
+            elif kind == "names":
+                # A name costs what a value does; its bytes are counted with the object that has it.
+                ns, byte_ns, checks = self._cost(part, 0)
+                if level < 2:
+                    several = several.plus(Cost(ns, 0, checks) if level == 1 else Cost(0, byte_ns, 0))
+            elif level and kind == "one":
+                one = one.or_(self._cost(part, level - 1))
+            elif level:
+                several = several.plus(self._cost(part, level - 1))
+        times = _UNEVALUATED if any(name in schema for name in IN_PLACE_UNEVALUATED) else 1
+        total = several.plus(one).plus(here, times)
+        if level == 0:
+            total = total.plus(own)
+        if level == 1:
+            total = total.plus(of_child)
+        if level and schema.get("uniqueItems") is True:
+            total = total.plus(Cost(_UNIQUE_NS, _UNIQUE_BYTE_NS))
+        self._open.remove((place, level))
+        known[place] = total
+        return total
+
+    def _own_costs(self, schema: dict[str, Any]) -> tuple[Cost, Cost]:
+        """What the keywords of one schema cost for a value, and for each value in it."""
+        found = self._own.get(id(schema))
+        if found is None:
+            found = self._own[id(schema)] = self._weigh_keywords(schema)
+        return found
+
+    def _weigh_keywords(self, schema: dict[str, Any]) -> tuple[Cost, Cost]:
+        ns, byte_ns = _SCHEMA_NS + 5 * len(schema), 1
+        ns += sum(weight for name, weight in _ONE_NUMBER_NS.items() if name in schema)
+        ns += _NAME_NS * (len(list_of(schema.get("required"))) + len(map_of(schema.get("properties"))))
+        for names in (*map_of(schema.get("dependentRequired")).values(), *map_of(schema.get("dependencies")).values()):
+            ns += 2 * _NAME_NS * (1 + len(list_of(names)))
+        if "enum" in schema:
+            ns += self._weigh_enum(list_of(schema["enum"]))
+        if "const" in schema:
+            ns += self._weigh_enum([schema["const"]])
+        if "format" in schema:
+            ns, byte_ns = ns + _FORMAT_NS, byte_ns + _FORMAT_BYTE_NS
+        if "minLength" in schema or "maxLength" in schema:
+            byte_ns += 1
+        if isinstance(schema.get("pattern"), str):
+            pattern = self._pattern(schema["pattern"])
+            ns, byte_ns = ns + pattern.text_ns, byte_ns + pattern.byte_ns
+        child_ns = _CHILD_NS * (1 + sum(name in schema for name in _LOOKING_AT_CHILDREN))
+        for text in map_of(schema.get("patternProperties")):
+            # What is no additional property is found out by the same patterns again.
+            pattern = self._pattern(text)
+            child_ns, byte_ns = child_ns + 2 * pattern.text_ns, byte_ns + 2 * pattern.byte_ns
+        return Cost(ns, byte_ns, 1 + len(schema)), Cost(child_ns, 0, 1)
+
+    def _weigh_enum(self, values: list[Any]) -> int:
+        counts = [_count(value) for value in values]
+        self._listed = max(self._listed, sum(nodes for nodes, _ in counts))
+        if all(isinstance(value, str) for value in values) or all(_is_whole(value) for value in values):
+            # They are in a table; a text is compared with one that is its equal.
+            return _LOOKED_UP_NS + max((ns for _, ns in counts), default=0)
+        return _LOOKED_UP_NS + sum(ns for _, ns in counts)
+
+    def _pattern(self, text: str) -> PatternWeight:
+        if text not in self._patterns:
+            found = self._patterns[text] = weigh_pattern(text, self._room)
+            self._room -= found.bytes
+        return self._patterns[text]
+
+    def _held_bytes(self) -> int:
+        """Of all of it, whether it is applied or not: all is compiled."""
+        held, left = _BASE_BYTES, [self._root]
+        while left:
+            each = left.pop()
+            held += _SCHEMA_BYTES if isinstance(each, dict) else _VALUE_BYTES
+            if isinstance(each, str):
+                held += _TEXT_BYTES * len(each)
+            elif isinstance(each, list):
+                left.extend(each)
+            elif isinstance(each, dict):
+                held += sum(_VALUE_BYTES + _TEXT_BYTES * len(key) for key in each)
+                left.extend(each.values())
+                held += sum(self._pattern(text).bytes for text in _patterns_in(each))
+        return held
+
+    def _objects(self) -> Iterator[dict[str, Any]]:
+        """All objects in it, whether they are schemas or not."""
+        left = [self._root]
+        while left:
+            each = left.pop()
             if isinstance(each, dict):
                 yield each
                 left.extend(each.values())
             elif isinstance(each, list):
                 left.extend(each)
-
-    def _references(self, schema: dict[str, Any]) -> list[Any]:
-        return [self._resolve(schema[name]) for name in _REFERENCES if isinstance(schema.get(name), str)]
-
-    def _resolve(self, reference: str) -> Any:
-        """What is meant; what cannot be found within is taken for the whole, which is the most that it can be."""
-        base, _, fragment = reference.partition("#")
-        if base and base in self._named and not fragment:
-            return self._named[base]
-        if base:
-            return self._root
-        if not fragment.startswith("/"):
-            return self._named.get(f"#{fragment}", self._root)
-        found = self._root
-        for part in fragment[1:].split("/"):
-            part = part.replace("~1", "/").replace("~0", "~")
-            if isinstance(found, dict) and part in found:
-                found = found[part]
-            elif isinstance(found, list) and part.isdigit() and int(part) < len(found):
-                found = found[int(part)]
-            else:
-                return self._root
-        return found
 
     def _step(self) -> None:
         self._steps += 1
@@ -172,63 +315,45 @@ class _Weighing:
             raise EndlessError("has too many references")
 
 
-def _parts(schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Its subschemas: applied to the same value, to at most one value below, or to several alike."""
-    for name in _IN_PLACE:
-        if name in schema:
-            yield "here", schema[name]
-    for name in _IN_PLACE_LISTS:
-        for part in _list(schema.get(name)):
-            yield "here", part
-    for name in _IN_PLACE_MAPS:
-        for part in _map(schema.get(name)).values():
-            yield "here", part
-    for part in _map(schema.get("properties")).values():
-        yield "one", part
-    for part in _map(schema.get("patternProperties")).values():
-        yield "several", part
-    for name in _ONE_OF_CHILDREN:
-        if name in schema:
-            yield "one", schema[name]
-    for part in _list(schema.get("prefixItems")) + _list(schema.get("items")):
-        yield "one", part
-    if isinstance(schema.get("items"), dict):
-        yield "one", schema["items"]
-    for name in _EVERY_CHILD:
-        if name in schema:
-            yield "several", schema[name]
+_LOOKING_AT_CHILDREN = (
+    "properties",
+    "additionalProperties",
+    "unevaluatedProperties",
+    "unevaluatedItems",
+    "propertyNames",
+    "contains",
+)
 
 
-def _comes_back(target: int, reaches: dict[int, set[int]]) -> bool:
-    seen: set[int] = set()
-    left = list(reaches[target])
+def _patterns_in(schema: dict[str, Any]) -> Iterator[str]:
+    if isinstance(schema.get("pattern"), str):
+        yield schema["pattern"]
+    yield from map_of(schema.get("patternProperties"))
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value.bit_length() < 64
+
+
+def _count(value: Any) -> tuple[int, int]:
+    """How many values it has, and the nanoseconds that it takes to compare them."""
+    nodes, ns, left = 0, 0, [value]
     while left:
         each = left.pop()
-        if each == target:
-            return True
-        if each not in seen:
-            seen.add(each)
-            left.extend(reaches.get(each, ()))
-    return False
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _map(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _find_names(root: Any) -> Iterator[tuple[str, Any]]:
-    """Parts of it by their `$id`, and by their anchors."""
-    left = [root]
-    while left:
-        each = left.pop()
-        if isinstance(each, dict):
-            for key, prefix in (("$id", ""), ("id", ""), ("$anchor", "#"), ("$dynamicAnchor", "#")):
-                if isinstance(each.get(key), str):
-                    yield prefix + each[key], each
-            left.extend(each.values())
+        nodes += 1
+        ns += _NODE_NS
+        if isinstance(each, str):
+            ns += len(each) // 4
+        elif isinstance(each, float):
+            ns += _FLOAT_NS
         elif isinstance(each, list):
             left.extend(each)
+        elif isinstance(each, dict):
+            ns += _NODE_NS * len(each)
+            left.extend(each.values())
+        elif isinstance(each, int) and each.bit_length() > 62:
+            ns += _FLOAT_NS + _DIGIT_NS * each.bit_length() // 3
+    return nodes, ns
+
+
+__all__ = ["Cost", "EndlessError", "PatternError", "Weight", "weigh"]
