@@ -130,3 +130,26 @@ async def test_a_rule_that_cannot_be_read_does_not_hide_the_others(database: Dat
 
     assert rules.of_key(1, "odd") is None
     assert rules.of_key(1, "right") is not None
+
+
+async def test_another_node_reads_the_rules_of_whoever_changed_some(database: Database) -> None:
+    here, there = LimitRules(database), LimitRules(database)
+    await limit(here, *(f"k{number}" for number in range(30)))
+    await limit(here, "k", tenant=2)
+    await there.refresh()
+    assert there.read_count == 31
+
+    await limit(here, "other", tenant=2)
+    await there.refresh()
+    assert there.read_count == 33
+
+    await here.delete(2, KEY, "k")
+    await here.delete(2, KEY, "other")
+    await there.refresh()
+    assert there.keyed_tenants() == {1}
+    assert there.of_key(1, "k7") is not None
+
+    await database.fetch("DELETE FROM limit_rule WHERE tenant = 1 AND name = 'k7'")
+    await database.fetch("UPDATE rule_change SET change = change + 1 WHERE kind = 'limits'")
+    await there.refresh()
+    assert there.of_key(1, "k7") is None

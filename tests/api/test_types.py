@@ -1,10 +1,19 @@
 """Task types: payloads are judged by the schema they are registered with, wherever a task comes from."""
 
+import asyncio
+import json
+from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any
 
+import msgspec
 import pytest
 
-from api.client import Api
+from api.client import Api, serve
+from duetime.api.judging import Judging
+from duetime.api.schemas import TaskRequest
+from duetime.api.validation import TaskReader
+from duetime.database.pool import Database
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -146,3 +155,156 @@ async def test_a_pattern_that_others_choke_on_takes_no_time(api: Api) -> None:
     await register(api, {"type": "string", "pattern": "^(a+)+$"}, "slow")
     answer = await api.post("/v1/tasks", {"type": "slow", "payload": "a" * 60_000 + "!"})
     assert answer.status == 422
+
+
+#: Each comparison of a number with these takes its time, so that a payload of a few hundred numbers takes a turn.
+DEAR = {"items": {"enum": [number + 0.5 for number in range(40)]}}
+#: By its weight some ten milliseconds.
+DEAR_PAYLOAD = [39.5] * 250
+
+
+async def test_between_the_tasks_of_a_batch_others_are_served(api: Api) -> None:
+    await register(api, DEAR, "dear")
+    other = await api.serving.tenant(f"{api.tenant_name}-beside")
+    await other.submit()
+    batch = [{"type": "dear", "payload": DEAR_PAYLOAD} for _ in range(20)]
+
+    answering = asyncio.create_task(api.post("/v1/tasks/batch", batch))
+    served = 0
+    while not answering.done():
+        await other.submit()
+        served += 1
+
+    assert (await answering).json["accepted"] == 20
+    # One that holds the loop until its end would let one or two through.
+    assert served >= 10
+
+
+async def test_between_single_tasks_that_are_dear_to_judge_the_loop_goes_round(api: Api) -> None:
+    await register(api, DEAR, "dear")
+    reader = TaskReader(api.serving.types)
+    judging = Judging(reader)
+    request = TaskRequest(type="dear", payload=msgspec.Raw(json.dumps(DEAR_PAYLOAD).encode()))
+    events: list[str] = []
+
+    async def submit() -> None:
+        await judging.one(api.tenant, lambda some: some.read(request, api.tenant, datetime.now(UTC)))
+        events.append("judged")
+
+    async def go_round() -> None:
+        while events.count("judged") < 20:
+            events.append("round")
+            await asyncio.sleep(0)
+
+    await asyncio.gather(*(submit() for _ in range(20)), go_round())
+
+    assert events.count("judged") == 20
+    assert not any(one == following == "judged" for one, following in pairwise(events))
+
+
+async def test_a_dear_template_and_a_dear_row_of_the_outbox_are_judged(api: Api) -> None:
+    await register(api, DEAR, "dear")
+    for payload, status in ((DEAR_PAYLOAD, 201), ([*DEAR_PAYLOAD, 7], 422)):
+        template = {"type": "dear", "payload": payload}
+        schedule = await api.call("PUT", f"/v1/schedules/s{status}", {"spec": {"every": "1d"}, "task": template})
+        assert schedule.status == status, schedule.body
+        preview = await api.post("/v1/schedules/preview", {"spec": {"every": "1d"}, "task": template})
+        assert preview.status == (200 if status == 201 else 422), preview.body
+        await api.serving.database.fetch(
+            "SELECT enqueue($1, $2::text::json)", api.tenant_name, json.dumps({"type": "dear", "payload": payload})
+        )
+    while not await api.serving.relay.step():
+        pass
+
+    [refused] = (await api.get("/v1/outbox")).json["items"]
+    assert [error["path"] for error in refused["error"]["errors"]] == ["payload[250]"]
+    assert len((await api.get("/v1/tasks?type=dear")).json["items"]) == 1
+
+
+async def test_others_are_served_while_waiting_tasks_are_tried(api: Api) -> None:
+    other = await api.serving.tenant(f"{api.tenant_name}-beside")
+    await other.submit()
+    waiting = [{"type": "dear", "payload": [*DEAR_PAYLOAD, 7], "delay": "1h"} for _ in range(40)]
+    assert (await api.post("/v1/tasks/batch", waiting)).json["accepted"] == 40
+
+    answering = asyncio.create_task(api.post("/v1/types/dear/preview", {"schema": DEAR}))
+    served = 0
+    while not answering.done():
+        await other.submit()
+        served += 1
+
+    told = (await answering).json
+    assert (told["waiting_sampled"], told["waiting_invalid"], len(told["examples"])) == (40, 40, 10)
+    assert served >= 4
+
+
+async def test_a_schema_is_compiled_when_it_is_needed_and_again_after_a_restart(api: Api, module_url: str) -> None:
+    await register(api)
+    right, wrong = ({"type": "email.send", "payload": {"to": to}} for to in ("ada@example.com", "ada"))
+    database = await Database.open(module_url)
+    try:
+        async with serve(database) as restarted:
+            assert restarted.types.schemas.held_bytes == 0
+            there = Api(restarted, api.tenant, api.tenant_name, api.key)
+            assert [(await there.post("/v1/tasks", each)).status for each in (wrong, right)] == [422, 202]
+            batch = (await there.post("/v1/tasks/batch", [right, wrong])).json
+            assert (batch["accepted"], batch["rejected"]) == (1, 1)
+            assert 0 < restarted.types.schemas.held_bytes < 100_000
+    finally:
+        await database.close()
+
+
+async def test_patterns_that_take_hundreds_of_megabytes_are_refused_uncompiled(api: Api) -> None:
+    many = [f"^.{{1000}}{number}$" for number in range(300)]
+    for schema in (
+        {"allOf": [{"pattern": pattern} for pattern in many]},
+        {"patternProperties": dict.fromkeys(many, True)},
+        {"propertyNames": {"anyOf": [{"pattern": pattern} for pattern in many]}},
+        {"$defs": {"unused": {"allOf": [{"pattern": pattern} for pattern in many]}}},
+    ):
+        before = api.serving.types.schemas.held_bytes
+        put = await api.call("PUT", "/v1/types/hostile", {"schema": schema})
+        preview = await api.post("/v1/types/hostile/preview", {"schema": schema})
+
+        for answer in (put, preview):
+            assert (answer.status, answer.paths) == (422, ["schema"])
+            assert "memory" in answer.json["detail"]
+        assert api.serving.types.schemas.held_bytes == before
+
+
+async def test_a_schema_is_refused_if_even_a_small_payload_is_too_dear(api: Api) -> None:
+    answer = await api.call("PUT", "/v1/types/hostile", {"schema": {"items": {"enum": [[n] for n in range(6_000)]}}})
+
+    assert (answer.status, answer.paths) == (422, ["schema"])
+    assert "dear even for a small payload" in answer.json["detail"]
+
+
+async def test_a_payload_is_refused_if_it_is_too_large_for_its_schema_and_a_smaller_one_is_taken(api: Api) -> None:
+    await register(api, {"items": {"enum": [[number] for number in range(500)]}}, "dear")
+
+    large = await api.post("/v1/tasks", {"type": "dear", "payload": [[7]] * 1_000})
+    small = await api.post("/v1/tasks", {"type": "dear", "payload": [[7]] * 20})
+
+    assert (large.status, large.paths, small.status) == (422, ["payload"], 202)
+    assert "too large to be judged" in large.json["errors"][0]["message"]
+
+
+async def test_a_type_whose_stored_schema_cannot_be_used_says_so_and_others_go_on(api: Api) -> None:
+    await register(api, name="good")
+    await register(api, name="bad")
+    await api.serving.database.fetch(
+        'UPDATE task_type SET schema = \'{"pattern": "^.{99999}$"}\', updated_at = clock_timestamp() '
+        f"WHERE tenant = {api.tenant} AND name = 'bad'"
+    )
+    await api.serving.database.fetch("UPDATE rule_change SET change = change + 1 WHERE kind = 'types'")
+    await api.serving.obey()
+
+    bad = await api.post("/v1/tasks", {"type": "bad"})
+    batch = (await api.post("/v1/tasks/batch", [{"type": "bad"}, {"type": "free"}])).json
+
+    assert (bad.status, bad.paths) == (422, ["type"])
+    assert "register the type again" in bad.json["errors"][0]["message"]
+    assert (batch["accepted"], batch["rejected"]) == (1, 1)
+    assert (await api.post("/v1/tasks", {"type": "good", "payload": {"to": "ada@example.com"}})).status == 202
+    await register(api, name="bad")
+    assert (await api.post("/v1/tasks", {"type": "bad", "payload": {"to": "ada@example.com"}})).status == 202

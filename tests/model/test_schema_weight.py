@@ -49,7 +49,7 @@ def test_names_that_are_looked_up_count() -> None:
 
 @pytest.mark.parametrize("steps", [20, 600])
 def test_references_that_multiply_are_refused(steps: int) -> None:
-    with pytest.raises(SchemaError, match="references|too deeply"):
+    with pytest.raises(SchemaError, match=r"references|too deeply"):
         compile_schema(chain(steps))
 
 

@@ -91,8 +91,9 @@ class LimitRules:
         self._keyed: frozenset[int] = frozenset()
         #: By tenant and queue, how long workers may be silent.
         self._silences: dict[int, dict[str, float]] = {}
-        #: How many tenants' rules were read so far: another number whenever anything has changed.
         self._change = 0
+        #: How many rules were read so far.
+        self.read_count = 0
         self._seen: Change | None = None
         self._reading = asyncio.Lock()
 
@@ -145,6 +146,7 @@ class LimitRules:
             unusable = self._compile([row for row in rows if row["name"] is not None])
             self._seen = change
             self._change += 1
+            self.read_count += len(rows)
             await self._tell(unusable)
 
     def _tenants(self) -> set[int]:

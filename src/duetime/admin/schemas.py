@@ -6,6 +6,7 @@ that it has not used for longest: who has small schemas keeps them.
 """
 
 import asyncio
+import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -22,6 +23,11 @@ log = structlog.get_logger()
 #: What compiled schemas hold in memory on a node, those of one tenant and all of them.
 TENANT_BYTES = 128 * 1024 * 1024
 NODE_BYTES = 256 * 1024 * 1024
+
+#: After one that took longer than this, its tenant waits several times as long before its next.
+_LONG_SECONDS = 0.05
+_REST = 4
+_MAX_REST_SECONDS = 5.0
 
 _SQL = load(__package__, "types.sql")
 _ANYTHING = b"true"
@@ -64,6 +70,8 @@ class Schemas:
         self._held: dict[int, _Held] = {}
         self._bytes = 0
         self._turn = asyncio.Lock()
+        #: How long the last one took to compile.
+        self._took = 0.0
         #: Of tenants that compile or judge now: the lock, and how many wait for it.
         self._tenants: dict[int, tuple[asyncio.Lock, list[None]]] = {}
 
@@ -101,15 +109,28 @@ class Schemas:
             schema.problem = str(error)
             return
         self.keep(schema, compiled)
+        await self._rest()
 
     async def compile(self, tenant: int, text: bytes) -> PayloadSchema:
         """A new schema of a tenant; raises SchemaError."""
         async with self.one_at_a_time(tenant):
-            return await self._compile(text)
+            try:
+                return await self._compile(text)
+            finally:
+                await self._rest()
 
     async def _compile(self, text: bytes) -> PayloadSchema:
         async with self._turn:
-            return await asyncio.to_thread(PayloadSchema, text)
+            began = time.perf_counter()
+            try:
+                return await asyncio.to_thread(PayloadSchema, text)
+            finally:
+                self._took = time.perf_counter() - began
+
+    async def _rest(self) -> None:
+        """Threads take the loop's time away: whose schemas take long to compile gets a share of it and no more."""
+        if self._took > _LONG_SECONDS:
+            await asyncio.sleep(min(_MAX_REST_SECONDS, _REST * self._took))
 
     def keep(self, schema: StoredSchema, compiled: PayloadSchema) -> None:
         if schema.compiled is not None or schema.is_forgotten:

@@ -27,7 +27,7 @@ MAX_TOLD_COST = 20_000_000
 MAX_ERRORS = 5
 _MAX_MESSAGE = 300
 #: An error, and what it carries: the value with all that is in it, and all that an enum lists.
-_ERROR_NS, _ERROR_VALUE_NS, _ERROR_LISTED_NS = 20_000, 200, 150
+_ERROR_NS, _ERROR_VALUE_NS, _ERROR_LISTED_NS = 8_000, 200, 150
 
 
 class SchemaError(ValueError):

@@ -25,6 +25,7 @@ from duetime.model.schema_parts import (
 _MAX_STEPS = 100_000
 #: What is deeper in a payload costs what this level does, or cannot be judged.
 MAX_LEVELS = 40
+_EXACT_LEVELS = 6
 #: So many values and bytes of text on any level must be judged in time, or the schema is too dear for anything.
 SMALL_VALUES, SMALL_BYTES, SMALL_LEVELS = 32, 1_024, 4
 
@@ -177,7 +178,7 @@ class _Weighing:
             for each in applied:
                 self._cost(each, level)
             # The two first levels are different from all others: keywords look at a value and its children.
-            if level > 2 and self._costs.get(level) == self._costs.get(level - 1):
+            if level > 2 and level != _EXACT_LEVELS + 1 and self._costs.get(level) == self._costs.get(level - 1):
                 return tuple(levels), cost
             levels.append(cost)
         return tuple(levels), None
@@ -233,6 +234,9 @@ class _Weighing:
             total = total.plus(of_child)
         if level and schema.get("uniqueItems") is True:
             total = total.plus(Cost(_UNIQUE_NS, _UNIQUE_BYTE_NS))
+        if level > _EXACT_LEVELS:
+            # What refers to itself by a detour costs now more, now less: the most of it comes to rest.
+            total = total.or_(self._cost(schema, level - 1))
         self._open.remove((place, level))
         known[place] = total
         return total
