@@ -94,7 +94,7 @@ def test_a_pattern_that_is_too_large_is_refused_before_it_is_compiled(pattern: s
 def test_as_many_places_count_as_can_be_reached_at_once(pattern: str, places: int) -> None:
     found = weigh_pattern(pattern).byte_ns
 
-    assert found == (50 if places <= 3 else 200 + 7 * places)
+    assert found == (50 if places <= 3 else 400 + 7 * places)
 
 
 def test_whatever_the_text_of_a_pattern_is_it_is_weighed() -> None:

@@ -21,7 +21,7 @@ def is_valid(schema: PayloadSchema, payload: Any) -> bool:
 
 
 def errors_of(schema: PayloadSchema, payload: Any) -> list[tuple[str, str]]:
-    return schema.errors(payload, len(json.dumps(payload)))
+    return schema.judge(payload, len(json.dumps(payload)))
 
 
 def chain(steps: int, times: int = 2) -> Any:

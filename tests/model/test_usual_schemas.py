@@ -122,8 +122,8 @@ def test_what_is_wrong_with_a_usual_payload_is_told_where() -> None:
     schema = PayloadSchema(json.dumps(order).encode())
     wrong = payload | {"items": [{"sku": "abc", "count": 0}], "billing": {"street": ""}}
 
-    paths = {path for path, _ in schema.errors(wrong, len(json.dumps(wrong)))}
+    paths = {path for path, _ in schema.judge(wrong, len(json.dumps(wrong)))}
 
     assert paths == {".items[0].sku", ".items[0].count", ".billing", ".billing.street"}
     kinds = PayloadSchema(json.dumps(MESSAGE).encode())
-    assert kinds.errors({"kind": "no"}, 13)[0][1].startswith('{"kind":"no"} is not valid under any')
+    assert kinds.judge({"kind": "no"}, 13)[0][1].startswith('{"kind":"no"} is not valid under any')

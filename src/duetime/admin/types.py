@@ -338,11 +338,11 @@ def _check_room(row: asyncpg.Record, quotas: Quotas, name: str, held_bytes: int)
 def _try_one(schema: PayloadSchema, row: asyncpg.Record, tried: _Tried) -> None:
     payload, size = msgspec.json.decode(row["payload"]), len(row["payload"])
     tried.sampled += 1
-    if schema.is_valid(payload, size):
-        return
-    tried.invalid += 1
-    if len(tried.examples) < _EXAMPLES:
-        wrong = [FieldError(f"payload{path}", message) for path, message in schema.errors(payload, size)]
+    if len(tried.examples) >= _EXAMPLES:
+        tried.invalid += not schema.is_valid(payload, size)
+    elif found := schema.judge(payload, size):
+        tried.invalid += 1
+        wrong = [FieldError(f"payload{path}", message) for path, message in found]
         tried.examples.append(TypeMismatch(row["id"], wrong))
 
 

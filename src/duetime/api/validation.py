@@ -290,9 +290,9 @@ class TaskReader:
             size = len(payload)
             if not self.is_patient and not schema.is_light(size):
                 raise JudgeLaterError(kind.schema, self._registered.schemas)
-            value = decode_any(payload)
-            if not schema.is_valid(value, size):
-                raise invalid([FieldError(f"payload{path}", message) for path, message in schema.errors(value, size)])
+            wrong = schema.judge(decode_any(payload), size)
+            if wrong:
+                raise invalid([FieldError(f"payload{path}", message) for path, message in wrong])
         return payload
 
     def _wrong_with_payload(self, request: PlainTaskRequest, kind: TypeKind | None) -> tuple[FieldError, ...]:

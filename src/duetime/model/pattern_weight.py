@@ -146,7 +146,7 @@ def weigh_pattern(pattern: str, room: int = MAX_PATTERN_BYTES) -> PatternWeight:
         at_once = max(at_once, _count_at_once(node, "$"))
     at_once *= cases
     is_simple = at_once <= _FEW_PLACES and not reading.has_word_boundary
-    byte_ns = 50 if is_simple else 200 + 7 * at_once
+    byte_ns = 50 if is_simple else 400 + 7 * at_once
     # Each set of places that is reached at once is a state.
     made = min(2 * DFA_BYTES, held // 2 + _STATE_BYTES * (1 << min(at_once, 10)))
     return PatternWeight(held + made, byte_ns, 100 + 2 * byte_ns)

@@ -30,17 +30,23 @@ _EXACT_LEVELS = 6
 SMALL_VALUES, SMALL_BYTES, SMALL_LEVELS = 32, 1_024, 4
 
 _SCHEMA_NS = 20
-_CHILD_NS = 25
-_NAME_NS = 15
-_ONE_NUMBER_NS = {"minimum": 400, "maximum": 400, "exclusiveMinimum": 400, "exclusiveMaximum": 400, "multipleOf": 1_500}
+_CHILD_NS = 100
+_NAME_NS = 60
+_BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
+#: To compare a number with a whole one, and with any other, which is done in fractions.
+_WHOLE_NS, _FRACTION_NS = 300, 1_500
 _FORMAT_NS, _FORMAT_BYTE_NS = 300, 12
 #: A value of an enum: texts and whole numbers are looked up all at once, others are compared one after the other.
-_NODE_NS, _FLOAT_NS, _DIGIT_NS = 120, 1_000, 50
+_NODE_NS, _DIGIT_NS = 150, 50
 _LOOKED_UP_NS = 100
+_LISTED_PER_CHECK = 50
 #: Items are compared with up to 15 others, or sorted into a table.
-_UNIQUE_NS, _UNIQUE_BYTE_NS = 300, 2
+_UNIQUE_NS, _UNIQUE_BYTE_NS = 500, 2
 #: Numbers beyond 64 bits are all compared with each other.
 _BIG_PAIR_NS = 500
+#: Numbers near the ends of what a float can be count so many times more, as their fractions are that long.
+_FAR = 8
+_NEAREST, _FARTHEST = 1e-20, 1e30
 #: What is evaluated is looked for once more, in all that is applied in place.
 _UNEVALUATED = 3
 
@@ -52,17 +58,21 @@ class EndlessError(ValueError):
 
 
 class Cost(NamedTuple):
-    """At the most, for one value: nanoseconds, those for each byte of its text, and how many checks can fail."""
+    """What one value may cost, at the most."""
 
     ns: int = 0
+    #: For each byte of its text.
     byte_ns: int = 0
+    #: How many checks can fail.
     checks: int = 0
+    #: If it is a number; one of many digits costs it several times.
+    number_ns: int = 0
 
     def plus(self, other: "Cost", times: int = 1) -> "Cost":
-        return Cost(self[0] + times * other[0], self[1] + times * other[1], self[2] + times * other[2])
+        return Cost(*(mine + times * its for mine, its in zip(self, other, strict=True)))
 
     def or_(self, other: "Cost") -> "Cost":
-        return Cost(max(self[0], other[0]), max(self[1], other[1]), max(self[2], other[2]))
+        return Cost(*map(max, self, other))
 
 
 _NOTHING = Cost()
@@ -78,8 +88,6 @@ class Weight:
     uniques: int
     #: What is wrong with a payload is told for each of the alternatives.
     has_alternatives: bool
-    #: Values in the schema's largest enum or constant: an error carries them.
-    listed: int
     #: What the compiled schema holds in memory.
     held_bytes: int
     #: What its largest pattern holds.
@@ -89,7 +97,7 @@ class Weight:
     def small_ns(self) -> int:
         """What a small and shallow payload costs."""
         most = _most_of(self.levels[:SMALL_LEVELS])
-        return SMALL_VALUES * most.ns + SMALL_BYTES * most.byte_ns
+        return SMALL_VALUES * (most.ns + most.number_ns) + SMALL_BYTES * most.byte_ns
 
     def bound_of(self, size: int) -> int:
         """Nanoseconds that no payload of so many bytes exceeds."""
@@ -99,23 +107,25 @@ class Weight:
         top, below = self.levels[0], _most_of((*self.levels[1:], self.beyond or _NOTHING))
         words = size // 19
         bound = top.ns + (size // 2) * below.ns + size * max(top.byte_ns, below.byte_ns)
-        # The digits of a long number count as values.
-        return bound + size // 2 * top.ns * (words > 0) + self.uniques * words * words * _BIG_PAIR_NS
+        # In the fewest bytes, a number that counts several times has four of them.
+        bound += (2 * size + _FAR + 1) * max(top.number_ns, below.number_ns)
+        return bound + self.uniques * words * words * _BIG_PAIR_NS
 
-    def cost_of(self, payload: object) -> tuple[int, int]:
-        """Nanoseconds that judging this payload may take, and how many checks can fail."""
-        ns, checks, words = 0, 0, 0
+    def cost_of(self, payload: object) -> tuple[int, int, int]:
+        """Nanoseconds that judging this payload may take, how many checks can fail, and its values."""
+        ns, checks, words, all_values = 0, 0, 0, 0
         level, values = 0, [payload]
         while values:
             cost = self.levels[level] if level < len(self.levels) else self.beyond
             if cost is None:
-                return _TOO_DEEP, _TOO_DEEP
-            count, size, big, values = _measure(values)
-            ns += (count + big) * cost.ns + size * cost.byte_ns
+                return _TOO_DEEP, _TOO_DEEP, 0
+            count, size, numbers, big, values = _measure(values)
+            ns += count * cost.ns + size * cost.byte_ns + numbers * cost.number_ns
             checks += count * cost.checks
             words += big
+            all_values += count
             level += 1
-        return ns + self.uniques * words * words * _BIG_PAIR_NS, checks
+        return ns + self.uniques * words * words * _BIG_PAIR_NS, checks, all_values
 
 
 _TOO_DEEP = 1 << 60
@@ -128,9 +138,9 @@ def _most_of(levels: Iterable[Cost]) -> Cost:
     return most
 
 
-def _measure(values: list[object]) -> tuple[int, int, int, list[object]]:
-    """How many values, bytes of text and parts of long numbers, and what is one level below."""
-    size, big = 0, 0
+def _measure(values: list[object]) -> tuple[int, int, int, int, list[object]]:
+    """How many values there are, bytes of text, numbers, parts of long ones, and what is one level below."""
+    size, numbers, big = 0, 0, 0
     below: list[object] = []
     for each in values:
         if isinstance(each, str):
@@ -140,9 +150,14 @@ def _measure(values: list[object]) -> tuple[int, int, int, list[object]]:
             below.extend(each.values())
         elif isinstance(each, list):
             below.extend(each)
-        elif isinstance(each, int) and each.bit_length() > 62:
-            big += each.bit_length() // 6
-    return len(values), size, big, below
+        elif isinstance(each, int):
+            numbers += 1
+            if each.bit_length() > 62:
+                big += each.bit_length() // 64 + 1
+                numbers += each.bit_length() // 6
+        elif isinstance(each, float):
+            numbers += 1 if _NEAREST < abs(each) < _FARTHEST else 1 + _FAR
+    return len(values), size, numbers, big, below
 
 
 def weigh(schema: Any) -> Weight:
@@ -159,7 +174,6 @@ class _Weighing:
         self._open: set[tuple[int, int]] = set()
         self._patterns: dict[str, PatternWeight] = {}
         self._steps = 0
-        self._listed = 0
         self._room = MAX_PATTERN_BYTES
 
     def weigh(self) -> Weight:
@@ -168,7 +182,7 @@ class _Weighing:
         pattern_bytes = max((each.bytes for each in self._patterns.values()), default=0)
         uniques = sum(each.get("uniqueItems") is True for each in self._objects())
         has_alternatives = any("anyOf" in each or "oneOf" in each for each in self._objects())
-        return Weight(levels, beyond, uniques, has_alternatives, self._listed, held, pattern_bytes)
+        return Weight(levels, beyond, uniques, has_alternatives, held, pattern_bytes)
 
     def _levels(self) -> tuple[tuple[Cost, ...], Cost | None]:
         levels: list[Cost] = []
@@ -219,7 +233,7 @@ class _Weighing:
                 here = here.plus(self._cost(part, level))
             elif kind == "names":
                 # A name costs what a value does; its bytes are counted with the object that has it.
-                ns, byte_ns, checks = self._cost(part, 0)
+                ns, byte_ns, checks, _ = self._cost(part, 0)
                 if level < 2:
                     several = several.plus(Cost(ns, 0, checks) if level == 1 else Cost(0, byte_ns, 0))
             elif level and kind == "one":
@@ -250,14 +264,17 @@ class _Weighing:
 
     def _weigh_keywords(self, schema: dict[str, Any]) -> tuple[Cost, Cost]:
         ns, byte_ns = _SCHEMA_NS + 5 * len(schema), 1
-        ns += sum(weight for name, weight in _ONE_NUMBER_NS.items() if name in schema)
+        number_ns = sum(_WHOLE_NS if _is_whole(schema[name]) else _FRACTION_NS for name in _BOUNDS if name in schema)
         ns += _NAME_NS * (len(list_of(schema.get("required"))) + len(map_of(schema.get("properties"))))
         for names in (*map_of(schema.get("dependentRequired")).values(), *map_of(schema.get("dependencies")).values()):
             ns += 2 * _NAME_NS * (1 + len(list_of(names)))
-        if "enum" in schema:
-            ns += self._weigh_enum(list_of(schema["enum"]))
-        if "const" in schema:
-            ns += self._weigh_enum([schema["const"]])
+        checks = 1 + len(schema)
+        for values in (list_of(schema.get("enum")), [schema["const"]] if "const" in schema else []):
+            costs = [_comparison(value) for value in values]
+            found = _weigh_enum(values, costs)
+            ns, number_ns = ns + found.ns, number_ns + found.number_ns
+            # An error carries all that is listed.
+            checks += sum(each.checks for each in costs) // _LISTED_PER_CHECK
         if "format" in schema:
             ns, byte_ns = ns + _FORMAT_NS, byte_ns + _FORMAT_BYTE_NS
         if "minLength" in schema or "maxLength" in schema:
@@ -270,15 +287,7 @@ class _Weighing:
             # What is no additional property is found out by the same patterns again.
             pattern = self._pattern(text)
             child_ns, byte_ns = child_ns + 2 * pattern.text_ns, byte_ns + 2 * pattern.byte_ns
-        return Cost(ns, byte_ns, 1 + len(schema)), Cost(child_ns, 0, 1)
-
-    def _weigh_enum(self, values: list[Any]) -> int:
-        counts = [_count(value) for value in values]
-        self._listed = max(self._listed, sum(nodes for nodes, _ in counts))
-        if all(isinstance(value, str) for value in values) or all(_is_whole(value) for value in values):
-            # They are in a table; a text is compared with one that is its equal.
-            return _LOOKED_UP_NS + max((ns for _, ns in counts), default=0)
-        return _LOOKED_UP_NS + sum(ns for _, ns in counts)
+        return Cost(ns, byte_ns, checks, number_ns), Cost(child_ns, 0, 1)
 
     def _pattern(self, text: str) -> PatternWeight:
         if text not in self._patterns:
@@ -339,25 +348,33 @@ def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value.bit_length() < 64
 
 
-def _count(value: Any) -> tuple[int, int]:
-    """How many values it has, and the nanoseconds that it takes to compare them."""
-    nodes, ns, left = 0, 0, [value]
+def _weigh_enum(values: list[Any], costs: list[Cost]) -> Cost:
+    if all(isinstance(value, str) for value in values) or all(_is_whole(value) for value in values):
+        # They are in a table; a text is compared with one that is its equal.
+        return Cost(_LOOKED_UP_NS).plus(_most_of(costs))
+    return Cost(_LOOKED_UP_NS + sum(each.ns for each in costs), 0, 0, sum(each.number_ns for each in costs))
+
+
+def _comparison(value: Any) -> Cost:
+    """What it takes to compare something with this; of its values, the checks are one each."""
+    nodes, ns, number_ns, left = 0, 0, 0, [value]
     while left:
         each = left.pop()
         nodes += 1
         ns += _NODE_NS
         if isinstance(each, str):
             ns += len(each) // 4
-        elif isinstance(each, float):
-            ns += _FLOAT_NS
         elif isinstance(each, list):
             left.extend(each)
         elif isinstance(each, dict):
             ns += _NODE_NS * len(each)
             left.extend(each.values())
+        elif isinstance(each, float):
+            number_ns += _FRACTION_NS if _NEAREST < abs(each) < _FARTHEST else _FRACTION_NS * (1 + _FAR)
         elif isinstance(each, int) and each.bit_length() > 62:
-            ns += _FLOAT_NS + _DIGIT_NS * each.bit_length() // 3
-    return nodes, ns
+            number_ns += _FRACTION_NS + _DIGIT_NS * each.bit_length() // 3
+    # A number inside of a value is compared with one inside of a value.
+    return Cost(ns if number_ns == 0 or nodes == 1 else ns + (1 + _FAR) * number_ns, 0, nodes, number_ns)
 
 
 __all__ = ["Cost", "EndlessError", "PatternError", "Weight", "weigh"]
