@@ -163,32 +163,15 @@ DEAR = {"items": {"enum": [number + 0.5 for number in range(40)]}}
 DEAR_PAYLOAD = [39.5] * 250
 
 
-async def test_between_the_tasks_of_a_batch_others_are_served(api: Api) -> None:
+@pytest.mark.parametrize("is_batch", [True, False])
+async def test_between_tasks_that_are_dear_to_judge_the_loop_goes_round(api: Api, is_batch: bool) -> None:
     await register(api, DEAR, "dear")
-    other = await api.serving.tenant(f"{api.tenant_name}-beside")
-    await other.submit()
-    batch = [{"type": "dear", "payload": DEAR_PAYLOAD} for _ in range(20)]
-
-    answering = asyncio.create_task(api.post("/v1/tasks/batch", batch))
-    served = 0
-    while not answering.done():
-        await other.submit()
-        served += 1
-
-    assert (await answering).json["accepted"] == 20
-    # One that holds the loop until its end would let one or two through.
-    assert served >= 10
-
-
-async def test_between_single_tasks_that_are_dear_to_judge_the_loop_goes_round(api: Api) -> None:
-    await register(api, DEAR, "dear")
-    reader = TaskReader(api.serving.types)
-    judging = Judging(reader)
+    judging = Judging(TaskReader(api.serving.types))
     request = TaskRequest(type="dear", payload=msgspec.Raw(json.dumps(DEAR_PAYLOAD).encode()))
     events: list[str] = []
 
-    async def submit() -> None:
-        await judging.one(api.tenant, lambda some: some.read(request, api.tenant, datetime.now(UTC)))
+    def read(reader: TaskReader, item: TaskRequest) -> None:
+        reader.read(item, api.tenant, datetime.now(UTC))
         events.append("judged")
 
     async def go_round() -> None:
@@ -196,10 +179,24 @@ async def test_between_single_tasks_that_are_dear_to_judge_the_loop_goes_round(a
             events.append("round")
             await asyncio.sleep(0)
 
-    await asyncio.gather(*(submit() for _ in range(20)), go_round())
+    if is_batch:
+        await asyncio.gather(judging.each(api.tenant, [request] * 20, read), go_round())
+    else:
+        singles = [judging.one(api.tenant, lambda reader: read(reader, request)) for _ in range(20)]
+        await asyncio.gather(*singles, go_round())
 
     assert events.count("judged") == 20
     assert not any(one == following == "judged" for one, following in pairwise(events))
+
+
+async def test_a_batch_of_tasks_that_are_dear_to_judge_is_stored(api: Api) -> None:
+    await register(api, DEAR, "dear")
+    batch = [{"type": "dear", "payload": [*DEAR_PAYLOAD, *([7] if number == 3 else [])]} for number in range(6)]
+
+    answer = (await api.post("/v1/tasks/batch", batch)).json
+
+    assert (answer["accepted"], answer["rejected"]) == (5, 1)
+    assert [error["path"] for error in answer["results"][3]["error"]["errors"]] == ["payload[250]"]
 
 
 async def test_a_dear_template_and_a_dear_row_of_the_outbox_are_judged(api: Api) -> None:
@@ -224,8 +221,8 @@ async def test_a_dear_template_and_a_dear_row_of_the_outbox_are_judged(api: Api)
 async def test_others_are_served_while_waiting_tasks_are_tried(api: Api) -> None:
     other = await api.serving.tenant(f"{api.tenant_name}-beside")
     await other.submit()
-    waiting = [{"type": "dear", "payload": [*DEAR_PAYLOAD, 7], "delay": "1h"} for _ in range(40)]
-    assert (await api.post("/v1/tasks/batch", waiting)).json["accepted"] == 40
+    waiting = [{"type": "dear", "payload": [*DEAR_PAYLOAD, 7], "delay": "1h"} for _ in range(5)]
+    assert (await api.post("/v1/tasks/batch", waiting)).json["accepted"] == 5
 
     answering = asyncio.create_task(api.post("/v1/types/dear/preview", {"schema": DEAR}))
     served = 0
@@ -234,8 +231,8 @@ async def test_others_are_served_while_waiting_tasks_are_tried(api: Api) -> None
         served += 1
 
     told = (await answering).json
-    assert (told["waiting_sampled"], told["waiting_invalid"], len(told["examples"])) == (40, 40, 10)
-    assert served >= 4
+    assert (told["waiting_sampled"], told["waiting_invalid"], len(told["examples"])) == (5, 5, 5)
+    assert served >= 2
 
 
 async def test_a_schema_is_compiled_when_it_is_needed_and_again_after_a_restart(api: Api, module_url: str) -> None:

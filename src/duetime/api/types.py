@@ -154,24 +154,34 @@ async def _read(request: Request, types: Types) -> tuple[str, bytes | None, Type
     request.query()
     name = request.path["name"]
 
+    part: list[TypeRequest] = []
+
     def wrong_with(some: TypeRequest, *, is_part: bool) -> list[FieldError]:
         return wrong_with_each(lambda: check_name(name), lambda: read_rules(some, is_part=is_part))
 
     def check(some: TypeRequest) -> None:
+        part.append(some)
         if errors := wrong_with(some, is_part=True):
             raise InvalidInput.all(errors)
 
-    asked = await request.json(_decode, judge=check)
+    async def wrong_schema(some: TypeRequest) -> tuple[FieldError, ...]:
+        try:
+            await types.compile(request.caller.tenant, _schema_of(some))
+        except InvalidInput as error:
+            return error.errors
+        return ()
+
+    try:
+        asked = await request.json(_decode, judge=check)
+    except InvalidInput as error:
+        if not part:
+            raise
+        raise InvalidInput.all([*error.errors, *await wrong_schema(part[0])]) from error
     try:
         # The schema is compiled by whoever stores it or tries it on.
         return check_name(name), _schema_of(asked), read_rules(asked)
     except InvalidInput:
-        errors = wrong_with(asked, is_part=False)
-        try:
-            await types.compile(request.caller.tenant, _schema_of(asked))
-        except InvalidInput as error:
-            errors += error.errors
-        raise InvalidInput.all(errors) from None
+        raise InvalidInput.all([*wrong_with(asked, is_part=False), *await wrong_schema(asked)]) from None
 
 
 def _schema_of(asked: TypeRequest) -> bytes | None:
