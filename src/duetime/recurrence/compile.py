@@ -1,20 +1,23 @@
 """Make a recurrence of a definition, or say which part of it is wrong.
 
-Parsed crons, zones and named calendars are kept in bounded caches, so compiling
-the same definition again is cheap and many definitions do not add up.
+Parsed crons and zones are kept in bounded caches, so compiling the same
+definition again is cheap and many definitions do not add up.  What takes longer
+is done in pieces, and what takes too long is refused.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from duetime.recurrence.cron import parse_calendar_entry, parse_cron
-from duetime.recurrence.exclusions import compile_exclusions
+from duetime.recurrence.exclusions import ExclusionSet, compile_calendar_in_pieces, compile_exclusions
 from duetime.recurrence.fields import hashed_number
 from duetime.recurrence.moments import Instant, LocalDay, LocalTime, read_moment
 from duetime.recurrence.recurrence import Recurrence
 from duetime.recurrence.rrule_text import parse_rrule
 from duetime.recurrence.sources import DateRule, EverySource, InstantSource, Source, WallSource
-from duetime.recurrence.spec import Definition, NamedCalendar, Problem, Spec, SpecError
+from duetime.recurrence.spec import Definition, ExclusionRule, NamedCalendar, Problem, Spec, SpecError
+from duetime.recurrence.steps import COMPILE_STEPS, SEARCH_STEPS, UNLIMITED, OutOfSteps, Steps, TooCostly, finish
 from duetime.recurrence.words import describe
 from duetime.recurrence.zones import Zone, find_zone
 
@@ -22,23 +25,82 @@ MAXIMUM_ENTRIES = 100
 MAXIMUM_DATES = 1000
 MAXIMUM_RULES = 10
 MAXIMUM_TEXT = 1000
+#: About the bytes of a recurrence beside its sources and exclusions.
+_SIZE = 1_500
 # A hundred years; beyond it a typing mistake is likelier than a wish.
 MAXIMUM_SECONDS = 100 * 366 * 86_400
 
 
-def compile_definition(definition: Definition, calendars: Mapping[str, NamedCalendar]) -> Recurrence:
+def compile_definition(
+    definition: Definition,
+    calendars: Mapping[str, NamedCalendar],
+    steps: Steps | None = None,
+    search_steps: int = SEARCH_STEPS,
+) -> Recurrence:
     """The recurrence of a definition; raises SpecError at the first thing that is wrong.
 
     A definition whose fires all lie in the past compiles as well: whether `next`
     finds one is for the caller to ask.
     """
+    named = {}
+    for path, name in _named(definition.spec):
+        if name in calendars and name not in named:
+            with calendar_errors(name, path):
+                named[name] = finish(compile_calendar_in_pieces(calendars[name], definition.timezone, Steps(UNLIMITED)))
+    return finish(compile_in_pieces(definition, named, list(calendars), steps, search_steps))
+
+
+def _named(spec: Spec) -> list[tuple[str, str]]:
+    """Where calendars are named, and which."""
+    return [
+        (f"spec.exclude[{place}].calendar", rule.calendar)
+        for place, rule in enumerate(spec.exclude)
+        if isinstance(rule, ExclusionRule) and rule.calendar is not None
+    ]
+
+
+@contextmanager
+def calendar_errors(name: str, path: str) -> Iterator[None]:
+    """What is wrong with a calendar is said of whoever names it."""
+    try:
+        yield
+    except SpecError as error:
+        if error.path == "timezone":
+            raise
+        raise SpecError(path, f'calendar "{name}" is wrong at {error.path}: {error.message}') from None
+
+
+def compile_in_pieces(
+    definition: Definition,
+    calendars: Mapping[str, ExclusionSet],
+    known: Sequence[str] = (),
+    steps: Steps | None = None,
+    search_steps: int = SEARCH_STEPS,
+) -> Generator[None, None, Recurrence]:
+    """The same in pieces, with the compiled calendars of its zone; `known` are the names that could be meant."""
+    steps = steps or Steps(COMPILE_STEPS)
+    try:
+        return (yield from _compile(definition, calendars, known, steps, search_steps))
+    except OutOfSteps:
+        raise TooCostly(
+            "spec", f"reading it takes more than {COMPILE_STEPS:,} steps; use fewer and shorter entries"
+        ) from None
+
+
+def _compile(
+    definition: Definition,
+    calendars: Mapping[str, ExclusionSet],
+    known: Sequence[str],
+    steps: Steps,
+    search_steps: int,
+) -> Generator[None, None, Recurrence]:
     spec = definition.spec
     _check_limits(definition)
     try:
         zone = find_zone(definition.timezone)
     except Problem as problem:
         raise SpecError("timezone", str(problem)) from None
-    sources = _compile_sources(definition, zone)
+    sources = yield from _compile_sources(definition, zone, steps)
     after_ms = None
     if spec.after is not None:
         if sources:
@@ -47,16 +109,23 @@ def compile_definition(definition: Definition, calendars: Mapping[str, NamedCale
     elif not sources:
         raise SpecError("spec", "it has nothing to fire at; give cron, every, after, rrule, calendar or dates")
     jitter_ms = _milliseconds("jitter", definition.jitter, lowest=0)
+    exclusions = None
+    if spec.exclude:
+        exclusions = yield from compile_exclusions(
+            spec.exclude, zone, definition.key, calendars, known, "spec.exclude", steps
+        )
     return Recurrence(
         sources=tuple(sources),
         zone=zone,
-        exclusions=compile_exclusions(spec.exclude, zone, definition.key, calendars, "spec.exclude"),
+        exclusions=exclusions,
         start_at=definition.start_at,
         end_at=definition.end_at,
         # The same for every fire of a schedule, and less than the jitter itself.
         jitter_ms=hashed_number(definition.key, "jitter") * jitter_ms >> 64,
         after_ms=after_ms,
         describe=lambda: describe(definition),
+        size=_SIZE + sum(source.size for source in sources) + (0 if exclusions is None else exclusions.size),
+        search_steps=search_steps,
     )
 
 
@@ -78,7 +147,7 @@ def _check_limits(definition: Definition) -> None:
         raise SpecError("end_at", "it must be after start_at")
 
 
-def _compile_sources(definition: Definition, zone: Zone) -> list[Source]:
+def _compile_sources(definition: Definition, zone: Zone, steps: Steps) -> Generator[None, None, list[Source]]:
     spec, dst, key = definition.spec, definition.dst, definition.key
     sources: list[Source] = []
     for index, text in enumerate(spec.cron):
@@ -86,6 +155,9 @@ def _compile_sources(definition: Definition, zone: Zone) -> list[Source]:
             rule = parse_cron(text, key)
         except Problem as problem:
             raise SpecError(f"spec.cron[{index}]", str(problem)) from None
+        steps.take(rule.steps)
+        if steps.is_piece_over():
+            yield
         sources.append(WallSource(rule, zone, dst, is_fine=rule.is_fine))
     for index, entry in enumerate(spec.calendar):
         path = f"spec.calendar[{index}]"
@@ -93,15 +165,27 @@ def _compile_sources(definition: Definition, zone: Zone) -> list[Source]:
             if len(str(getattr(entry, name))) > MAXIMUM_TEXT:
                 raise SpecError(f"{path}.{name}", f"it is longer than {MAXIMUM_TEXT} characters")
         rule = parse_calendar_entry(entry, key, path)
+        steps.take(rule.steps)
+        if steps.is_piece_over():
+            yield
         sources.append(WallSource(rule, zone, dst, is_fine=rule.is_fine))
     for index, text in enumerate(spec.rrule):
         start = None if definition.start_at is None else definition.start_at // 1000
         try:
-            parsed = parse_rrule(text, zone, start)
+            parsed = yield from parse_rrule(text, zone, start, steps)
         except Problem as problem:
             raise SpecError(f"spec.rrule[{index}]", str(problem)) from None
+        except OutOfSteps:
+            raise TooCostly(
+                f"spec.rrule[{index}]",
+                "rrule would walk years to find its dates; with COUNT, use UNTIL or the end of the schedule instead",
+            ) from None
         sources.append(WallSource(parsed.rule, parsed.zone, dst, is_fine=parsed.is_fine))
-    sources.extend(_compile_dates(definition, zone))
+    if spec.dates:
+        steps.take(2 * len(spec.dates))
+        sources.extend(_compile_dates(definition, zone))
+        if steps.is_piece_over():
+            yield
     if (every := _compile_every(spec)) is not None:
         sources.append(every)
     return sources

@@ -9,9 +9,21 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from duetime.recurrence.days import DayRule, lowest
-from duetime.recurrence.fields import DAY, HOUR, MINUTE, MONTH, SECOND, WEEKDAY, YEAR, FieldSet, parse_field
+from duetime.recurrence.days import FIRST_YEAR, DayRule, lowest
+from duetime.recurrence.fields import (
+    DAY,
+    HOUR,
+    MAXIMUM_KEPT_TEXT,
+    MINUTE,
+    MONTH,
+    SECOND,
+    WEEKDAY,
+    YEAR,
+    FieldSet,
+    parse_field,
+)
 from duetime.recurrence.spec import CalendarEntry, Problem, SpecError
+from duetime.recurrence.steps import OutOfSteps, Steps
 from duetime.recurrence.zones import DAY_SECONDS
 
 _MACROS = {
@@ -25,6 +37,8 @@ _MACROS = {
 }
 _USES_HASH = re.compile(r"(?<![A-Za-z])[Hh](?![A-Za-z])")
 
+#: A cron of many numbers takes a microsecond for about so many characters.
+CHARACTERS_A_STEP = 3
 ALL_HOURS = (1 << 24) - 1
 ALL_MINUTES = (1 << 60) - 1
 _ALL_YEARS = sum(1 << year for year in range(YEAR.low, YEAR.high + 1))
@@ -56,33 +70,46 @@ class ClockRule:
     # Hourly or finer: it follows elapsed time through a clock change.
     is_fine: bool
     has_seconds: bool
+    #: What reading it took.
+    steps: int
 
-    def next_local(self, local: int) -> int | None:
+    @property
+    def size(self) -> int:
+        return 1_500
+
+    def next_local(self, local: int, steps: Steps) -> int | None:
         """The first matching local time at or after this one."""
         day, second = divmod(local, DAY_SECONDS)
         time = self._time_from(second)
         if time is not None:
-            found = self.days.next_day(day)
+            found = self.days.next_day(day, steps)
             if found == day:
                 return day * DAY_SECONDS + time
         else:
-            found = self.days.next_day(day + 1)
+            found = self.days.next_day(day + 1, steps)
         return None if found is None else found * DAY_SECONDS + self._first_time()
 
-    def previous_local(self, local: int) -> int | None:
+    def previous_local(self, local: int, steps: Steps) -> int | None:
         """The last matching local time at or before this one."""
         day, second = divmod(local, DAY_SECONDS)
         time = self._time_until(second)
         if time is not None:
-            found = self.days.previous_day(day)
+            found = self.days.previous_day(day, steps)
             if found == day:
                 return day * DAY_SECONDS + time
         else:
-            found = self.days.previous_day(day - 1)
+            found = self.days.previous_day(day - 1, steps)
         return None if found is None else found * DAY_SECONDS + self._last_time()
 
     def matches(self, local: int) -> bool:
-        return self.next_local(local) == local
+        minute_of_day, second = divmod(local % DAY_SECONDS, 60)
+        hour, minute = divmod(minute_of_day, 60)
+        return bool(
+            self.hours >> hour & 1
+            and self.minutes >> minute & 1
+            and self.seconds >> second & 1
+            and self.days.matches(local // DAY_SECONDS)
+        )
 
     def _first_time(self) -> int:
         return lowest(self.hours) * 3600 + lowest(self.minutes) * 60 + lowest(self.seconds)
@@ -140,11 +167,16 @@ def expand_macro(text: str) -> str:
 
 def parse_cron(text: str, key: str) -> ClockRule:
     """Read 5 fields, 6 with the second first, 7 with the year behind them, or a macro; a Problem says what is wrong."""
-    return _parse_cron(text, key if _USES_HASH.search(text) else "")
+    key = key if _USES_HASH.search(text) else ""
+    return _parse_cron(text, key) if len(text) > MAXIMUM_KEPT_TEXT else _kept_cron(text, key)
 
 
-# A rule is under 1 kB, so the cache stays under 2 MB.
+# A rule is under 1.5 kB, so the cache stays under 3 MB.
 @lru_cache(maxsize=2048)
+def _kept_cron(text: str, key: str) -> ClockRule:
+    return _parse_cron(text, key)
+
+
 def _parse_cron(text: str, key: str) -> ClockRule:
     parts = expand_macro(text).split()
     if len(parts) not in (5, 6, 7):
@@ -164,9 +196,8 @@ def _parse_cron(text: str, key: str) -> ClockRule:
         raise Problem(f'cron "{text}": {problem}') from None
     either = not day.is_star and not weekday.is_star
     days = _day_rule(day, month, weekday, years=_years_of(year), either=either)
-    rule = _clock_rule(second, minute, hour, days, has_seconds=has_seconds)
-    _refuse_if_it_never_comes(f'cron "{text}"', days)
-    return rule
+    read_steps = len(text) // CHARACTERS_A_STEP + _refuse_if_it_never_comes(f'cron "{text}"', days)
+    return _clock_rule(second, minute, hour, days, has_seconds=has_seconds, steps=read_steps)
 
 
 def parse_calendar_entry(entry: CalendarEntry, key: str, path: str) -> ClockRule:
@@ -188,30 +219,27 @@ def parse_calendar_entry(entry: CalendarEntry, key: str, path: str) -> ClockRule
             raise SpecError(f"{path}.{name}", str(problem)) from None
     second, minute, hour, day, month, weekday, year = sets
     days = _day_rule(day, month, weekday, years=_years_of(year), either=False)
-    rule = _clock_rule(second, minute, hour, days, has_seconds=True)
     try:
-        _refuse_if_it_never_comes("the calendar entry", days)
+        read_steps = _refuse_if_it_never_comes("the calendar entry", days)
     except Problem as problem:
         raise SpecError(path, str(problem)) from None
-    return rule
+    return _clock_rule(second, minute, hour, days, has_seconds=True, steps=read_steps)
 
 
-def _years_of(year: FieldSet) -> frozenset[int] | None:
+def _years_of(year: FieldSet) -> int | None:
     """The years that it names, or None for all: also for those that cannot be written."""
-    if year.mask == _ALL_YEARS:
-        return None
-    return frozenset(number for number in range(YEAR.low, YEAR.high + 1) if year.mask >> number & 1)
+    return None if year.mask == _ALL_YEARS else year.mask >> FIRST_YEAR
 
 
-def _clock_rule(second: FieldSet, minute: FieldSet, hour: FieldSet, days: DayRule, *, has_seconds: bool) -> ClockRule:
+def _clock_rule(
+    second: FieldSet, minute: FieldSet, hour: FieldSet, days: DayRule, *, has_seconds: bool, steps: int
+) -> ClockRule:
     # The rule of Debian's cron for what counts as hourly or finer.
     is_fine = hour.mask == ALL_HOURS or hour.is_star or minute.is_star
-    return ClockRule(second.mask, minute.mask, hour.mask, days, is_fine, has_seconds)
+    return ClockRule(second.mask, minute.mask, hour.mask, days, is_fine, has_seconds, steps)
 
 
-def _day_rule(
-    day: FieldSet, month: FieldSet, weekday: FieldSet, *, years: frozenset[int] | None, either: bool
-) -> DayRule:
+def _day_rule(day: FieldSet, month: FieldSet, weekday: FieldSet, *, years: int | None, either: bool) -> DayRule:
     any_day, any_weekday = day.mask == (1 << 32) - 2, weekday.mask == 0b111_1111
     if either and (any_day or any_weekday):
         # Any day, or else a certain weekday: that is any day.
@@ -231,10 +259,15 @@ def _day_rule(
     )
 
 
-def _refuse_if_it_never_comes(what: str, days: DayRule) -> None:
-    # 1970-01-01; the calendar repeats after the 400 years that next_day searches.
-    if days.next_day(0) is not None:
-        return
+def _refuse_if_it_never_comes(what: str, days: DayRule) -> int:
+    """What it took to find its first day."""
+    steps = Steps()
+    try:
+        # 1970-01-01; the calendar repeats after the 400 years that next_day searches.
+        if days.next_day(0, steps) is not None:
+            return steps.spent
+    except OutOfSteps:
+        raise Problem(f"{what} fires too seldom to be found; name fewer relative days such as 15W or FRI#2") from None
     plain_days = [day for day in range(1, 32) if days.days >> day & 1]
     months = [month for month in range(1, 13) if days.months >> month & 1]
     lengths = (0, 31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)

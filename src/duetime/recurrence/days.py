@@ -8,6 +8,7 @@ Weekdays are counted from Sunday, 0.
 from dataclasses import dataclass
 from datetime import date
 
+from duetime.recurrence.steps import Steps
 from duetime.recurrence.zones import LATEST_YEAR
 
 # date.toordinal() of 1970-01-01: days are counted from there.
@@ -16,6 +17,8 @@ EPOCH_ORDINAL = 719_163
 GREGORIAN_MONTHS = 400 * 12 + 1
 
 _EARLIEST_YEAR = 2
+#: The first year that a cron can name.
+FIRST_YEAR = 1970
 ALL_WEEKDAYS = 0b111_1111
 ALL_MONTHS = 0b1_1111_1111_1110
 _LENGTHS = (0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
@@ -65,7 +68,8 @@ class DayRule:
     """Days by month, day of month and weekday; `either` joins the two last by OR, as cron does when both are given."""
 
     months: int = ALL_MONTHS
-    years: frozenset[int] | None = None
+    #: By bits from FIRST_YEAR on; None: all, also those that cannot be written.
+    years: int | None = None
     any_day: bool = True
     days: int = 0
     last_offsets: tuple[int, ...] = ()
@@ -82,7 +86,7 @@ class DayRule:
 
     def days_of(self, year: int, month: int) -> int:
         """The matching days of a month."""
-        if not self.months >> month & 1 or (self.years is not None and year not in self.years):
+        if not self.months >> month & 1 or (self.years is not None and not self._has_year(year)):
             return 0
         length = month_length(year, month)
         full = (2 << length) - 2
@@ -115,13 +119,28 @@ class DayRule:
             mask |= nth_weekday(weekday, number, first, length)
         return mask
 
-    def next_day(self, day: int, matching: bool = True) -> int | None:
+    def _has_year(self, year: int) -> bool:
+        return year >= FIRST_YEAR and bool((self.years or 0) >> (year - FIRST_YEAR) & 1)
+
+    def _month_steps(self) -> int:
+        return 1 + (len(self.last_offsets) + len(self.nearest) + len(self.numbered)) // 4
+
+    def matches(self, day: int) -> bool:
+        start = date.fromordinal(day + EPOCH_ORDINAL)
+        return bool(self.days_of(start.year, start.month) >> start.day & 1)
+
+    def next_day(self, day: int, steps: Steps, matching: bool = True) -> int | None:
         """The first day at or after `day` that matches (or that does not), within one Gregorian cycle."""
         start = date.fromordinal(day + EPOCH_ORDINAL)
         year, month = start.year, start.month
         # The days of the first month that are already over.
         over = (1 << start.day) - 1
-        last_year = LATEST_YEAR if self.years is None or not matching else min(max(self.years), LATEST_YEAR)
+        last_year = (
+            LATEST_YEAR
+            if self.years is None or not matching
+            else min(FIRST_YEAR + self.years.bit_length() - 1, LATEST_YEAR)
+        )
+        month_steps = 0
         for _ in range(GREGORIAN_MONTHS if year <= last_year else 0):
             mask = self.days_of(year, month)
             if not matching:
@@ -129,6 +148,8 @@ class DayRule:
             mask &= ~over
             if mask:
                 return date(year, month, lowest(mask)).toordinal() - EPOCH_ORDINAL
+            month_steps = month_steps or self._month_steps()
+            steps.take(month_steps)
             over = 0
             month += 1
             if month > 12:
@@ -137,12 +158,13 @@ class DayRule:
                     return None
         return None
 
-    def previous_day(self, day: int, matching: bool = True) -> int | None:
+    def previous_day(self, day: int, steps: Steps, matching: bool = True) -> int | None:
         """The last day at or before `day` that matches (or that does not), within one Gregorian cycle."""
         start = date.fromordinal(day + EPOCH_ORDINAL)
         year, month = start.year, start.month
         allowed = (2 << start.day) - 1
-        first_year = _EARLIEST_YEAR if self.years is None or not matching else min(self.years)
+        first_year = _EARLIEST_YEAR if self.years is None or not matching else FIRST_YEAR + lowest(self.years)
+        month_steps = 0
         for _ in range(GREGORIAN_MONTHS if year >= first_year else 0):
             mask = self.days_of(year, month)
             if not matching:
@@ -150,6 +172,8 @@ class DayRule:
             mask &= allowed
             if mask:
                 return date(year, month, mask.bit_length() - 1).toordinal() - EPOCH_ORDINAL
+            month_steps = month_steps or self._month_steps()
+            steps.take(month_steps)
             allowed = -1
             month -= 1
             if month < 1:

@@ -5,24 +5,37 @@ change interrupts is excluded exactly.  The span that it answers with is for
 jumping: every instant of it that is after the one asked about is excluded too.
 """
 
+from array import array
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import lru_cache
 from typing import Protocol
 
 from duetime.recurrence.cron import ALL_HOURS, ALL_MINUTES, ClockRule, parse_cron
 from duetime.recurrence.moments import Instant, LocalDay, LocalTime, read_moment
 from duetime.recurrence.spec import Exclusion, ExclusionRule, NamedCalendar, Problem, SpecError
+from duetime.recurrence.steps import UNLIMITED, Steps, finish
 from duetime.recurrence.zones import DAY_SECONDS, EARLIEST_SECOND, LATEST_SECOND, Zone, find_zone
 
 MAXIMUM_EXCLUSIONS = 1000
 MAXIMUM_TEXT = 1000
+#: Of the calendars that there are, so many are compared with a name that is none of them.
+MAXIMUM_ALIKE = 100
+#: What reading an entry costs, beside what its cron takes.
+ENTRY_STEPS = 3
+
+
+#: To find out where an excluded stretch ends.
+STRETCH_STEPS = 4
 
 
 class LocalExclusion(Protocol):
-    def span(self, local: int) -> tuple[int, int] | None:
+    @property
+    def size(self) -> int:
+        """About the bytes that it takes."""
+
+    def span(self, local: int, steps: Steps) -> tuple[int, int] | None:
         """The local times from, inclusive, and to, exclusive, around this one that are excluded; None if it is not."""
 
 
@@ -31,9 +44,10 @@ class Spans:
 
     __slots__ = ("_ends", "_starts")
 
-    def __init__(self, spans: list[tuple[int, int]]) -> None:
-        self._starts: list[int] = []
-        self._ends: list[int] = []
+    def __init__(self, spans: Iterable[tuple[int, int]]) -> None:
+        # 16 bytes a span; a list of numbers takes 80.
+        self._starts = array("q")
+        self._ends = array("q")
         for start, end in sorted(spans):
             if self._ends and start <= self._ends[-1]:
                 self._ends[-1] = max(self._ends[-1], end)
@@ -41,7 +55,15 @@ class Spans:
                 self._starts.append(start)
                 self._ends.append(end)
 
-    def span(self, at: int) -> tuple[int, int] | None:
+    @property
+    def size(self) -> int:
+        return 300 + 16 * len(self._starts)
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return zip(self._starts, self._ends, strict=True)
+
+    def span(self, at: int, steps: Steps) -> tuple[int, int] | None:
+        steps.take(1)
         index = bisect_right(self._starts, at) - 1
         return (self._starts[index], self._ends[index]) if index >= 0 and at < self._ends[index] else None
 
@@ -63,15 +85,20 @@ class CronExclusion:
         else:
             self._unit = DAY_SECONDS
 
-    def span(self, local: int) -> tuple[int, int] | None:
+    @property
+    def size(self) -> int:
+        return 100 + self._rule.size
+
+    def span(self, local: int, steps: Steps) -> tuple[int, int] | None:
+        steps.take(1)
         if not self._rule.matches(local if self._rule.has_seconds else local - local % 60):
             return None
         if self._unit < DAY_SECONDS:
             start = local - local % self._unit
             return start, start + self._unit
         day = local // DAY_SECONDS
-        before = self._rule.days.previous_day(day, matching=False)
-        after = self._rule.days.next_day(day, matching=False)
+        before = self._rule.days.previous_day(day, steps, matching=False)
+        after = self._rule.days.next_day(day, steps, matching=False)
         start = EARLIEST_SECOND if before is None else (before + 1) * DAY_SECONDS
         return start, LATEST_SECOND if after is None else after * DAY_SECONDS
 
@@ -82,19 +109,21 @@ class ExclusionSet:
 
     zone: Zone
     locals_: tuple[LocalExclusion, ...]
-    instants: Spans | None
+    instants: tuple[Spans, ...] = ()
     # In the order written, for reasons and words: each as a set of its own.
     parts: tuple[tuple[str, "ExclusionSet"], ...] = ()
 
-    def span(self, at_ms: int) -> tuple[int, int] | None:
+    def span(self, at_ms: int, steps: Steps) -> tuple[int, int] | None:
         """The excluded milliseconds from, inclusive, and to, exclusive, around this one; None if it fires."""
-        if self.instants is not None and (found := self.instants.span(at_ms)):
-            return found
+        for instants in self.instants:
+            if found := instants.span(at_ms, steps):
+                return found
         if self.locals_:
             second = at_ms // 1000
             local = second + self.zone.offset_at(second)
             for exclusion in self.locals_:
-                if found := exclusion.span(local):
+                if found := exclusion.span(local, steps):
+                    steps.take(STRETCH_STEPS)
                     return self._span_of(second, *found)
         return None
 
@@ -112,84 +141,116 @@ class ExclusionSet:
             first = max(first, forth.at)
         return min(first, second) * 1000, max(last, second + 1) * 1000
 
-    def reason(self, at_ms: int) -> str | None:
+    def reason(self, at_ms: int, steps: Steps) -> str | None:
         """The first exclusion, as written, that leaves this instant out."""
-        return next((label for label, part in self.parts if part.span(at_ms) is not None), None)
+        second = at_ms // 1000
+        local = second + self.zone.offset_at(second)
+        return next((label for label, part in self.parts if part._holds(at_ms, local, steps)), None)
+
+    def _holds(self, at_ms: int, local: int, steps: Steps) -> bool:
+        return any(each.span(at_ms, steps) for each in self.instants) or any(
+            each.span(local, steps) for each in self.locals_
+        )
+
+    @property
+    def size(self) -> int:
+        """About the bytes that it takes, those of its calendars included."""
+        own = sum(each.size for each in (*self.locals_, *self.instants))
+        # A part has plain spans of its own; what else it has is among the above.
+        return own + sum(len(label) + 700 for label, _ in self.parts)
 
 
 def compile_exclusions(
-    exclusions: tuple[Exclusion, ...], zone: Zone, key: str, calendars: Mapping[str, NamedCalendar], path: str
-) -> ExclusionSet | None:
-    """Read them all; None if there are none.  A SpecError names the one that is wrong."""
-    if not exclusions:
-        return None
+    exclusions: tuple[Exclusion, ...],
+    zone: Zone,
+    key: str,
+    calendars: Mapping[str, ExclusionSet],
+    known: Sequence[str],
+    path: str,
+    steps: Steps,
+) -> Generator[None, None, ExclusionSet]:
+    """Read them all, in pieces.  A SpecError names the one that is wrong."""
     if len(exclusions) > MAXIMUM_EXCLUSIONS:
         raise SpecError(path, f"there are {len(exclusions)} exclusions; use at most {MAXIMUM_EXCLUSIONS}")
-    parts = []
+    own: list[tuple[str, ExclusionSet]] = []
+    named: dict[str, ExclusionSet] = {}
+    parts: list[tuple[str, ExclusionSet]] = []
     for index, exclusion in enumerate(exclusions):
         here = f"{path}[{index}]"
         if isinstance(exclusion, ExclusionRule) and exclusion.calendar is not None:
-            parts.append(_named_part(exclusion, zone, calendars, here))
+            part = _named_part(exclusion, calendars, known, here)
+            if exclusion.calendar in named:
+                continue
+            named[exclusion.calendar] = part[1]
         else:
-            parts.append((exclusion_words(exclusion), _compile_one(exclusion, zone, key, here)))
-    return _joined(zone, parts)
+            part = (exclusion_words(exclusion), _compile_one(exclusion, zone, key, here, steps))
+            own.append(part)
+        parts.append(part)
+        if steps.is_piece_over():
+            yield
+    # Calendars are shared by all who name them, so their spans are not merged with others.
+    joined = [_joined(zone, own), *named.values()] if own else [*named.values()]
+    return ExclusionSet(
+        zone,
+        tuple(local for each in joined for local in each.locals_),
+        tuple(instants for each in joined for instants in each.instants),
+        tuple(parts),
+    )
 
 
 def _joined(zone: Zone, parts: list[tuple[str, ExclusionSet]]) -> ExclusionSet:
     """One set of many, their plain spans merged."""
-    spans: list[tuple[int, int]] = []
-    instants: list[tuple[int, int]] = []
-    others: list[LocalExclusion] = []
-    for _, part in parts:
-        for exclusion in part.locals_:
-            if isinstance(exclusion, Spans):
-                spans.extend(zip(exclusion._starts, exclusion._ends, strict=True))
-            else:
-                others.append(exclusion)
-        if part.instants is not None:
-            instants.extend(zip(part.instants._starts, part.instants._ends, strict=True))
-    locals_ = (Spans(spans), *others) if spans else tuple(others)
-    return ExclusionSet(zone, locals_, Spans(instants) if instants else None, tuple(parts))
+    spans = [span for _, part in parts for each in part.locals_ if isinstance(each, Spans) for span in each]
+    instants = [span for _, part in parts for each in part.instants for span in each]
+    others = tuple(each for _, part in parts for each in part.locals_ if not isinstance(each, Spans))
+    return ExclusionSet(
+        zone, (Spans(spans), *others) if spans else others, (Spans(instants),) if instants else (), tuple(parts)
+    )
 
 
 def _named_part(
-    rule: ExclusionRule, zone: Zone, calendars: Mapping[str, NamedCalendar], path: str
+    rule: ExclusionRule, calendars: Mapping[str, ExclusionSet], known: Sequence[str], path: str
 ) -> tuple[str, ExclusionSet]:
     name = rule.calendar or ""
     if rule.from_ is not None or rule.to is not None or rule.cron is not None:
         raise SpecError(path, "an exclusion is either `from` with `to`, or `cron`, or `calendar`; give one")
     if name not in calendars:
-        alike = get_close_matches(name[:100], list(calendars), n=1)
+        alike = get_close_matches(name[:100], known[:MAXIMUM_ALIKE], n=1)
         hint = f'did you mean "{alike[0]}"?' if alike else f"make it first: PUT /v1/calendars/{name[:100]}"
         raise SpecError(f"{path}.calendar", f'there is no calendar "{name[:100]}"; {hint}')
+    return f'calendar "{name}"', calendars[name]
+
+
+def compile_calendar_in_pieces(
+    calendar: NamedCalendar, zone_key: str, steps: Steps
+) -> Generator[None, None, ExclusionSet]:
+    """The exclusions of a calendar as a schedule in this zone reads it; a SpecError names the one that is wrong."""
     try:
-        return f'calendar "{name}"', _compile_calendar(calendars[name], zone.key)
-    except SpecError as error:
-        raise SpecError(f"{path}.calendar", f'calendar "{name}" is wrong at {error.path}: {error.message}') from None
-
-
-# A calendar of 1,000 days is some 200 kB, reasons included.
-@lru_cache(maxsize=64)
-def _compile_calendar(calendar: NamedCalendar, zone_key: str) -> ExclusionSet:
-    zone = find_zone(zone_key)
+        zone = find_zone(zone_key)
+    except Problem as problem:
+        raise SpecError("timezone", str(problem)) from None
     if len(calendar.dates) + len(calendar.exclude) > MAXIMUM_EXCLUSIONS:
         raise SpecError("dates", f"a calendar has at most {MAXIMUM_EXCLUSIONS} entries")
-    parts = [(text, _compile_one(text, zone, "", f"dates[{index}]")) for index, text in enumerate(calendar.dates)]
-    for index, exclusion in enumerate(calendar.exclude):
+    parts = []
+    entries = [(f"dates[{index}]", text) for index, text in enumerate(calendar.dates)]
+    for path, exclusion in [*entries, *((f"exclude[{index}]", each) for index, each in enumerate(calendar.exclude))]:
         if isinstance(exclusion, ExclusionRule) and exclusion.calendar is not None:
-            raise SpecError(f"exclude[{index}].calendar", "a calendar cannot name another; list its entries here")
-        parts.append((exclusion_words(exclusion), _compile_one(exclusion, zone, "", f"exclude[{index}]")))
+            raise SpecError(f"{path}.calendar", "a calendar cannot name another; list its entries here")
+        parts.append(("", _compile_one(exclusion, zone, "", path, steps)))
+        if steps.is_piece_over():
+            yield
     # Its own name is the reason given, so the parts are not kept.
     joined = _joined(zone, parts)
     return ExclusionSet(zone, joined.locals_, joined.instants)
 
 
-def check_calendar(calendar: NamedCalendar) -> None:
+def check_calendar(calendar: NamedCalendar, steps: Steps | None = None) -> None:
     """Raise the SpecError that a schedule using this calendar would meet."""
-    _compile_calendar(calendar, "UTC")
+    finish(compile_calendar_in_pieces(calendar, "UTC", steps or Steps(UNLIMITED)))
 
 
-def _compile_one(exclusion: Exclusion, zone: Zone, key: str, path: str) -> ExclusionSet:
+def _compile_one(exclusion: Exclusion, zone: Zone, key: str, path: str, steps: Steps) -> ExclusionSet:
+    steps.take(ENTRY_STEPS)
     match exclusion:
         case str():
             day = _read(exclusion, path)
@@ -204,9 +265,11 @@ def _compile_one(exclusion: Exclusion, zone: Zone, key: str, path: str) -> Exclu
             if len(text) > MAXIMUM_TEXT:
                 raise SpecError(f"{path}.cron", f"it is longer than {MAXIMUM_TEXT} characters")
             try:
-                return ExclusionSet(zone, (CronExclusion(parse_cron(text, key)),), None)
+                rule = parse_cron(text, key)
             except Problem as problem:
                 raise SpecError(f"{path}.cron", str(problem)) from None
+            steps.take(rule.steps)
+            return ExclusionSet(zone, (CronExclusion(rule),))
         case _:
             raise SpecError(path, "an exclusion is either `from` with `to`, or `cron`, or `calendar`; give one")
 
@@ -220,7 +283,7 @@ def _compile_range(zone: Zone, start_text: str, end_text: str, path: str) -> Exc
         case LocalTime(start), LocalTime(end):
             result = _local_set(zone, start, end)
         case Instant(start), Instant(end):
-            result = ExclusionSet(zone, (), Spans([(start, end)]))
+            result = ExclusionSet(zone, (), (Spans([(start, end)]),))
         case _:
             raise SpecError(
                 f"{path}.to", "`from` and `to` must be written alike: both days, both local, or both with offset"
@@ -231,7 +294,7 @@ def _compile_range(zone: Zone, start_text: str, end_text: str, path: str) -> Exc
 
 
 def _local_set(zone: Zone, start: int, end: int) -> ExclusionSet:
-    return ExclusionSet(zone, (Spans([(start, end)]),), None)
+    return ExclusionSet(zone, (Spans([(start, end)]),))
 
 
 def _read(text: str, path: str) -> LocalDay | LocalTime | Instant:

@@ -80,10 +80,22 @@ def hashed_number(key: str, purpose: str) -> int:
     return int.from_bytes(blake2b(f"{key}\0{purpose}".encode(), digest_size=8).digest(), "big")
 
 
-# One entry is about 200 bytes; fields repeat far more than whole crons do.
-@lru_cache(maxsize=4096)
+#: What is longer is parsed each time: caches of texts are bounded in bytes by it.
+MAXIMUM_KEPT_TEXT = 100
+
+
 def parse_field(field: Field, text: str, key: str) -> FieldSet:
     """Read one field; a Problem says what is wrong with it."""
+    return _parse_field(field, text, key) if len(text) > MAXIMUM_KEPT_TEXT else _kept_field(field, text, key)
+
+
+# One entry is about 200 bytes, 1 kB at the most; fields repeat far more than whole crons do.
+@lru_cache(maxsize=4096)
+def _kept_field(field: Field, text: str, key: str) -> FieldSet:
+    return _parse_field(field, text, key)
+
+
+def _parse_field(field: Field, text: str, key: str) -> FieldSet:
     if not text.isascii():
         raise Problem(_cannot_read(field, text))
     upper = text.upper()

@@ -7,20 +7,23 @@ a bounded number of periods from there.  Only COUNT walks from DTSTART, once.
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from datetime import date
-from functools import lru_cache
 
 from duetime.recurrence.days import ALL_MONTHS, EPOCH_ORDINAL, lowest
 from duetime.recurrence.rrule_parts import RuleParts, first_day, times_of_day, weekday_of, year_of
 from duetime.recurrence.sources import DateRule, LocalRule
-from duetime.recurrence.spec import Problem
+from duetime.recurrence.steps import Steps
 from duetime.recurrence.zones import DAY_SECONDS, LATEST_SECOND, LATEST_YEAR
 
 FREQUENCIES = ("YEARLY", "MONTHLY", "WEEKLY", "DAILY", "HOURLY", "MINUTELY", "SECONDLY")
 UNIT_SECONDS = {"DAILY": DAY_SECONDS, "HOURLY": 3600, "MINUTELY": 60, "SECONDLY": 1}
 MAXIMUM_COUNT = 10_000
-# Periods looked at in one search.  Each costs some microseconds: a search ends within 50 ms.
+#: What a look at the days of a week costs.
+_WEEK_STEPS = 3
+#: What one time of a COUNT costs beside the periods looked at.
+COUNTED_STEPS = 2
+# Periods looked at in one search: what does not come in them is taken to come never.
 _PERIODS = {"YEARLY": 400, "MONTHLY": 1200, "WEEKLY": 2100}
 _FINE_PERIODS = 8000
 
@@ -33,30 +36,36 @@ class DayPeriodRule:
         self._times = times_of_day(parts)
         self._base = self._period_of(parts.start // DAY_SECONDS)
         self._latest = self._period_of(LATEST_SECOND // DAY_SECONDS) - 1
-        self.visits = 0
         self._memory: tuple[int, list[int]] | None = None
+        months = (1 if parts.frequency == "MONTHLY" else parts.months.bit_count()) * (1 + parts.month_steps)
+        self._visit_steps = _WEEK_STEPS if parts.frequency == "WEEKLY" else 2 + months
+        self._chosen_steps = len(parts.positions) // 3
 
-    def next_local(self, local: int) -> int | None:
+    @property
+    def size(self) -> int:
+        days = 366 if self._parts.frequency == "YEARLY" else 31
+        return 2_000 + self._parts.size + 36 * (len(self._times) + days)
+
+    def next_local(self, local: int, steps: Steps) -> int | None:
         parts = self._parts
         local = max(local, parts.start)
         index = (self._period_of(local // DAY_SECONDS) - self._base) // parts.interval
         for number in range(index, index + _PERIODS[parts.frequency]):
             period = self._base + number * parts.interval
-            self.visits += 1
             if period > self._latest:
                 return None
-            found = self._first_from(self._days(period), local)
+            found = self._first_from(self._days(period, steps), local)
             if found is not None:
                 return _until(found, parts)
         return None
 
-    def previous_local(self, local: int) -> int | None:
+    def previous_local(self, local: int, steps: Steps) -> int | None:
         parts = self._parts
         if parts.until is not None:
             local = min(local, parts.until)
         index = (self._period_of(local // DAY_SECONDS) - self._base) // parts.interval
         for number in range(index, max(-1, index - _PERIODS[parts.frequency]), -1):
-            found = self._last_until(self._days(self._base + number * parts.interval), local)
+            found = self._last_until(self._days(self._base + number * parts.interval, steps), local)
             if found is not None:
                 return found if found >= parts.start else None
         return None
@@ -110,12 +119,14 @@ class DayPeriodRule:
             if 0 <= place < total
         ]
 
-    def _days(self, period: int) -> list[int]:
+    def _days(self, period: int, steps: Steps) -> list[int]:
+        steps.take(1 + self._chosen_steps)
         if self._memory is None or self._memory[0] != period:
-            self._memory = (period, self._find_days(period))
+            steps.take(self._visit_steps)
+            self._memory = (period, self._find_days(period, steps))
         return self._memory[1]
 
-    def _find_days(self, period: int) -> list[int]:
+    def _find_days(self, period: int, steps: Steps) -> list[int]:
         parts = self._parts
         if parts.frequency == "WEEKLY":
             first = period * 7 - 4 + parts.week_start
@@ -126,6 +137,7 @@ class DayPeriodRule:
             return _listed(parts, period // 12, period % 12 + 1)
         days = [day for month in range(1, 13) for day in _listed(parts, period, month)]
         if parts.year_days or parts.week_numbers or parts.ordinals_in_year:
+            steps.take(len(days) * parts.day_of_year_steps // 4)
             first, length = first_day(period), first_day(period + 1) - first_day(period)
             days = [day for day in days if parts.is_day_of_year(day, period, first, length)]
         return days
@@ -165,18 +177,22 @@ class UnitRule:
             places = {place - 1 if place > 0 else len(offsets) + place for place in parts.positions}
             offsets = [offsets[place] for place in sorted(places) if 0 <= place < len(offsets)]
         self._offsets = offsets
-        self.visits = 0
+        self._visit_steps = 1 + sum(len(wanted) // 20 for _, _, wanted in self._limits)
         self._filters_days = bool(parts.months != ALL_MONTHS or parts.month_days or parts.weekdays or parts.year_days)
 
-    def next_local(self, local: int) -> int | None:
+    @property
+    def size(self) -> int:
+        return 2_000 + self._parts.size + 36 * len(self._offsets)
+
+    def next_local(self, local: int, steps: Steps) -> int | None:
         local = max(local, self._parts.start)
         index = (local - self._base) // self._step
         for _ in range(_FINE_PERIODS):
-            self.visits += 1
+            steps.take(self._visit_steps)
             period = self._base + index * self._step
             if period > LATEST_SECOND:
                 return None
-            allowed = self._allowed_from(period)
+            allowed = self._allowed_from(period, steps)
             if allowed is None:
                 return None
             if allowed == period:
@@ -188,7 +204,7 @@ class UnitRule:
                 index = -((self._base - allowed) // self._step)
         return None
 
-    def previous_local(self, local: int) -> int | None:
+    def previous_local(self, local: int, steps: Steps) -> int | None:
         parts = self._parts
         if parts.until is not None:
             local = min(local, parts.until)
@@ -196,8 +212,9 @@ class UnitRule:
         for _ in range(_FINE_PERIODS):
             if index < 0:
                 return None
+            steps.take(self._visit_steps)
             period = self._base + index * self._step
-            allowed = self._allowed_until(period)
+            allowed = self._allowed_until(period, steps)
             if allowed is None:
                 return None
             if allowed == period:
@@ -210,11 +227,11 @@ class UnitRule:
                 index = (allowed - self._base) // self._step
         return None
 
-    def _allowed_from(self, period: int) -> int | None:
+    def _allowed_from(self, period: int, steps: Steps) -> int | None:
         """This period, or a later time before which there is certainly no allowed one."""
         if self._filters_days:
             day = period // DAY_SECONDS
-            found = self._find_day(day, 1)
+            found = self._find_day(day, 1, steps)
             if found != day:
                 return None if found is None else found * DAY_SECONDS
         for size, unit, wanted in self._limits:
@@ -225,11 +242,11 @@ class UnitRule:
                 return (base + (min(later) if later else size)) * unit
         return period
 
-    def _allowed_until(self, period: int) -> int | None:
+    def _allowed_until(self, period: int, steps: Steps) -> int | None:
         """This period, or the last one before a time after which there is certainly no allowed one."""
         if self._filters_days:
             day = period // DAY_SECONDS
-            found = self._find_day(day, -1)
+            found = self._find_day(day, -1, steps)
             if found != day:
                 return None if found is None else (found + 1) * DAY_SECONDS - self._unit
         for size, unit, wanted in self._limits:
@@ -240,7 +257,7 @@ class UnitRule:
                 return (base + max(earlier) + 1 if earlier else base) * unit - self._unit
         return period
 
-    def _find_day(self, day: int, direction: int) -> int | None:
+    def _find_day(self, day: int, direction: int, steps: Steps) -> int | None:
         """The nearest day, this one included, that the day parts allow."""
         parts = self._parts
         moment = date.fromordinal(day + EPOCH_ORDINAL)
@@ -248,6 +265,7 @@ class UnitRule:
         open_days = -1 << moment.day if direction > 0 else (2 << moment.day) - 1
         # Dates by month and weekday come within 40 years, or not at all.
         for _ in range(40 * 12 + 1):
+            steps.take(1 + parts.month_steps)
             mask = parts.days_of(year, month) & open_days
             open_days = -1
             while mask:
@@ -255,6 +273,7 @@ class UnitRule:
                 found = date(year, month, chosen).toordinal() - EPOCH_ORDINAL
                 if not parts.year_days:
                     return found
+                steps.take(1 + parts.day_of_year_steps)
                 first = first_day(year)
                 if parts.is_day_of_year(found, year, first, first_day(year + 1) - first):
                     return found
@@ -270,25 +289,20 @@ def _until(found: int, parts: RuleParts) -> int | None:
     return found if parts.until is None or found <= parts.until else None
 
 
-# Periods looked at while walking to the end of a COUNT.
-_COUNTED_VISITS = 30_000
-
-
-# At most 80 kB each.
-@lru_cache(maxsize=64)
-def counted_times(parts: RuleParts) -> Sequence[int]:
-    """The first COUNT times of a rule, in order; a Problem if they lie too far apart to be walked."""
+def counted_times(parts: RuleParts, steps: Steps) -> Generator[None, None, Sequence[int]]:
+    """The first COUNT times of a rule, in order, found in pieces; at most 80 kB."""
     rule = make_rule(parts)
     found = array("q")
     upcoming = parts.start
     while len(found) < (parts.count or 0):
-        local = rule.next_local(upcoming)
+        steps.take(COUNTED_STEPS)
+        local = rule.next_local(upcoming, steps)
         if local is None:
             break
         upcoming = local + 1
-        if rule.visits > _COUNTED_VISITS:
-            raise Problem("rrule with COUNT would walk years to find its dates; use UNTIL or the end of the schedule")
         found.append(local)
+        if steps.is_piece_over():
+            yield
     return found
 
 
@@ -303,17 +317,23 @@ class AmendedRule:
     def __init__(self, rule: LocalRule, added: Sequence[int], removed: frozenset[int]) -> None:
         self._rule, self._added, self._removed = rule, DateRule(added), removed
 
-    def next_local(self, local: int) -> int | None:
+    @property
+    def size(self) -> int:
+        return self._rule.size + self._added.size + 100 * len(self._removed)
+
+    def next_local(self, local: int, steps: Steps) -> int | None:
         while True:
-            found = [self._rule.next_local(local), self._added.next_local(local)]
+            steps.take(2)
+            found = [self._rule.next_local(local, steps), self._added.next_local(local, steps)]
             first = min((one for one in found if one is not None), default=None)
             if first not in self._removed or first is None:
                 return first
             local = first + 1
 
-    def previous_local(self, local: int) -> int | None:
+    def previous_local(self, local: int, steps: Steps) -> int | None:
         while True:
-            found = [self._rule.previous_local(local), self._added.previous_local(local)]
+            steps.take(2)
+            found = [self._rule.previous_local(local, steps), self._added.previous_local(local, steps)]
             last = max((one for one in found if one is not None), default=None)
             if last not in self._removed or last is None:
                 return last

@@ -39,6 +39,23 @@ class RuleParts:
     week_start: int = 1
     ordinals_in_year: bool = False
 
+    @property
+    def size(self) -> int:
+        """About the bytes that it takes."""
+        lists = (self.month_days, self.year_days, self.week_numbers, self.hours, self.minutes, self.seconds)
+        return 500 + 60 * sum(map(len, lists)) + 36 * len(self.positions) + 100 * len(self.ordinals)
+
+    @property
+    def month_steps(self) -> int:
+        """What `days_of` costs."""
+        ordinals = () if self.ordinals_in_year else self.ordinals
+        return 1 + (len(self.month_days) + len(ordinals)) // 4
+
+    @property
+    def day_of_year_steps(self) -> int:
+        """What `is_day_of_year` costs for four days."""
+        return 1 + (len(self.ordinals) // 3 if self.ordinals_in_year else 0) + (2 if self.week_numbers else 0)
+
     def days_of(self, year: int, month: int) -> int:
         """The days of a month, as bits, by BYMONTH, BYMONTHDAY and BYDAY."""
         if not self.months >> month & 1:

@@ -6,6 +6,7 @@ local midnight of 1970-01-01.  DTSTART itself fires only if the rule matches it.
 """
 
 import re
+from collections.abc import Generator
 from datetime import datetime
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ from duetime.recurrence.rrule import FREQUENCIES, MAXIMUM_COUNT, AmendedRule, co
 from duetime.recurrence.rrule_parts import RuleParts, weekday_of
 from duetime.recurrence.sources import DateRule, LocalRule
 from duetime.recurrence.spec import Problem
+from duetime.recurrence.steps import OutOfSteps, Steps
 from duetime.recurrence.zones import DAY_SECONDS, LATEST_YEAR, Zone, find_zone, local_datetime, local_seconds
 
 _WEEKDAYS = ("SU", "MO", "TU", "WE", "TH", "FR", "SA")
@@ -32,6 +34,8 @@ _LISTS = {
 }
 # Times that BYHOUR, BYMINUTE and BYSECOND make together; they are kept in memory.
 MAXIMUM_TIMES = 1440
+#: What reading a rule costs beside its text and its first time.
+READ_STEPS = 20
 _PARTS = {"FREQ", "INTERVAL", "COUNT", "UNTIL", "WKST", "BYDAY", *_LISTS}
 
 
@@ -45,8 +49,9 @@ class ParsedRule(NamedTuple):
         return self.parts.frequency in ("HOURLY", "MINUTELY", "SECONDLY")
 
 
-def parse_rrule(text: str, zone: Zone, start_second: int | None) -> ParsedRule:
-    """Read one entry; a Problem says what is wrong with it."""
+def parse_rrule(text: str, zone: Zone, start_second: int | None, steps: Steps) -> Generator[None, None, ParsedRule]:
+    """Read one entry, in pieces; a Problem says what is wrong with it."""
+    steps.take(READ_STEPS + len(text) // 2)
     if not text.isascii():
         raise Problem("rrule has letters or digits beyond ASCII; write it with plain ones")
     start: int | None = None
@@ -76,17 +81,28 @@ def parse_rrule(text: str, zone: Zone, start_second: int | None) -> ParsedRule:
     rule: LocalRule = make_rule(parts)
     if parts.until is not None and parts.until < start:
         raise Problem("rrule never fires: UNTIL is before DTSTART")
-    if rule.next_local(start) is None:
+    if _first_local(rule, start, steps) is None:
         raise Problem(
             f'rrule "{rule_text}" never fires, or would walk years to find its next date; ask for less at once'
         )
     if parts.count is not None:
-        rule = DateRule(counted_times(parts))
+        rule = DateRule((yield from counted_times(parts, steps)))
     if amendments:
         added = [at for line in amendments if line[0] == "RDATE" for at in _read_amendment(*line, zone)]
         removed = [at for line in amendments if line[0] == "EXDATE" for at in _read_amendment(*line, zone)]
         rule = AmendedRule(rule, sorted(added), frozenset(removed))
     return ParsedRule(rule, zone, parts)
+
+
+def _first_local(rule: LocalRule, start: int, steps: Steps) -> int | None:
+    """The first time of a rule; None also if finding it takes more than one search may."""
+    search = Steps()
+    try:
+        return rule.next_local(start, search)
+    except OutOfSteps:
+        return None
+    finally:
+        steps.take(search.spent)
 
 
 def _read_start(parameters: str, value: str, zone: Zone) -> tuple[int, Zone]:

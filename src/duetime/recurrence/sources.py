@@ -7,11 +7,13 @@ that takes the first of two equal local times, and the one that takes the last.
 out: every instant whose local time matches, and nothing else.
 """
 
+from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from duetime.recurrence.spec import Dst
+from duetime.recurrence.steps import Steps
 from duetime.recurrence.zones import Change, Zone, clock_text
 
 
@@ -23,19 +25,34 @@ class Moment(NamedTuple):
 class LocalRule(Protocol):
     """Local times in order; both answers include the time asked about."""
 
-    def next_local(self, local: int) -> int | None: ...
+    @property
+    def size(self) -> int:
+        """About the bytes that it takes."""
 
-    def previous_local(self, local: int) -> int | None: ...
+    def next_local(self, local: int, steps: Steps) -> int | None: ...
+
+    def previous_local(self, local: int, steps: Steps) -> int | None: ...
 
 
 class Source(Protocol):
-    """Instants in order; both answers are strictly after or before."""
+    """Instants in order; both answers are strictly after or before.
 
-    def next(self, after_ms: int) -> Moment | None: ...
+    A source may lower `steps.left` without looking at it, since whoever asks it again does.
+    """
 
-    def previous(self, before_ms: int) -> Moment | None: ...
+    @property
+    def size(self) -> int:
+        """About the bytes that it takes."""
+
+    def next(self, after_ms: int, steps: Steps) -> Moment | None: ...
+
+    def previous(self, before_ms: int, steps: Steps) -> Moment | None: ...
 
 
+#: What asking a source costs; a rule takes what it passes over beside it.
+SOURCE_STEPS = 5
+#: To find out where exactly a clock changes.
+CHANGE_STEPS = 20
 # Gaps passed in one search; a zone has two changes a year, so this is centuries.
 _GAPS_PASSED = 1000
 
@@ -51,35 +68,43 @@ class WallSource:
         self._shifts = dst.gap == "shift" and not is_fine
         self._overlap = "both" if is_fine else dst.overlap
 
-    def next(self, after_ms: int) -> Moment | None:
+    @property
+    def size(self) -> int:
+        return 100 + self._rule.size
+
+    def next(self, after_ms: int, steps: Steps) -> Moment | None:
+        steps.left -= SOURCE_STEPS
         second = after_ms // 1000
         local, change = self._zone.locate(second)
         if change is None:
-            return self._forward(local + 1, takes_last=self._overlap == "last")
+            return self._forward(local + 1, steps, takes_last=self._overlap == "last")
+        steps.take(CHANGE_STEPS)
         is_first_pass = second < change.at
         found = []
         if self._overlap != "last":
-            found.append(self._forward(local + 1 if is_first_pass else change.wall_end, takes_last=False))
+            found.append(self._forward(local + 1 if is_first_pass else change.wall_end, steps, takes_last=False))
         if self._overlap != "first":
-            found.append(self._forward(change.wall_start if is_first_pass else local + 1, takes_last=True))
+            found.append(self._forward(change.wall_start if is_first_pass else local + 1, steps, takes_last=True))
         return earliest(found)
 
-    def previous(self, before_ms: int) -> Moment | None:
+    def previous(self, before_ms: int, steps: Steps) -> Moment | None:
+        steps.left -= SOURCE_STEPS
         second = (before_ms - 1) // 1000
         local, change = self._zone.locate(second)
         if change is None:
-            return self._backward(local, takes_last=self._overlap != "first")
+            return self._backward(local, steps, takes_last=self._overlap != "first")
+        steps.take(CHANGE_STEPS)
         is_first_pass = second < change.at
         found = []
         if self._overlap != "last":
-            found.append(self._backward(local if is_first_pass else change.wall_end - 1, takes_last=False))
+            found.append(self._backward(local if is_first_pass else change.wall_end - 1, steps, takes_last=False))
         if self._overlap != "first":
-            found.append(self._backward(change.wall_start - 1 if is_first_pass else local, takes_last=True))
+            found.append(self._backward(change.wall_start - 1 if is_first_pass else local, steps, takes_last=True))
         return latest(found)
 
-    def _forward(self, start: int, *, takes_last: bool) -> Moment | None:
+    def _forward(self, start: int, steps: Steps, *, takes_last: bool) -> Moment | None:
         for _ in range(_GAPS_PASSED):
-            local = self._rule.next_local(start)
+            local = self._rule.next_local(start, steps)
             if local is None:
                 return None
             before, after = self._zone.offsets_of(local)
@@ -87,15 +112,16 @@ class WallSource:
                 return Moment((local - before) * 1000)
             if before > after:
                 return _repeated(local, before, after, takes_last=takes_last)
+            steps.take(CHANGE_STEPS)
             gap = self._zone.change_around(local, before, after)
             if self._shifts:
-                return self._shifted(gap)
+                return self._shifted(gap, steps)
             start = gap.wall_end
         return None
 
-    def _backward(self, start: int, *, takes_last: bool) -> Moment | None:
+    def _backward(self, start: int, steps: Steps, *, takes_last: bool) -> Moment | None:
         for _ in range(_GAPS_PASSED):
-            local = self._rule.previous_local(start)
+            local = self._rule.previous_local(start, steps)
             if local is None:
                 return None
             before, after = self._zone.offsets_of(local)
@@ -103,17 +129,18 @@ class WallSource:
                 return Moment((local - before) * 1000)
             if before > after:
                 return _repeated(local, before, after, takes_last=takes_last)
+            steps.take(CHANGE_STEPS)
             gap = self._zone.change_around(local, before, after)
             if self._shifts:
-                return self._shifted(gap)
+                return self._shifted(gap, steps)
             start = gap.wall_start - 1
         return None
 
-    def _shifted(self, gap: Change) -> Moment:
+    def _shifted(self, gap: Change, steps: Steps) -> Moment:
         """All local times of the gap as one fire at its end, which is unmarked if it has one of its own."""
-        if self._rule.next_local(gap.wall_end) == gap.wall_end:
+        if self._rule.next_local(gap.wall_end, steps) == gap.wall_end:
             return Moment(gap.at * 1000)
-        first = self._rule.next_local(gap.wall_start)
+        first = self._rule.next_local(gap.wall_start, steps)
         return Moment(gap.at * 1000, f"shifted from {clock_text(first or 0)}, which does not exist")
 
 
@@ -129,13 +156,19 @@ class InstantSource:
     __slots__ = ("_instants",)
 
     def __init__(self, instants: list[int]) -> None:
-        self._instants = sorted(set(instants))
+        self._instants = array("q", sorted(set(instants)))
 
-    def next(self, after_ms: int) -> Moment | None:
+    @property
+    def size(self) -> int:
+        return 100 + 8 * len(self._instants)
+
+    def next(self, after_ms: int, steps: Steps) -> Moment | None:
+        steps.take(1)
         index = bisect_right(self._instants, after_ms)
         return Moment(self._instants[index]) if index < len(self._instants) else None
 
-    def previous(self, before_ms: int) -> Moment | None:
+    def previous(self, before_ms: int, steps: Steps) -> Moment | None:
+        steps.take(1)
         index = bisect_left(self._instants, before_ms)
         return Moment(self._instants[index - 1]) if index else None
 
@@ -148,10 +181,16 @@ class EverySource:
     def __init__(self, every_ms: int, phase_ms: int) -> None:
         self._every_ms, self._phase_ms = every_ms, phase_ms
 
-    def next(self, after_ms: int) -> Moment | None:
+    @property
+    def size(self) -> int:
+        return 100
+
+    def next(self, after_ms: int, steps: Steps) -> Moment | None:
+        steps.left -= 1
         return Moment(((after_ms - self._phase_ms) // self._every_ms + 1) * self._every_ms + self._phase_ms)
 
-    def previous(self, before_ms: int) -> Moment | None:
+    def previous(self, before_ms: int, steps: Steps) -> Moment | None:
+        steps.left -= 1
         return Moment((before_ms - 1 - self._phase_ms) // self._every_ms * self._every_ms + self._phase_ms)
 
 
@@ -161,13 +200,19 @@ class DateRule:
     __slots__ = ("_locals",)
 
     def __init__(self, ordered: Sequence[int]) -> None:
-        self._locals = ordered
+        self._locals = array("q", ordered)
 
-    def next_local(self, local: int) -> int | None:
+    @property
+    def size(self) -> int:
+        return 100 + 8 * len(self._locals)
+
+    def next_local(self, local: int, steps: Steps) -> int | None:
+        steps.take(1)
         index = bisect_left(self._locals, local)
         return self._locals[index] if index < len(self._locals) else None
 
-    def previous_local(self, local: int) -> int | None:
+    def previous_local(self, local: int, steps: Steps) -> int | None:
+        steps.take(1)
         index = bisect_right(self._locals, local)
         return self._locals[index - 1] if index else None
 

@@ -5,7 +5,7 @@ show what a definition really does.  They are for people; nothing reads them bac
 """
 
 from duetime.recurrence.cron import ALL_HOURS, MONTH_WORDS, ClockRule, parse_calendar_entry, parse_cron
-from duetime.recurrence.days import ALL_MONTHS, DayRule
+from duetime.recurrence.days import ALL_MONTHS, FIRST_YEAR, DayRule
 from duetime.recurrence.spec import Definition, Exclusion, ExclusionRule
 from duetime.recurrence.zones import clock_text
 
@@ -14,16 +14,20 @@ _PLACES = {1: "first", 2: "second", 3: "third", 4: "fourth", 5: "fifth", -1: "la
 # More times of day than these are told by their fields.
 _TIMES_TOLD = 6
 _ENTRIES_TOLD = 4
+_SOURCES_TOLD = 20
 
 
 def describe(definition: Definition) -> str:
     """All sources, the zone, then what is left out."""
     spec, key = definition.spec, definition.key
-    pieces = [_rule_words(parse_cron(text, key)) for text in spec.cron]
-    pieces += [_rule_words(parse_calendar_entry(entry, key, "")) for entry in spec.calendar]
+    pieces = [_rule_words(parse_cron(text, key)) for text in spec.cron[:_SOURCES_TOLD]]
+    pieces += [_rule_words(parse_calendar_entry(each, key, "")) for each in spec.calendar[:_SOURCES_TOLD]]
     pieces += [f"by the rule {text.strip().splitlines()[-1].removeprefix('RRULE:')}" for text in spec.rrule]
+    untold = sum(max(0, len(entries) - _SOURCES_TOLD) for entries in (spec.cron, spec.calendar))
+    if untold:
+        pieces.append(f"by {untold} more")
     if spec.dates:
-        pieces.append(f"on {_told(list(spec.dates), 'given dates')}")
+        pieces.append(f"on {_told(list(spec.dates[:_ENTRIES_TOLD]), 'given dates', len(spec.dates))}")
     if spec.every is not None:
         phase = f", {_duration(spec.phase)} later than round times" if spec.phase else ""
         pieces.append(f"every {_duration(spec.every, counts_one=False)}{phase}")
@@ -31,7 +35,8 @@ def describe(definition: Definition) -> str:
         pieces.append(f"{_duration(spec.after)} after each run ends")
     words = f"{'; and '.join(pieces)}, {definition.timezone}"
     if spec.exclude:
-        words += f", except {_told([_exclusion_words(exclusion) for exclusion in spec.exclude], 'exclusions')}"
+        told = [_exclusion_words(exclusion) for exclusion in spec.exclude[:_ENTRIES_TOLD]]
+        words += f", except {_told(told, 'exclusions', len(spec.exclude))}"
     return words
 
 
@@ -93,7 +98,7 @@ def _day_words(rule: DayRule) -> str:
     elif rule.months != ALL_MONTHS:
         parts.append(f"every day in {months}")
     if rule.years is not None:
-        parts.append(f"in {_ranges(sorted(rule.years))}")
+        parts.append(f"in {_ranges([FIRST_YEAR + place for place in _numbers(rule.years)])}")
     return " ".join(parts)
 
 
@@ -149,8 +154,8 @@ def _listed(words: list[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}" if words else ""
 
 
-def _told(words: list[str], noun: str) -> str:
-    return _listed(words) if len(words) <= _ENTRIES_TOLD else f"{len(words)} {noun}"
+def _told(words: list[str], noun: str, count: int) -> str:
+    return _listed(words) if count <= _ENTRIES_TOLD else f"{count} {noun}"
 
 
 def _duration(seconds: float, *, counts_one: bool = True) -> str:
