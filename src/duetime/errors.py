@@ -2,6 +2,7 @@
 
 DuetimeError
 ├── InvalidInput           422  the request is understood and wrong; names the fields
+│   └── TooComplex              evaluating the schedule takes more steps than it may
 ├── MalformedRequest       400  not HTTP
 ├── MalformedBody          400  not JSON, or cut off
 ├── TooLarge               413
@@ -74,6 +75,10 @@ class InvalidInput(DuetimeError):
         if more:
             named.append(f"and {more} more" if len(errors) < most else f"and at least {most - len(named)} more")
         return cls("; ".join(named), tuple(errors[:most]))
+
+
+class TooComplex(InvalidInput):
+    code, title = "schedule_too_complex", "The schedule takes too much work to evaluate"
 
 
 class MalformedRequest(DuetimeError):

@@ -165,7 +165,7 @@ class Node:
             )
             self.shared.records_of = self.tenant_breakers.records
             self.tenant_breakers.ask_others = self.shared.records
-        self.recurrences = Recurrences(database)
+        self.recurrences = Recurrences(database, turns)
         self.schedules = Schedules(
             database, self.partitions, self.lanes, self.steering, self.recurrences, self._wake, self.admission
         )

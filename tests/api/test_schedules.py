@@ -118,7 +118,7 @@ async def test_many_changes_at_once_do_not_wait_for_each_others_connections(api:
 
     async def all_at_once(method: str, verb: str = "", body: Any = None) -> set[int]:
         # Each of them has to read the calendars.
-        api.serving.firing._recurrences._calendars.clear()
+        api.serving.firing._recurrences.calendars._heads.clear()
         calls = (api.call(method, f"/v1/schedules/{name}{verb}", body) for name in names)
         return {each.status for each in await asyncio.gather(*calls)}
 

@@ -379,14 +379,14 @@ async def test_a_zone_that_is_gone_pauses_the_schedule(engine: Engine, firing: F
 
 
 async def test_a_calendar_that_changes_moves_the_next_time(engine: Engine, firing: Firing, clock: MovableClock) -> None:
-    await engine.recurrences.put_calendar(engine.tenant, "closed", NamedCalendar())
+    await engine.recurrences.calendars.put(engine.tenant, "closed", NamedCalendar())
     spec = Spec(every=60.0, exclude=(ExclusionRule(calendar="closed"),))
     await put(engine, schedule_of(engine, spec=spec))
     before = (await find(engine)).next_ms
     assert before is not None
 
     day = f"{engine.database.clock.now():%Y-%m-%d}"
-    await engine.recurrences.put_calendar(engine.tenant, "closed", NamedCalendar(exclude=(day,)))
+    await engine.recurrences.calendars.put(engine.tenant, "closed", NamedCalendar(exclude=(day,)))
     assert await engine.schedules.replan_users_of(engine.tenant, "closed") == 1
 
     after = (await find(engine)).next_ms

@@ -142,7 +142,7 @@ class App:
                 *DeadLetters(database, lanes, steering, reach, patience, admission).routes(),
                 *self._workers.routes(),
                 *ScheduleCalls(database, schedules, backfills, judging, lanes, reach).routes(),
-                *CalendarCalls(recurrences, schedules).routes(),
+                *CalendarCalls(recurrences.calendars, schedules).routes(),
                 *KeyCalls(database, keys).routes(),
                 *Administration(database).routes(),
                 *Tenancy(database).routes(),

@@ -5,12 +5,14 @@ from functools import partial
 
 from duetime.api import schedule_operations as operations
 from duetime.api import schedule_views as views
+from duetime.api.filters import read_one
 from duetime.api.http import Answer, Request, Route, json_answer, make_decoder
 from duetime.api.problems import with_more, wrong_with_each
+from duetime.api.schedule_queries import make_name_cursor, read_name_cursor
 from duetime.api.schedule_reading import check_name
 from duetime.api.schedule_schemas import CalendarRequest
 from duetime.errors import Conflict, FieldError, InvalidInput, NotFound
-from duetime.lifecycle.recurrences import Recurrences, StoredCalendar
+from duetime.lifecycle.calendars import Calendars, StoredCalendar
 from duetime.lifecycle.schedules import Schedules
 from duetime.recurrence import NamedCalendar, find_calendar_errors
 
@@ -19,7 +21,7 @@ _decode = make_decoder(CalendarRequest)
 
 @dataclass(frozen=True)
 class CalendarCalls:
-    recurrences: Recurrences
+    calendars: Calendars
     schedules: Schedules
 
     def routes(self) -> list[Route]:
@@ -31,9 +33,10 @@ class CalendarCalls:
         ]
 
     async def list(self, request: Request) -> Answer:
-        request.query()
-        found = await self.recurrences.calendars(request.caller.tenant)
-        return json_answer(200, views.CalendarPage([_view_of(each) for each in found.values()], None))
+        after = read_name_cursor(read_one(request.query(), "cursor"))
+        found, has_more = await self.calendars.page(request.caller.tenant, after)
+        following = make_name_cursor(found[-1].name) if has_more else None
+        return json_answer(200, views.CalendarPage([_view_of(each) for each in found], following))
 
     async def get(self, request: Request) -> Answer:
         request.query()
@@ -46,7 +49,7 @@ class CalendarCalls:
         asked = await request.json(_decode, judge=judge)
         try:
             check_name(name)
-            has_changed = await self.recurrences.put_calendar(tenant, name, NamedCalendar(exclude=tuple(asked.dates)))
+            has_changed = await self.calendars.put(tenant, name, NamedCalendar(exclude=tuple(asked.dates)))
         except InvalidInput as error:
             raise with_more(_of_dates(error), partial(judge, asked)) from error
         replanned = await self.schedules.replan_users_of(tenant, name) if has_changed else 0
@@ -59,15 +62,14 @@ class CalendarCalls:
         users = await self.schedules.users_of(request.caller.tenant, stored.name, 1)
         if users:
             raise Conflict(f"schedule {users[0]} leaves this calendar out; change it first")
-        await self.recurrences.delete_calendar(request.caller.tenant, stored.name)
+        await self.calendars.delete(request.caller.tenant, stored.name)
         return Answer(204, b"")
 
     async def _find(self, request: Request) -> StoredCalendar:
         name = request.path["name"]
-        found = (await self.recurrences.calendars(request.caller.tenant)).get(name)
-        if found is None:
-            raise NotFound(f"there is no calendar {name[:80]}")
-        return found
+        if "\0" in name:
+            raise NotFound("there is no such calendar")
+        return await self.calendars.find(request.caller.tenant, name)
 
 
 def _check(name: str, asked: CalendarRequest) -> None:

@@ -116,7 +116,7 @@ def with_more(error: InvalidInput, judge: Callable[[], object]) -> InvalidInput:
     try:
         judge()
     except DuetimeError as deeper:
-        return InvalidInput.all(known + [each for each in deeper.errors if not _is_named(each, known)])
+        return type(error).all(known + [each for each in deeper.errors if not _is_named(each, known)])
     return error
 
 

@@ -238,7 +238,8 @@ LIST_CALENDARS = Operation(
     confined=Confined.ALL,
     tag=_TAG,
     summary="List the named calendars",
-    replies={200: Reply("All of them.", views.CalendarPage)},
+    parameters=PAGES[:1],
+    replies={200: Reply("As many as are a page: all of them, unless they are large.", views.CalendarPage)},
     problems=(422,),
 )
 GET_CALENDAR = Operation(

@@ -24,7 +24,7 @@ from duetime.model.schedule import (
 )
 from duetime.model.task import DEFAULT_PRIORITY, DEFAULT_QUEUE, NewTask, Options
 from duetime.model.template import FIELDS, unknown_fields
-from duetime.recurrence import LATEST_YEAR, Spec, find_spec_errors
+from duetime.recurrence import LATEST_YEAR, MAXIMUM_ERRORS, Spec, find_spec_errors
 
 _NAME = re.compile(NAME_PATTERN[1:-1])
 _RIGHT_NAME = "use 1 to 128 letters, digits and . _ : / -, beginning with a letter or digit"
@@ -187,6 +187,20 @@ def _wrong_bounds(asked: ScheduleTimes) -> list[FieldError]:
     ]
     if not errors and asked.start_at is not None and asked.end_at is not None and asked.end_at <= asked.start_at:
         errors.append(FieldError("end_at", "must be later than start_at"))
+    return errors + _named_twice(asked.spec)
+
+
+def _named_twice(spec: SpecRequest) -> list[FieldError]:
+    """Calendars that are named once more."""
+    seen: set[str] = set()
+    errors: list[FieldError] = []
+    for place, each in enumerate(spec.exclude):
+        if isinstance(each, str) or each.calendar is None:
+            continue
+        if each.calendar in seen and len(errors) < MAXIMUM_ERRORS:
+            path = f"spec.exclude[{place}].calendar"
+            errors.append(FieldError(path, f'calendar "{each.calendar[:100]}" is named before; name it once'))
+        seen.add(each.calendar)
     return errors
 
 

@@ -13,7 +13,7 @@ from duetime.lifecycle.schedules import Put
 from duetime.lifecycle.stored_schedule import StoredSchedule
 from duetime.model.headers import redact_body
 from duetime.model.schedule import ScheduleBody, decode_body
-from duetime.recurrence import Recurrence
+from duetime.recurrence import PreviewLine
 
 NEXT_FIRES = 5
 
@@ -53,28 +53,21 @@ def view_of(schedule: StoredSchedule) -> views.ScheduleView:
     )
 
 
-def fires(recurrence: Recurrence, after_ms: int, count: int, *, fires_only: bool = False) -> list[views.FireView]:
-    lines = recurrence.preview(after_ms + 1, count)
+def fires(lines: Sequence[PreviewLine]) -> list[views.FireView]:
     return [
         views.FireView(from_ms(line.at_ms), line.local, line.reason if line.excluded else line.note, line.excluded)
         for line in lines
-        if not (fires_only and line.excluded)
     ]
 
 
-def next_fires(
-    schedule: StoredSchedule, body: ScheduleBody, recurrence: Recurrence, now_ms: int
-) -> list[views.FireView]:
-    next_ms = schedule.next_ms or now_ms
-    if body.spec.after is not None:
-        # Those behind it are counted from the ends of runs that have not begun.
-        return [views.FireView(from_ms(next_ms), recurrence.local(next_ms), None)]
+def next_count(schedule: StoredSchedule, body: ScheduleBody, now_ms: int) -> int:
+    """How many of its next fires are shown."""
     count = NEXT_FIRES
     if body.max_fires is not None:
         # Tasks that wait for their time are counted as fired, and are shown.
         waiting = sum(due_ms_of(task) > now_ms for task in schedule.recent)
         count = min(count, body.max_fires - schedule.fired + waiting)
-    return fires(recurrence, min(next_ms - 1, now_ms), count, fires_only=True)
+    return count
 
 
 def batch_answer(names: Sequence[str], ended: Sequence[Put | DuetimeError]) -> views.ScheduleBatchAnswer:

@@ -26,7 +26,7 @@ from duetime.api.schedule_queries import (
     read_text,
 )
 from duetime.api.schedule_reading import check_name, read_schedule, read_times, wrong_with_schedule
-from duetime.api.schedule_rendering import batch_answer, fires, next_fires, view_of
+from duetime.api.schedule_rendering import batch_answer, fires, next_count, view_of
 from duetime.api.schedule_schemas import (
     MAX_NAME,
     MAX_PREVIEW,
@@ -50,7 +50,8 @@ from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.schedules import Put, Schedules
 from duetime.lifecycle.state import read_states
 from duetime.lifecycle.stored_schedule import NewSchedule, StoredSchedule
-from duetime.model.schedule import Origin, ScheduleState, decode_body
+from duetime.model.schedule import Origin, ScheduleBody, ScheduleState, decode_body
+from duetime.recurrence import Recurrence
 from duetime.views.runs import read_ends
 from duetime.views.tasks import OVER
 
@@ -58,6 +59,10 @@ from duetime.views.tasks import OVER
 _PREVIEWED = "a.preview"
 #: Of a batch, so many items are judged before others are served.
 _ITEMS_AT_ONCE = 100
+#: And fewer where they are large.
+_BYTES_AT_ONCE = 256 * 1024
+#: A page of a list ends once its definitions have so many bytes.
+_PAGE_BYTES = 4 * 1024 * 1024
 
 _decode_schedule = make_decoder(ScheduleRequest)
 _decode_batch = make_decoder(RawScheduleBatch)
@@ -122,8 +127,11 @@ class ScheduleCalls:
         results: list[NewSchedule | Put | DuetimeError] = []
         names: list[str] = []
         judge = partial(self._judge_item, caller)
-        for place, raw in enumerate(asked.items):
-            if place % _ITEMS_AT_ONCE == _ITEMS_AT_ONCE - 1:
+        size = 0
+        for raw in asked.items:
+            size += len(bytes(raw)) + _BYTES_AT_ONCE // _ITEMS_AT_ONCE
+            if size > _BYTES_AT_ONCE:
+                size = 0
                 await asyncio.sleep(0)
             names.append(_name_of(bytes(raw)))
             item = None
@@ -166,7 +174,8 @@ class ScheduleCalls:
         except InvalidInput as error:
             raise with_more(error, lambda: judge(asked)) from error
         from_ms = self.database.clock.now_ms() if asked.from_ is None else to_ms_rounded_up(asked.from_)
-        return json_answer(200, views.PreviewView(recurrence.words, fires(recurrence, from_ms, asked.count)))
+        lines = await self.schedules.preview(tenant, recurrence, from_ms + 1, asked.count)
+        return json_answer(200, views.PreviewView(recurrence.words, fires(lines)))
 
     async def _read(self, caller: Caller, name: str, asked: ScheduleRequest) -> NewSchedule:
         """The schedule that is asked for, of tasks that the caller reaches."""
@@ -226,9 +235,19 @@ class ScheduleCalls:
             types=None if within is None else within.type_likes,
             task_lanes=task_lanes,
         )
+        shown: list[views.ScheduleView] = []
+        size = 0
+        for each in found[:limit]:
+            size += len(each.definition)
+            if shown and size > _PAGE_BYTES:
+                break
+            shown.append(view_of(each))
+            if size > _BYTES_AT_ONCE:
+                # Large ones take their time to be read.
+                await asyncio.sleep(0)
         # One more than the page: its presence is the "next" link.
-        following = make_name_cursor(found[limit - 1].name) if len(found) > limit else None
-        return json_answer(200, views.SchedulePage([view_of(each) for each in found[:limit]], following))
+        following = make_name_cursor(shown[-1].name) if len(found) > len(shown) else None
+        return json_answer(200, views.SchedulePage(shown, following))
 
     async def get(self, request: Request) -> Answer:
         request.query()
@@ -240,7 +259,8 @@ class ScheduleCalls:
         from_ms = read_time(query, "from")
         _, recurrence = await self.schedules.recurrence(await self._find(request))
         start_ms = self.database.clock.now_ms() if from_ms is None else from_ms
-        return json_answer(200, views.PreviewView(recurrence.words, fires(recurrence, start_ms, count)))
+        lines = await self.schedules.preview(request.caller.tenant, recurrence, start_ms + 1, count)
+        return json_answer(200, views.PreviewView(recurrence.words, fires(lines)))
 
     async def list_runs(self, request: Request) -> Answer:
         query = request.query()
@@ -275,14 +295,26 @@ class ScheduleCalls:
         view = view_of(schedule)
         try:
             body, recurrence = await self.schedules.recurrence(schedule)
+            view.words = recurrence.words
+            if schedule.state is ScheduleState.ACTIVE and schedule.next_ms is not None:
+                view.next_fires = await self._next_fires(schedule, schedule.next_ms, body, recurrence)
+            else:
+                view.next_fires = []
         except InvalidInput:
-            # Its zone or a calendar is gone; the note says so.
+            # Its zone or a calendar is gone, or it takes too long to evaluate; its note says so once it was to fire.
             return view
-        view.words = recurrence.words
-        view.next_fires = []
-        if schedule.state is ScheduleState.ACTIVE and schedule.next_ms is not None:
-            view.next_fires = next_fires(schedule, body, recurrence, self.database.clock.now_ms())
         return view
+
+    async def _next_fires(
+        self, schedule: StoredSchedule, next_ms: int, body: ScheduleBody, recurrence: Recurrence
+    ) -> list[views.FireView]:
+        if body.spec.after is not None:
+            # Those behind it are counted from the ends of runs that have not begun.
+            return [views.FireView(from_ms(next_ms), recurrence.local(next_ms), None)]
+        now_ms = self.database.clock.now_ms()
+        count = next_count(schedule, body, now_ms)
+        from_next_ms = min(next_ms, now_ms + 1)
+        return fires(await self.schedules.upcoming(schedule.tenant, body, recurrence, from_next_ms, count))
 
     # Steering
 

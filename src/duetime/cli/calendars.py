@@ -57,11 +57,19 @@ def _show_help(parser: argparse.ArgumentParser) -> int:
 
 
 def _list(client: Client, arguments: argparse.Namespace) -> int:
-    body = client.send(calls.ask("/v1/calendars"))
+    found: list[calls.Calendar] = []
+    cursor: str | None = None
+    while True:
+        body = client.send(calls.ask("/v1/calendars", {"cursor": cursor}))
+        if arguments.json:
+            # One page of the server's JSON a line; most have but one.
+            print_raw(body)
+        page = msgspec.json.decode(body, type=calls.Calendars)
+        found += page.items
+        if (cursor := page.next) is None:
+            break
     if arguments.json:
-        print_raw(body)
         return 0
-    found = msgspec.json.decode(body, type=calls.Calendars).items
     if not found:
         print_note("There is no calendar.")
         return 0

@@ -124,6 +124,7 @@ class Calendar(msgspec.Struct):
 
 class Calendars(msgspec.Struct):
     items: list[Calendar]
+    next: str | None = None
 
 
 class BatchItem(msgspec.Struct):

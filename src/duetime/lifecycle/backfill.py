@@ -5,6 +5,7 @@ statement; a step that another node has done finds nothing.  What the tenant's
 quotas leave no room for is made later: the backfill says that it waits.
 """
 
+import asyncio
 import uuid
 from collections.abc import Sequence
 from datetime import datetime
@@ -17,17 +18,21 @@ from duetime.clock import from_ms
 from duetime.database.partitions import Partitions
 from duetime.database.pool import Database
 from duetime.errors import Conflict, InvalidInput, NotFound
+from duetime.lifecycle.evaluations import Loops
 from duetime.lifecycle.fire import Advance, Template, spawn
 from duetime.lifecycle.recurrences import SQL, Recurrences
 from duetime.lifecycle.room import BOUNDLESS, Room
-from duetime.lifecycle.schedules import key_of
+from duetime.lifecycle.schedule_times import key_of
 from duetime.lifecycle.stored_schedule import StoredSchedule
 from duetime.model.schedule import backfill_cause
-from duetime.recurrence import SpecError
+from duetime.recurrence import PIECE_STEPS, SpecError
 
 log = structlog.get_logger()
 MAX_STEP = 1_000
 _AT_ONCE = 100
+#: What finding the times of a step may take for one backfill; and for all of a tenant, the rest of which wait.
+STEP_STEPS = 50_000
+TENANT_STEPS = 200_000
 
 
 class Backfill(msgspec.Struct, frozen=True):
@@ -43,7 +48,7 @@ class Backfill(msgspec.Struct, frozen=True):
     reached: datetime
     created_at: datetime
     ended_at: datetime | None
-    #: Why it makes no tasks now; null: it goes on.
+    #: Why it makes no tasks now, or was cancelled by the server; null: it goes on.
     waits_for: str | None = None
 
 
@@ -55,6 +60,7 @@ class Backfills:
         self._database = database
         self._partitions = partitions
         self._recurrences = recurrences
+        self._loop = Loops()
 
     async def start(
         self, schedule: StoredSchedule, from_ms: int, to_ms: int, rate: float, request: uuid.UUID | None = None
@@ -99,11 +105,18 @@ class Backfills:
     async def step(self, lanes: Sequence[int], seconds: float) -> list[uuid.UUID]:
         """Go on with those of these lanes, by what they may make in this time; returns the tasks that were made."""
         tasks: list[uuid.UUID] = []
+        spent: dict[int, int] = {}
         for row in await self._database.run(SQL["read_running_backfills"], lanes=list(lanes), limit=_AT_ONCE):
-            tasks += await self._go_on(row, seconds)
+            before = spent.get(row["tenant"], 0)
+            if before <= TENANT_STEPS:
+                read_steps = self._loop.steps
+                made, steps = await self._go_on(row, seconds)
+                tasks += made
+                spent[row["tenant"]] = before + steps + self._loop.steps - read_steps
         return tasks
 
-    async def _go_on(self, row: asyncpg.Record, seconds: float) -> list[uuid.UUID]:
+    async def _go_on(self, row: asyncpg.Record, seconds: float) -> tuple[list[uuid.UUID], int]:
+        """The tasks that were made, and the steps that finding their times took."""
         try:
             _, recurrence = await self._recurrences.of(
                 row["tenant"],
@@ -111,10 +124,12 @@ class Backfills:
                 key_of(row["tenant"], row["name"]),
                 row["definition"],
                 row["calendars"],
+                self._loop,
             )
         except SpecError as error:
             log.warning("a backfill waits: its schedule cannot be read", schedule=row["name"], error=str(error))
-            return []
+            await self._say_why(row, str(error))
+            return [], 0
         now_ms = self._database.clock.now_ms()
         at_once = max(1.0, row["rate"] * seconds)
         # What it may have made by now, so that neither a rate below one nor a step too many exceeds it.
@@ -122,18 +137,35 @@ class Backfills:
         allowed = int(at_once + elapsed * row["rate"]) - row["created"]
         most = min(MAX_STEP, int(at_once), allowed)
         if most < 1:
-            return []
+            return [], 0
         step_ms = 1000.0 / row["rate"]
         times: list[tuple[int, int, int]] = []
-        for fire in recurrence.between(row["reached_ms"] + 1, row["to_ms"]):
-            if len(times) == most:
-                break
-            times.append((fire.nominal_ms, fire.nominal_ms, now_ms + int(len(times) * step_ms)))
+        first_spent = recurrence.spent
+        piece = steps = 0
+        is_cut = False
+        try:
+            for fire in recurrence.between(row["reached_ms"] + 1, row["to_ms"]):
+                if len(times) == most:
+                    break
+                times.append((fire.nominal_ms, fire.nominal_ms, now_ms + int(len(times) * step_ms)))
+                steps = recurrence.spent - first_spent
+                if is_cut := steps > STEP_STEPS:
+                    break
+                if steps - piece > PIECE_STEPS:
+                    piece = steps
+                    await asyncio.sleep(0)
+        except SpecError as error:
+            steps = recurrence.spent - first_spent
+            if not times:
+                await self._give_up(row, str(error))
+                return [], steps
+            # What lies before it is made first.
+            is_cut = True
         granted = await self._room.make_room(row["tenant"], [row["size"]] * len(times))
         if granted.refusal is not None and not granted.most:
             await self._say_why(row, granted.refusal.reason)
-            return []
-        is_done = len(times) < most and granted.refusal is None
+            return [], steps
+        is_done = len(times) < most and not is_cut and granted.refusal is None
         times = times[: granted.most]
         reached_ms = row["to_ms"] - 1 if is_done else times[-1][0]
         advance = Advance(row["id"], row["reached_ms"], reached_ms, is_done)
@@ -141,7 +173,12 @@ class Backfills:
         cause = backfill_cause(row["id"])
         tasks = await spawn(self._database, self._partitions, template, times, cause, advance)
         self._room.give_back(row["tenant"], len(times) - len(tasks))
-        return tasks
+        return tasks, steps
+
+    async def _give_up(self, row: asyncpg.Record, why: str) -> None:
+        """Its next time cannot be found, and will not be later."""
+        log.error("a backfill was cancelled", schedule=row["name"], reason=why)
+        await self._database.run(SQL["give_up_backfill"], id=row["id"], why=f"cancelled: {why}")
 
     async def _say_why(self, row: asyncpg.Record, why: str) -> None:
         if row["waits_for"] != why:

@@ -6,6 +6,7 @@ and never skips the next time: tasks that were made ahead of their time and are
 not due yet are unmade, and made anew by what the schedule says now.
 """
 
+import asyncio
 import secrets
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -17,14 +18,13 @@ import asyncpg
 from duetime.admin.quotas import read_quotas
 from duetime.database.partitions import Partitions
 from duetime.database.pool import Database
-from duetime.errors import DuetimeError, InvalidInput, NotFound, Unavailable
+from duetime.errors import DuetimeError, NotFound, TooComplex, Unavailable
 from duetime.ids import make_id
 from duetime.lifecycle.fire import pack_tasks, pack_times
 from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.onward import Wake
-from duetime.lifecycle.recurrences import SQL, Recurrences, StoredCalendar, compile_body
+from duetime.lifecycle.recurrences import SQL, Recurrences
 from duetime.lifecycle.room import BOUNDLESS, Room
-from duetime.lifecycle.schedule_reader import ScheduleReader
 from duetime.lifecycle.schedule_rows import (
     OtherOrigin,
     VersionConflict,
@@ -37,6 +37,7 @@ from duetime.lifecycle.schedule_rows import (
     unplan,
     write,
 )
+from duetime.lifecycle.schedule_times import ScheduleTimes, key_of
 from duetime.lifecycle.state import read_states
 from duetime.lifecycle.steer import Steering
 from duetime.lifecycle.stored_schedule import (
@@ -52,12 +53,14 @@ from duetime.lifecycle.trigger import trigger
 from duetime.model.firing import AHEAD_MS
 from duetime.model.schedule import ScheduleBody
 from duetime.model.task import TaskState
-from duetime.recurrence import Recurrence, SpecError
+from duetime.recurrence import Recurrence
 
 __all__ = ["OtherOrigin", "Put", "Schedules", "VersionConflict", "key_of"]
 
 _TRIES = 5
 _MOST_CANCELLED = 10_000
+#: Of a batch, so many are evaluated before others are served.
+_MADE_AT_ONCE = 100
 _OPEN = (TaskState.SCHEDULED, TaskState.READY, TaskState.RUNNING, TaskState.RETRYING, TaskState.PAUSED)
 
 #: Raises if whoever asks may not change a schedule that is there.
@@ -71,7 +74,7 @@ class Put:
     version: int
 
 
-class Schedules(ScheduleReader):
+class Schedules(ScheduleTimes):
     def __init__(
         self,
         database: Database,
@@ -82,12 +85,11 @@ class Schedules(ScheduleReader):
         wake: Wake,
         room: Room = BOUNDLESS,
     ) -> None:
-        super().__init__(database)
+        super().__init__(database, recurrences)
         self._room = room
         self._partitions = partitions
         self._lanes = lanes
         self._steering = steering
-        self._recurrences = recurrences
         self._wake = wake
 
     # Reading
@@ -95,28 +97,6 @@ class Schedules(ScheduleReader):
     def tenant_name(self, tenant: int) -> str | int:
         """What a line of the log calls a tenant."""
         return self._lanes.tenant_name(tenant)
-
-    async def recurrence(self, schedule: StoredSchedule) -> tuple[ScheduleBody, Recurrence]:
-        try:
-            return await self._recurrences.of(
-                schedule.tenant,
-                (schedule.id, schedule.version),
-                key_of(schedule.tenant, schedule.name),
-                schedule.definition,
-                schedule.calendars,
-            )
-        except SpecError as error:
-            raise InvalidInput.at(error.path, error.message) from error
-
-    async def compile(self, tenant: int, name: str, body: ScheduleBody) -> Recurrence:
-        """What a schedule would do; `InvalidInput` says what is wrong with it."""
-        calendars: dict[str, StoredCalendar] = {}
-        if body.calendars():
-            calendars = await self._recurrences.calendars(tenant)
-        try:
-            return compile_body(body, key_of(tenant, name), calendars)
-        except SpecError as error:
-            raise InvalidInput.at(error.path, error.message) from error
 
     # Making and changing
 
@@ -169,9 +149,12 @@ class Schedules(ScheduleReader):
         lane = row["shard"]
         for _ in range(_TRIES):
             columns = NewColumns(self._database.clock.now_ms(), lane)
-            for each in new:
+            for place, each in enumerate(new):
+                if place % _MADE_AT_ONCE == _MADE_AT_ONCE - 1:
+                    await asyncio.sleep(0)
                 try:
                     recurrence = await self.compile(tenant, each.name, each.body)
+                    await self.first_fire(tenant, each.body, recurrence, columns.now_ms)
                     task_lane = self._lanes.find(each.task.lane) or await self._lanes.ensure(each.task.lane)
                     columns.add(each, recurrence, task_lane)
                 except DuetimeError as error:
@@ -221,7 +204,8 @@ class Schedules(ScheduleReader):
         """What putting it would come to."""
         try:
             check_expected(wanted, stored)
-            await self.compile(tenant, wanted.name, wanted.body)
+            recurrence = await self.compile(tenant, wanted.name, wanted.body)
+            await self.first_fire(tenant, wanted.body, recurrence, self._database.clock.now_ms())
         except DuetimeError as error:
             return error
         return Put("created", 1) if stored is None else Put("changed", stored.version + 1)
@@ -237,7 +221,7 @@ class Schedules(ScheduleReader):
     async def _change(self, tenant: int, wanted: NewSchedule, check: Check | None) -> Put:
         task_lane = self._lanes.find(wanted.task.lane) or await self._lanes.ensure(wanted.task.lane)
         recurrence = await self.compile(tenant, wanted.name, wanted.body)
-        await self._prepare(wanted.body, recurrence)
+        await self._prepare(tenant, wanted.body, recurrence)
         async with self._database.connection() as connection, connection.transaction():
             stored, now_ms = await lock(connection, tenant, wanted.name)
             if check is not None:
@@ -302,13 +286,13 @@ class Schedules(ScheduleReader):
     async def _foresee(self, schedule: StoredSchedule) -> tuple[ScheduleBody, Recurrence]:
         """What a change of the schedule needs beside its row, read before the row is locked."""
         body, recurrence = await self.recurrence(schedule)
-        await self._prepare(body, recurrence)
+        await self._prepare(schedule.tenant, body, recurrence)
         return body, recurrence
 
-    async def _prepare(self, body: ScheduleBody, recurrence: Recurrence) -> None:
+    async def _prepare(self, tenant: int, body: ScheduleBody, recurrence: Recurrence) -> None:
         """Make the partition of the next turn."""
         now_ms = self._database.clock.now_ms()
-        fire = first_fire(body, recurrence, now_ms)
+        fire = await self.first_fire(tenant, body, recurrence, now_ms)
         if fire is not None:
             await self._partitions.ensure([max(fire.at_ms - AHEAD_MS, now_ms)])
 
@@ -322,6 +306,9 @@ class Schedules(ScheduleReader):
                     await self.replan(tenant, name)
                 except NotFound:
                     continue
+                except TooComplex as error:
+                    # It was right with what the calendar was before.
+                    await self.pause(tenant, name, f"paused: {error.detail}")
                 count += 1
         return count
 
@@ -414,8 +401,3 @@ class Schedules(ScheduleReader):
 
 def _changes_too_often() -> Unavailable:
     return Unavailable("the schedule is being changed by others all the time; try again")
-
-
-def key_of(tenant: int, name: str) -> str:
-    """What hashed slots and jitter are made from: the same for ever."""
-    return f"{tenant}/{name}"

@@ -240,10 +240,21 @@ SELECT name
  ORDER BY name
  LIMIT @limit::int;
 
+-- name: read_calendar_heads
+-- The calendars of a tenant behind a name, without their entries, whose length is known without reading them.
+-- Index: calendar_pkey.
+SELECT name, version, octet_length(entries) AS size
+  FROM calendar
+ WHERE tenant = @tenant::int
+   AND name > @after::text
+ ORDER BY name;
+
 -- name: read_calendars
+-- Index: calendar_pkey.
 SELECT name, version, entries, updated_at
   FROM calendar
  WHERE tenant = @tenant::int
+   AND name = ANY (@names::text[])
  ORDER BY name;
 
 -- name: weigh_calendars
@@ -290,6 +301,12 @@ SELECT *
 -- Why a backfill made nothing in its last step.
 UPDATE backfill
    SET waits_for = @why::text
+ WHERE id = @id::bigint
+   AND state = 'running';
+
+-- name: give_up_backfill
+UPDATE backfill
+   SET state = 'cancelled', ended_at = clock_timestamp(), waits_for = @why::text
  WHERE id = @id::bigint
    AND state = 'running';
 

@@ -11,11 +11,12 @@ import msgspec
 
 from duetime.errors import InvalidInput
 from duetime.ids import make_id
+from duetime.lifecycle.evaluations import refusal_of
 from duetime.lifecycle.fire import Template, unpack_tasks, unpack_times
 from duetime.model.firing import AHEAD_MS
 from duetime.model.schedule import Origin, ScheduleBody, ScheduleState, encode_body
 from duetime.model.task import NewTask
-from duetime.recurrence import Fire, Recurrence
+from duetime.recurrence import Fire, Recurrence, SpecError
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,17 @@ class StoredSchedule:
 
 
 def first_fire(body: ScheduleBody, recurrence: Recurrence, now_ms: int) -> Fire | None:
-    """The first fire that has not come yet; one that jitter still delays counts."""
+    """The first fire that has not come yet; one that jitter still delays counts.
+
+    Raises TooComplex if that takes too long to find.
+    """
+    try:
+        return _find_first(body, recurrence, now_ms)
+    except SpecError as error:
+        raise refusal_of(error) from error
+
+
+def _find_first(body: ScheduleBody, recurrence: Recurrence, now_ms: int) -> Fire | None:
     if body.spec.after is not None:
         start_ms = recurrence_start_ms(body)
         return Fire(max(now_ms, start_ms), max(now_ms, start_ms)) if not _is_past_end(body, now_ms) else None

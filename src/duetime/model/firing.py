@@ -9,11 +9,12 @@ what is buffered stays so.
 """
 
 import uuid
+from collections.abc import Generator
 from dataclasses import dataclass, field
 
 from duetime.model.schedule import MAX_BUFFERED, FireOutcome, Misfire, Overlap, ScheduleBody
 from duetime.model.task import TaskState
-from duetime.recurrence import Fire, Recurrence
+from duetime.recurrence import PIECE_STEPS, Fire, Recurrence, finish
 
 #: How long before its time a fire becomes a task.
 AHEAD_MS = 2_000
@@ -25,6 +26,8 @@ CANCEL_GRACE_MS = 5_000
 #: One turn is bounded: what is left is the next turn's.
 MAX_FIRES_AT_ONCE = 100
 MAX_MISSED_AT_ONCE = 10_000
+#: The same in steps of the recurrence.
+TURN_STEPS = 200_000
 
 _OVER = frozenset({TaskState.SUCCEEDED, TaskState.DEAD, TaskState.CANCELLED, TaskState.EXPIRED})
 
@@ -88,6 +91,8 @@ class Turn:
     pause: str | None = None
     #: How many of what is noted were skipped for want of room.
     refused: int = 0
+    #: What deciding it took.
+    steps: int = 0
 
     @property
     def skipped(self) -> list[Noted]:
@@ -110,6 +115,13 @@ def take_turn(
     body: ScheduleBody, recurrence: Recurrence, situation: Situation, now_ms: int, room: Room | None = None
 ) -> Turn:
     """Everything that is due by now or a little ahead; None: there is room for all of it."""
+    return finish(take_turn_in_pieces(body, recurrence, situation, now_ms, room))
+
+
+def take_turn_in_pieces(
+    body: ScheduleBody, recurrence: Recurrence, situation: Situation, now_ms: int, room: Room | None = None
+) -> Generator[None, None, Turn]:
+    """The same; whoever decides many turns lets others go on between two pieces."""
     if body.pause_on_failure and any(run.state is TaskState.DEAD for run in situation.runs):
         return Turn(
             pause="the last run failed for good, and the schedule pauses on failure",
@@ -117,7 +129,17 @@ def take_turn(
             buffer=list(situation.buffer),
         )
     taking = _Taking(body, recurrence, situation, now_ms, room)
-    return taking.after_completion() if body.spec.after is not None else taking.by_the_clock()
+    if body.spec.after is not None:
+        turn = taking.after_completion()
+    else:
+        turn = yield from taking.by_the_clock()
+    turn.steps = taking.steps
+    return turn
+
+
+def put_off(situation: Situation, until_ms: int) -> Turn:
+    """Nothing happens now; the schedule comes again then."""
+    return Turn(buffer=list(situation.buffer), next_ms=situation.next_ms, wake_ms=until_ms)
 
 
 class _Taking:
@@ -135,6 +157,28 @@ class _Taking:
         self.fired = situation.fired + len(situation.buffer)
         self.next_ms = situation.next_ms
         self.turn = Turn(buffer=list(situation.buffer))
+        self.steps = 0
+        self._piece = 0
+
+    def _find(self, after_ms: int) -> Fire | None:
+        """The next fire after this time."""
+        # Others may ask the same recurrence between two pieces.
+        before = self.recurrence.spent
+        fire = self.recurrence.next(after_ms)
+        self.steps += self.recurrence.spent - before
+        return fire
+
+    def _find_after_completion(self, ended_ms: int) -> Fire | None:
+        before = self.recurrence.spent
+        fire = self.recurrence.next_after_completion(ended_ms)
+        self.steps += self.recurrence.spent - before
+        return fire
+
+    def _is_piece_over(self) -> bool:
+        if self.steps - self._piece < PIECE_STEPS:
+            return False
+        self._piece = self.steps
+        return True
 
     # The end of a run decides
 
@@ -148,7 +192,7 @@ class _Taking:
             return turn
         if self.next_ms is None:
             ended_ms = max((run.ended_ms for run in self.runs if run.ended_ms is not None), default=self.now_ms)
-            fire = self.recurrence.next_after_completion(ended_ms)
+            fire = self._find_after_completion(ended_ms)
         else:
             fire = Fire(self.next_ms, self.next_ms)
         if fire is None:
@@ -159,7 +203,7 @@ class _Taking:
         if not self._has_room():
             self._refuse(fire)
             # As if a run had ended now: the next time is as far away.
-            following = self.recurrence.next_after_completion(max(fire.at_ms, self.now_ms))
+            following = self._find_after_completion(max(fire.at_ms, self.now_ms))
             if following is not None:
                 turn.next_ms, turn.wake_ms = following.nominal_ms, max(following.at_ms - AHEAD_MS, self.now_ms)
             return turn
@@ -169,23 +213,27 @@ class _Taking:
 
     # The clock decides
 
-    def by_the_clock(self) -> Turn:
+    def by_the_clock(self) -> Generator[None, None, Turn]:
         turn = self.turn
         self._start_buffered()
-        fire = None if self.next_ms is None else self.recurrence.next(self.next_ms - 1)
+        fire = None if self.next_ms is None else self._find(self.next_ms - 1)
         pause_until: int | None = None
         while fire is not None and pause_until is None and not self._is_used_up():
             # A long threshold may hold any number of times, all of which are skipped.
             if fire.at_ms > self.now_ms + AHEAD_MS or len(turn.planned) + len(turn.noted) >= MAX_FIRES_AT_ONCE:
                 break
+            if self.steps > TURN_STEPS:
+                break
+            if self._is_piece_over():
+                yield
             if self.now_ms - fire.at_ms > self.threshold_ms:
-                fire, pause_until = self._misfire(fire)
+                fire, pause_until = yield from self._misfire(fire)
                 continue
             if fire.at_ms > self.now_ms and self._must_wait():
                 pause_until = fire.at_ms
                 break
             self._fire_or_not(fire)
-            fire = self.recurrence.next(fire.nominal_ms)
+            fire = self._find(fire.nominal_ms)
         if self._is_used_up():
             fire = None
         turn.next_ms = None if fire is None else fire.nominal_ms
@@ -239,7 +287,7 @@ class _Taking:
 
     def _grace_ms(self, fire: Fire) -> int:
         """Time for the cancelled run to hear of it, and at least as much for the new one before the next fire."""
-        following = self.recurrence.next(fire.nominal_ms)
+        following = self._find(fire.nominal_ms)
         if following is None:
             return CANCEL_GRACE_MS
         return max(0, min(CANCEL_GRACE_MS, (following.at_ms - self.now_ms) // 2))
@@ -249,16 +297,20 @@ class _Taking:
             return "the run before it is buffered"
         return f"the run before it is still {self.open[-1].state}"
 
-    def _misfire(self, fire: Fire) -> tuple[Fire | None, int | None]:
+    def _misfire(self, fire: Fire) -> Generator[None, None, tuple[Fire | None, int | None]]:
         """Make up for what was missed, or not; returns the next fire, and how long to wait for it."""
         oldest_ms = self.now_ms - int(self.body.catchup_window * 1000)
         if self.body.misfire is Misfire.FIRE_ALL and fire.at_ms >= oldest_ms:
-            return self._catch_up(fire)
+            return (yield from self._catch_up(fire))
         first, last, count = fire, fire, 0
         next_fire: Fire | None = fire
         while next_fire is not None and self._is_missed(next_fire, oldest_ms) and count < MAX_MISSED_AT_ONCE:
             last, count = next_fire, count + 1
-            next_fire = self.recurrence.next(last.nominal_ms)
+            next_fire = self._find(last.nominal_ms)
+            if self.steps > TURN_STEPS:
+                break
+            if self._is_piece_over():
+                yield
         is_all = next_fire is None or not self._is_missed(next_fire, oldest_ms)
         makes_up = self.body.misfire is Misfire.FIRE_LATEST and is_all and last.at_ms >= oldest_ms
         self._miss(first, count - makes_up)
@@ -273,12 +325,12 @@ class _Taking:
             return fire.at_ms < oldest_ms
         return self.now_ms - fire.at_ms > self.threshold_ms
 
-    def _catch_up(self, fire: Fire) -> tuple[Fire | None, int | None]:
+    def _catch_up(self, fire: Fire) -> Generator[None, None, tuple[Fire | None, int | None]]:
         step_ms = 1000.0 / self.body.catchup_rate
         if self.body.overlap is not Overlap.ALLOW:
             # Each is decided by what the one before it does.
             self._fire_or_not(fire, "late")
-            return self.recurrence.next(fire.nominal_ms), self.now_ms + max(1, int(step_ms))
+            return self._find(fire.nominal_ms), self.now_ms + max(1, int(step_ms))
         count = 0
         next_fire: Fire | None = fire
         most = min(MAX_FIRES_AT_ONCE, max(1, int(self.body.catchup_rate)))
@@ -287,7 +339,11 @@ class _Taking:
                 return None, None
             self._plan_or_refuse(next_fire, "late", int(count * step_ms))
             count += 1
-            next_fire = self.recurrence.next(next_fire.nominal_ms)
+            next_fire = self._find(next_fire.nominal_ms)
+            if self.steps > TURN_STEPS:
+                break
+            if self._is_piece_over():
+                yield
         return next_fire, self.now_ms + max(1, int(count * step_ms))
 
     def _miss(self, first: Fire, count: int) -> None:

@@ -5,7 +5,7 @@ A definition is data; `compile_definition` makes a `Recurrence` of it or raises 
 """
 
 from duetime.recurrence.compile import calendar_errors, compile_definition, compile_in_pieces
-from duetime.recurrence.errors import find_calendar_errors, find_spec_errors
+from duetime.recurrence.errors import MAXIMUM_ERRORS, find_calendar_errors, find_spec_errors
 from duetime.recurrence.exclusions import ExclusionSet, check_calendar, compile_calendar_in_pieces
 from duetime.recurrence.recurrence import Recurrence
 from duetime.recurrence.spec import (
@@ -20,11 +20,14 @@ from duetime.recurrence.spec import (
     Spec,
     SpecError,
 )
-from duetime.recurrence.steps import UNLIMITED, Steps, TooCostly, finish
+from duetime.recurrence.steps import PIECE_STEPS, SEARCH_STEPS, UNLIMITED, Steps, TooCostly, finish
 from duetime.recurrence.zones import LATEST_YEAR
 
 __all__ = [
     "LATEST_YEAR",
+    "MAXIMUM_ERRORS",
+    "PIECE_STEPS",
+    "SEARCH_STEPS",
     "UNLIMITED",
     "CalendarEntry",
     "Definition",

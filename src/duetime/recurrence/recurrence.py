@@ -249,6 +249,10 @@ class Recurrence:
             lines.pop()
         return lines
 
+    def knows_upcoming(self, from_ms: int, count: int) -> bool:
+        """Whether the answer is there already."""
+        return self._lines is not None and self._lines.hold(from_ms, count)
+
     def upcoming_in_pieces(self, from_ms: int, count: int) -> Generator[None, None, list[PreviewLine]]:
         """The next fires from a time on, inclusive, without what is excluded; a short list is kept."""
         if self._lines is not None and self._lines.hold(from_ms, count):

@@ -21,6 +21,7 @@ from duetime.errors import Unavailable
 from duetime.ids import due_ms_of, just_after, lane_of
 from duetime.lifecycle.backfill import Backfills
 from duetime.lifecycle.claim import note, peek
+from duetime.lifecycle.evaluations import Loops
 from duetime.lifecycle.fire import SQL, DueSchedule, DueSchedules, fire, read_due, read_situations
 from duetime.lifecycle.onward import Wake
 from duetime.lifecycle.recurrences import SQL as SCHEDULES_SQL
@@ -30,8 +31,8 @@ from duetime.lifecycle.room import Room as TaskRoom
 from duetime.lifecycle.schedules import Schedules, key_of
 from duetime.lifecycle.steer import Steering
 from duetime.lifecycle.submit import MINT_TOLERANCE_MS
-from duetime.model.firing import Room, Situation, Turn, take_turn
-from duetime.recurrence import SpecError
+from duetime.model.firing import Room, Situation, Turn, put_off, take_turn_in_pieces
+from duetime.recurrence import PIECE_STEPS, SEARCH_STEPS, SpecError
 from duetime.scheduler.hints import Hints
 from duetime.service import Loop
 
@@ -42,6 +43,9 @@ SWEEP_EVERY = timedelta(seconds=10)
 SWEEP_BATCH = 2_000
 _LANES_EVERY_SECONDS = 30.0
 _DECIDED_AT_ONCE = 50
+#: What deciding the turns of a tenant may take in one batch; the rest of them are put off.
+TENANT_STEPS = 100_000
+_PUT_OFF_MS = 500
 #: How soon to come back to a schedule that somebody was changing.
 _AGAIN_MS = 100
 
@@ -65,6 +69,8 @@ class Firing:
         room: TaskRoom = BOUNDLESS,
     ) -> None:
         self._room = room
+        self._evaluating = Loops()
+        self._counted_steps = 0
         self._database = database
         self._partitions = partitions
         self._schedules = schedules
@@ -229,12 +235,22 @@ class Firing:
             return []
         situations = await read_situations(self._database, schedules)
         turns: list[Decided] = []
+        spent: dict[int, int] = {}
         now_ms = self._database.clock.now_ms()
         for place, schedule in enumerate(schedules):
-            turn = await self._decide(schedule, situations[schedule.id], now_ms)
+            situation = situations[schedule.id]
+            turn: Turn | None
+            if spent.get(schedule.tenant, 0) > TENANT_STEPS:
+                # One whose schedules take long to evaluate, or have years to make up for, holds up nobody else.
+                turn = put_off(situation, now_ms + _PUT_OFF_MS)
+            else:
+                turn = await self._decide(schedule, situation, now_ms)
+            # One that cannot be decided has taken a whole search, and is paused.
+            steps = max(self._count_steps(), SEARCH_STEPS if turn is None else turn.steps)
+            spent[schedule.tenant] = spent.get(schedule.tenant, 0) + steps
             if turn is not None:
-                turns.append((schedule, situations[schedule.id], turn))
-            if place % _DECIDED_AT_ONCE == 0:
+                turns.append((schedule, situation, turn))
+            if place % _DECIDED_AT_ONCE == 0 or steps > PIECE_STEPS:
                 # A herd is decided in pieces, so that requests are answered in between.
                 await asyncio.sleep(0)
         turns = await self._fit(turns, now_ms)
@@ -298,10 +314,12 @@ class Firing:
                 key_of(schedule.tenant, schedule.name),
                 schedule.definition,
                 schedule.calendars,
+                self._evaluating,
             )
-            turn = take_turn(body, recurrence, situation, now_ms, room)
+            work = take_turn_in_pieces(body, recurrence, situation, now_ms, room)
+            turn = await self._evaluating.run(schedule.tenant, work)
         except SpecError as error:
-            # The zone or a calendar is gone since the schedule was made.
+            # The zone or a calendar is gone since the schedule was made, or it takes too long to evaluate.
             await self._stop_schedule(schedule, f"paused: {error.path}: {error.message}")
             return None
         except Unavailable:
@@ -316,6 +334,12 @@ class Firing:
             await self._stop_schedule(schedule, f"paused: {turn.pause}")
             return None
         return turn
+
+    def _count_steps(self) -> int:
+        """What was done in pieces since it was asked last; what is shorter than a piece counts as nothing."""
+        steps = self._evaluating.steps - self._counted_steps
+        self._counted_steps = self._evaluating.steps
+        return steps
 
     async def _stop_schedule(self, schedule: DueSchedule, reason: str) -> None:
         name = self._schedules.tenant_name(schedule.tenant)

@@ -341,7 +341,13 @@ class AsyncClient(AsyncAdministration):
         return await self.send(calls.get_calendar(name))
 
     async def list_calendars(self) -> builtins.list[Calendar]:
-        return (await self.send(calls.list_calendars())).items
+        found: builtins.list[Calendar] = []
+        cursor = None
+        while True:
+            page = await self.send(calls.list_calendars(cursor))
+            found += page.items
+            if (cursor := page.next) is None:
+                return found
 
     async def delete_calendar(self, name: str) -> None:
         await self.send(calls.delete_calendar(name))

@@ -336,7 +336,13 @@ class Client(Administration):
         return self.send(calls.get_calendar(name))
 
     def list_calendars(self) -> builtins.list[Calendar]:
-        return self.send(calls.list_calendars()).items
+        found: builtins.list[Calendar] = []
+        cursor = None
+        while True:
+            page = self.send(calls.list_calendars(cursor))
+            found += page.items
+            if (cursor := page.next) is None:
+                return found
 
     def delete_calendar(self, name: str) -> None:
         self.send(calls.delete_calendar(name))

@@ -273,6 +273,7 @@ class Calendar(msgspec.Struct, frozen=True):
 
 class CalendarPage(msgspec.Struct, frozen=True):
     items: list[Calendar] = []
+    next: str | None = None
 
 
 class CalendarPut(msgspec.Struct, frozen=True):

@@ -138,8 +138,8 @@ def get_calendar(name: str) -> Call[Calendar]:
     return Call("GET", _calendar_path(name), _read_calendar)
 
 
-def list_calendars() -> Call[CalendarPage]:
-    return Call("GET", "/v1/calendars", _read_calendars)
+def list_calendars(cursor: str | None = None) -> Call[CalendarPage]:
+    return Call("GET", "/v1/calendars" + make_query({"cursor": cursor}), _read_calendars)
 
 
 def delete_calendar(name: str) -> Call[None]:

@@ -1,0 +1,72 @@
+"""Evaluate recurrences in the event loop without holding it up.
+
+What may take longer than a moment is done in pieces that take turns with all
+other long pieces of work of the node.  A tenant has one such evaluation at a
+time: with a hundred at once it would have a hundred turns before the next
+tenant has one.
+"""
+
+import asyncio
+from collections.abc import Generator
+from typing import Protocol, TypeVar
+from weakref import WeakValueDictionary
+
+from duetime.errors import InvalidInput, TooComplex
+from duetime.recurrence import PIECE_STEPS, SpecError, TooCostly
+from duetime.turns import Turns
+
+Result = TypeVar("Result")
+
+
+class Runner(Protocol):
+    """Whoever does the pieces of long work."""
+
+    async def run(self, tenant: int, work: Generator[None, None, Result]) -> Result: ...
+
+
+class Loops:
+    """For a loop that serves all tenants: it waits for no turn of one of them, and counts what it did for it."""
+
+    def __init__(self) -> None:
+        #: About the steps that were done in pieces so far.
+        self.steps = 0
+
+    async def run(self, tenant: int, work: Generator[None, None, Result]) -> Result:
+        while True:
+            try:
+                next(work)
+            except StopIteration as done:
+                result: Result = done.value
+                return result
+            self.steps += PIECE_STEPS
+            await asyncio.sleep(0)
+
+
+class Evaluations:
+    def __init__(self, turns: Turns | None = None) -> None:
+        self._turns = Turns() if turns is None else turns
+        #: Of the tenants that evaluate something now.
+        self._locks: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
+        #: Pieces that were done in turns so far.
+        self.pieces = 0
+
+    async def run(self, tenant: int, work: Generator[None, None, Result]) -> Result:
+        """Do the work piece by piece; others are served in between."""
+        lock = self._locks.get(tenant)
+        if lock is None:
+            lock = self._locks[tenant] = asyncio.Lock()
+        async with lock:
+            while True:
+                await self._turns.take()
+                self.pieces += 1
+                try:
+                    next(work)
+                except StopIteration as done:
+                    result: Result = done.value
+                    return result
+
+
+def refusal_of(error: SpecError) -> InvalidInput:
+    """What the API says of a definition that cannot be used."""
+    kind = TooComplex if isinstance(error, TooCostly) else InvalidInput
+    return kind.at(error.path, error.message)
