@@ -85,7 +85,9 @@ class ScheduleServer:
             case [_, "schedules", name, *rest]:
                 return self._one(request, name, rest)
             case ["GET", "calendars"]:
-                return 200, {"items": list(self.calendars.values())}
+                names = sorted(name for name in self.calendars if name > request.query.get("cursor", ""))
+                following = names[1] if len(names) > 2 else None
+                return 200, {"items": [self.calendars[name] for name in names[:2]], "next": following}
             case ["PUT", "calendars", name]:
                 self.calendars[name] = {"name": name, "dates": request.body["dates"]}
                 return 201, self.calendars[name]

@@ -256,3 +256,14 @@ def test_calendars_are_put_listed_shown_and_deleted(schedules: Run, run: Run, se
     assert json.loads(run("calendars", "show", "days", "--json").out)["name"] == "days"
     assert run("calendars", "delete", "days").out == "Deleted calendar days.\n"
     assert run("calendars", "delete", "days").code == 1
+
+
+def test_a_list_of_calendars_goes_on_to_its_last_page(schedules: Run, run: Run) -> None:
+    for name in ("a", "b", "c", "d", "e"):
+        run("calendars", "put", name, "--date", "2027-12-24")
+
+    listed = run("calendars", "list")
+    pages = [json.loads(line) for line in run("calendars", "list", "--json").out.splitlines()]
+
+    assert [line.split()[0] for line in listed.out.splitlines()[1:]] == ["a", "b", "c", "d", "e"]
+    assert [[each["name"] for each in page["items"]] for page in pages] == [["a", "b"], ["c", "d"], ["e"]]

@@ -175,6 +175,20 @@ async def test_calendars(each_client: Any, name: str) -> None:
         await each_client.get_calendar(name)
 
 
+async def test_a_list_of_large_calendars_is_read_to_its_end(each_client: Any, name: str) -> None:
+    # Each is more than half a page.
+    crons = [{"cron": f"{','.join(str(n % 60) for n in range(230))} {n % 24} 1 1 *"} for n in range(1_000)]
+    names = [f"{name}-{number}" for number in range(3)]
+    for each in names:
+        await each_client.put_calendar(each, crons)
+
+    listed = [each.name for each in await each_client.list_calendars()]
+
+    assert [each for each in listed if each in names] == names
+    for each in names:
+        await each_client.delete_calendar(each)
+
+
 async def test_a_trigger_whose_answer_is_lost_is_repeated_and_happens_once(
     node: NodeProcess, client: AsyncClient, name: str, queue: str
 ) -> None:

@@ -9,7 +9,6 @@ tenant has one.
 import asyncio
 from collections.abc import Generator
 from typing import Protocol, TypeVar
-from weakref import WeakValueDictionary
 
 from duetime.errors import InvalidInput, TooComplex
 from duetime.recurrence import PIECE_STEPS, SpecError, TooCostly
@@ -45,25 +44,32 @@ class Loops:
 class Evaluations:
     def __init__(self, turns: Turns | None = None) -> None:
         self._turns = Turns() if turns is None else turns
-        #: Of the tenants that evaluate something now.
-        self._locks: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
+        #: Of the tenants that evaluate something now, with how many such calls of each there are.
+        self._locks: dict[int, tuple[asyncio.Lock, int]] = {}
         #: Pieces that were done in turns so far.
         self.pieces = 0
 
     async def run(self, tenant: int, work: Generator[None, None, Result]) -> Result:
         """Do the work piece by piece; others are served in between."""
-        lock = self._locks.get(tenant)
-        if lock is None:
-            lock = self._locks[tenant] = asyncio.Lock()
-        async with lock:
-            while True:
-                await self._turns.take()
-                self.pieces += 1
-                try:
-                    next(work)
-                except StopIteration as done:
-                    result: Result = done.value
-                    return result
+        lock, calls = self._locks.get(tenant) or (asyncio.Lock(), 0)
+        self._locks[tenant] = (lock, calls + 1)
+        try:
+            async with lock:
+                return await self._in_turns(work)
+        finally:
+            lock, calls = self._locks.pop(tenant)
+            if calls > 1:
+                self._locks[tenant] = (lock, calls - 1)
+
+    async def _in_turns(self, work: Generator[None, None, Result]) -> Result:
+        while True:
+            await self._turns.take()
+            self.pieces += 1
+            try:
+                next(work)
+            except StopIteration as done:
+                result: Result = done.value
+                return result
 
 
 def refusal_of(error: SpecError) -> InvalidInput:

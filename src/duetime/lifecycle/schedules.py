@@ -59,7 +59,7 @@ __all__ = ["OtherOrigin", "Put", "Schedules", "VersionConflict", "key_of"]
 
 _TRIES = 5
 _MOST_CANCELLED = 10_000
-#: Of a batch, so many are evaluated before others are served.
+#: Of a batch, so many are compared or evaluated before others are served.
 _MADE_AT_ONCE = 100
 _OPEN = (TaskState.SCHEDULED, TaskState.READY, TaskState.RUNNING, TaskState.RETRYING, TaskState.PAUSED)
 
@@ -108,7 +108,10 @@ class Schedules(ScheduleTimes):
         `check` judges each schedule that is there before it is replaced.
         """
         rows = await self._database.run(SQL["find"], tenant=tenant, names=[each.name for each in wanted])
-        known = {row["name"]: stored_of(row) for row in rows}
+        known: dict[str, StoredSchedule] = {}
+        for place, row in enumerate(rows):
+            await _pause(place)
+            known[row["name"]] = stored_of(row)
         answers: dict[str, Put | DuetimeError] = {}
         new: list[NewSchedule] = []
         for each in wanted:
@@ -120,7 +123,8 @@ class Schedules(ScheduleTimes):
                     check(known[each.name])
             except DuetimeError as error:
                 answers[each.name] = error
-        for each in wanted:
+        for place, each in enumerate(wanted):
+            await _pause(place)
             stored = known.get(each.name)
             if stored is not None and each.name not in answers and self._is_unchanged(each, stored):
                 answers[each.name] = Put("unchanged", stored.version)
@@ -150,8 +154,7 @@ class Schedules(ScheduleTimes):
         for _ in range(_TRIES):
             columns = NewColumns(self._database.clock.now_ms(), lane)
             for place, each in enumerate(new):
-                if place % _MADE_AT_ONCE == _MADE_AT_ONCE - 1:
-                    await asyncio.sleep(0)
+                await _pause(place)
                 try:
                     recurrence = await self.compile(tenant, each.name, each.body)
                     await self.first_fire(tenant, each.body, recurrence, columns.now_ms)
@@ -397,6 +400,12 @@ class Schedules(ScheduleTimes):
         if is_new:
             self._wake([task])
         return task, nominal_ms
+
+
+async def _pause(place: int) -> None:
+    """Let others be served, now and then within a batch."""
+    if place % _MADE_AT_ONCE == _MADE_AT_ONCE - 1:
+        await asyncio.sleep(0)
 
 
 def _changes_too_often() -> Unavailable:

@@ -17,7 +17,7 @@ COMPILE_STEPS = 300_000
 #: What one preview may take.
 PREVIEW_STEPS = 500_000
 #: What a look for everything that is wrong with a refused definition may take.
-JUDGE_STEPS = 20_000
+JUDGE_STEPS = 10_000
 #: For work that is bounded by the size of what is read.
 UNLIMITED = 1 << 62
 #: Work is done in pieces of this many steps; one search is never divided.
