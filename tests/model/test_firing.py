@@ -12,15 +12,17 @@ from duetime.model.firing import (
     CANCEL_GRACE_MS,
     MAX_FIRES_AT_ONCE,
     MAX_MISSED_AT_ONCE,
+    TURN_STEPS,
     Room,
     Run,
     Situation,
     Turn,
     take_turn,
+    take_turn_in_pieces,
 )
 from duetime.model.schedule import FireOutcome, Misfire, Overlap, ScheduleBody
 from duetime.model.task import TaskState
-from duetime.recurrence import Spec, compile_definition
+from duetime.recurrence import PIECE_STEPS, SEARCH_STEPS, ExclusionRule, Spec, compile_definition
 
 MINUTE = 60_000
 #: A full minute.
@@ -355,3 +357,29 @@ def test_after_a_run_that_found_no_room_the_next_time_is_as_far_away_as_after_an
 
     assert outcomes(found) == [(NOON, FireOutcome.SKIPPED)]
     assert (found.next_ms, found.wake_ms) == (NOON + MINUTE, NOON + MINUTE - AHEAD_MS)
+
+
+def test_a_turn_ends_within_its_steps_and_the_rest_is_another_one() -> None:
+    # Each time is found behind 59 that are left out: some 600 steps.
+    spec = Spec(cron=("* * * * *",), exclude=(ExclusionRule(cron="1-59 * * * *"),))
+    schedule = ScheduleBody(spec=spec, task=Raw(b"{}"), misfire=Misfire.SKIP)
+    recurrence = compile_definition(schedule.definition("1/test"), {})
+    hour_ms = 3_600_000
+    first_ms = 450_000 * hour_ms
+    now_ms = first_ms + 2_000 * hour_ms
+
+    next_ms: int | None = first_ms
+    missed = 0
+    turns: list[Turn] = []
+    while next_ms is not None and next_ms <= now_ms:
+        found = take_turn(schedule, recurrence, Situation(next_ms, 0, (), ()), now_ms)
+        turns.append(found)
+        missed, next_ms = missed + found.missed, found.next_ms
+    anew = compile_definition(schedule.definition("1/test"), {})
+    pieces = list(take_turn_in_pieces(schedule, anew, Situation(first_ms, 0, (), ()), now_ms))
+
+    assert missed == 2_000
+    assert 4 <= len(turns) <= 20
+    assert all(each.steps <= TURN_STEPS + SEARCH_STEPS for each in turns)
+    assert [each.wake_ms for each in turns[:-1]] == [now_ms] * (len(turns) - 1)
+    assert len(pieces) >= TURN_STEPS // PIECE_STEPS // 2

@@ -74,7 +74,8 @@ def test_a_search_ends_within_its_steps(definition: Definition, ask: Callable[[R
     with suppress(TooCostly):
         ask(recurrence)
 
-    assert recurrence.spent - before <= SEARCH_STEPS + AT_ONCE
+    # A preview names the reason of ten times that are left out, too.
+    assert 0 < recurrence.spent - before <= SEARCH_STEPS + 11 * AT_ONCE
 
 
 def test_what_is_excluded_for_ever_is_refused_with_what_to_do() -> None:

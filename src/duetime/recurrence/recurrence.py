@@ -216,6 +216,8 @@ class Recurrence:
             return (yield from self._preview(from_ms, count, steps))
         except OutOfSteps:
             raise self._too_costly() from None
+        finally:
+            self._steps.note(steps.spent)
 
     def _preview(self, from_ms: int, count: int, steps: Steps) -> Generator[None, None, list[PreviewLine]]:
         lines: list[PreviewLine] = []
@@ -268,6 +270,8 @@ class Recurrence:
                     yield
         except OutOfSteps:
             raise self._too_costly() from None
+        finally:
+            self._steps.note(steps.spent)
         if count <= _KEPT_LINES:
             self._lines = _Lines(from_ms, count, lines)
         return lines
