@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 
 START_SECONDS = 60.0
@@ -48,6 +49,17 @@ class NodeProcess:
         # A restart must be found at the same place.
         self.port = int(self.url.rsplit(":", 1)[1])
         return self
+
+    def allow(self, **quotas: int) -> None:
+        """Give the tenant that the key is of other quotas than every new one has."""
+        request = urllib.request.Request(
+            f"{self.url}/v1/tenants/default",
+            json.dumps({"quotas": quotas}).encode(),
+            {"Authorization": f"Bearer {self.key}", "Content-Type": "application/json"},
+            method="PUT",
+        )
+        with urllib.request.urlopen(request, timeout=START_SECONDS):
+            pass
 
     def _read_line(self) -> bytes:
         assert self._process is not None

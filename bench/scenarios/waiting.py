@@ -88,6 +88,9 @@ async def measure(stage: Stage, variant: str, options: Options) -> Run:
     memory_empty = await _read_memory(stage)
     # The first tasks make their lane.
     await sustained.measure(stage, "", options)
+    node = stage.node
+    assert node is not None
+    await asyncio.to_thread(node.allow, max_waiting=100 * TASKS)
     began = time.monotonic()
     await _fill(stage, variant, tasks)
     fill_rate = tasks / (time.monotonic() - began)

@@ -54,7 +54,7 @@ from duetime.lifecycle.schedules import Schedules
 from duetime.lifecycle.settle import Settler
 from duetime.lifecycle.steer import Steering
 from duetime.lifecycle.submit import Submitter
-from duetime.lifecycle.waiting import WaitingRoom, count_waiting
+from duetime.lifecycle.waiting import WaitingRoom, bound_waiting, count_waiting
 from duetime.listening import Acceptor, Adopter, listen, make_server, url_of
 from duetime.memory import Memory
 from duetime.model.attempt import Past
@@ -139,8 +139,10 @@ class Node:
         budgets = open_budgets(database, config.redis_url) if is_sharing else None
         self.feeder.budgets = budgets
         self.allowance = Allowance(budgets)
-        room = WaitingRoom(partial(count_waiting, database), name_of=self.lanes.tenant_name)
-        self.admission = Admission(Pressure(lambda: self.submitter.backlog), self.allowance, room)
+        self.room = WaitingRoom(
+            partial(count_waiting, database), partial(bound_waiting, database), name_of=self.lanes.tenant_name
+        )
+        self.admission = Admission(Pressure(lambda: self.submitter.backlog), self.allowance, self.room)
         self.steering = Steering(database, self.partitions, self._wake)
         self.onward.on_ended = self.steering.on_ended = self._ended
         self.dead_log = DeadLog(database)
@@ -273,6 +275,8 @@ class Node:
             await self.shared.join()
         await self._read_rules()
         self._rules_loop.start()
+        await self.room.look()
+        self.room.loop.start()
         self.breaker_states.loop.start()
         self.tenant_breakers.loop.start()
         self.keys.loop.start()
@@ -325,6 +329,7 @@ class Node:
             self.dead_log.loop,
             *self.upkeep.loops,
             self._rules_loop,
+            self.room.loop,
             self.keys.loop,
             self.keys.uses.loop,
             self._warm_loop,
@@ -399,7 +404,7 @@ class Node:
         changes = await read_changes(self.database)
         rules = await self.rules.refresh(changes["tenants"].number)
         self.feeder.rule(rules.weights, rules.suspended)
-        self.admission.rule(rules.quotas)
+        self.admission.rule(rules.quotas, rules.default)
         self.tenant_breakers.rule(rules.breakers)
         self.submitter.spread = rules.spread
         if self.shared is not None:

@@ -42,7 +42,7 @@ from duetime.lifecycle.schedules import Schedules
 from duetime.lifecycle.settle import Settler
 from duetime.lifecycle.steer import Steering
 from duetime.lifecycle.submit import Submitter
-from duetime.lifecycle.waiting import WaitingRoom, count_waiting
+from duetime.lifecycle.waiting import WaitingRoom, bound_waiting, count_waiting
 from duetime.model.breaker_status import TENANT_HOST, Forced
 from duetime.model.tenant_breaker import BreakerRules
 from duetime.model.vault import Vault
@@ -106,7 +106,7 @@ class Serving:
         """What a node does twice a second."""
         rules = await read_rules(self.database)
         self.feeder.rule(rules.weights, rules.suspended)
-        self.admission.rule(rules.quotas)
+        self.admission.rule(rules.quotas, rules.default)
         self.tenant_breakers.rule(rules.breakers)
         await self.types.refresh()
         await self.limits.refresh()
@@ -248,7 +248,8 @@ async def serve(
     def monotonic() -> float:
         return time.monotonic() + passed[0]
 
-    room = WaitingRoom(partial(count_waiting, database), monotonic=monotonic)
+    room = WaitingRoom(partial(count_waiting, database), partial(bound_waiting, database), monotonic=monotonic)
+    await room.look()
     submitter = Submitter(database, lanes, partitions, wake)
     admission = Admission(Pressure(lambda: submitter.backlog), Allowance(None, monotonic=monotonic), room)
     schedules = Schedules(database, partitions, lanes, steering, recurrences, wake, admission)

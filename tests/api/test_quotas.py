@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from api.client import Api, until
@@ -10,7 +11,7 @@ from duetime.admin.rules import Rules, TenantRules, read_rules
 from duetime.lifecycle.waiting import count_waiting
 from duetime.metrics import render
 from duetime.model.limits import Limits
-from duetime.model.quotas import Quotas
+from duetime.model.quotas import DEFAULTS
 from duetime.scheduler.relay import Relay
 from duetime.sdk.uuid7 import make_uuid7
 
@@ -68,6 +69,20 @@ async def test_a_wrong_quota_is_a_422_that_names_it(api: Api, fields: Any, path:
         assert (answer.status, answer.paths) == (422, [path])
 
 
+def said(tenant: Any) -> dict[str, tuple[float, str]]:
+    """What holds and who says it, without the defaults."""
+    effective = tenant["effective"]
+    values = {"weight": effective["weight"], **effective["quotas"]}
+    assert values.keys() == effective["sources"].keys()
+    return {
+        name: (value, source) for name, value in values.items() if (source := effective["sources"][name]) != "default"
+    }
+
+
+def waiting(most: int) -> dict[str, tuple[float, str]]:
+    return {"max_waiting": (most, "tier")}
+
+
 async def test_a_tenants_own_values_win_over_its_tiers(api: Api) -> None:
     tier, path = f"{api.tenant_name}-gold", f"/v1/tenants/{api.tenant_name}"
     await put(api, f"/v1/tiers/{tier}", weight=4, quotas={"rate": 100, "burst": 500, "max_waiting": 1000})
@@ -77,9 +92,9 @@ async def test_a_tenants_own_values_win_over_its_tiers(api: Api) -> None:
     await put(api, f"/v1/tiers/{tier}", quotas={"max_waiting": 2000})
 
     assert (given["weight"], given["quotas"]) == (None, {})
-    assert given["effective"] == {"weight": 4, "quotas": {"rate": 100, "burst": 500, "max_waiting": 1000}}
-    assert own["effective"] == {"weight": 2, "quotas": {"rate": 7, "max_waiting": 1000}}
-    assert (await api.get(path)).json["effective"]["quotas"] == {"rate": 7, "max_waiting": 2000}
+    assert said(given) == {"weight": (4, "tier"), "rate": (100, "tier"), "burst": (500, "tier")} | waiting(1000)
+    assert said(own) == {"weight": (2, "own"), "rate": (7, "own")} | waiting(1000)
+    assert said((await api.get(path)).json) == {"weight": (2, "own"), "rate": (7, "own")} | waiting(2000)
 
 
 async def test_a_tier_is_listed_and_deleted_when_no_tenant_has_it(api: Api) -> None:
@@ -129,7 +144,7 @@ async def test_a_node_learns_what_changed_and_nothing_else(api: Api) -> None:
     assert changed.weights[tenant] == 3
     assert changed.limits[tenant] == Limits(5, 1.0, 2)
     assert changed.spread[tenant] == 2
-    assert changed.quotas[tenant] == Quotas(submit_rate=9.0, max_running=5, rate=1.0, burst=2)
+    assert changed.quotas[tenant] == msgspec.structs.replace(DEFAULTS.of_submissions, submit_rate=9.0)
     assert await rules.refresh() is changed
     assert await read_rules(database) == changed
 
@@ -138,7 +153,8 @@ async def test_a_node_learns_what_changed_and_nothing_else(api: Api) -> None:
 
     await put(api, path, tier=None, spread=1, quotas=None)
     back = await rules.refresh()
-    assert all(tenant not in getattr(back, name) for name in Rules.__struct_fields__)
+    assert all(tenant not in getattr(back, name) for name in Rules.__struct_fields__ if name != "default")
+    assert back.default == DEFAULTS.of_submissions
 
 
 # Submissions

@@ -576,7 +576,12 @@ def test_quotas_are_set_shown_and_unset(duetime: Run) -> None:
     assert (
         shown.out
         == put.out
-        == ("Tenant acme: active, weight 4, tier gold, over 2 shards, submit_rate=2.5 max_waiting=0 max_running=50.\n")
+        == (
+            "Tenant acme: active, weight 4, tier gold, over 2 shards, submit_rate=2.5 max_waiting=0.\n"
+            "From tier gold: max_running=50.\n"
+            "Defaults: submit_bytes_rate=67,108,864 submit_bytes_burst=268,435,456 max_schedules=100,000 "
+            "max_types=1,000 max_keys=1,000 max_calendars=1,000 max_calendar_bytes=67,108,864.\n"
+        )
     )
     assert "submit_rate=2.5" in listed.out
     assert (unset.json["tier"], unset.json["quotas"]) == (None, {"max_waiting": 0})
@@ -587,8 +592,27 @@ def test_quotas_are_set_shown_and_unset(duetime: Run) -> None:
     assert held.json["quotas"] == {"max_waiting": 0, "max_schedules": 100, "max_keys": 20}
     breaker = duetime("tenants", "put", "acme", "--breaker-window", "10m", "--breaker-probe-every", "5", "--json")
     assert (breaker.json["quotas"]["breaker_window"], breaker.json["quotas"]["breaker_probe_every"]) == (600, 5)
-    assert duetime("tiers", "list", "--json").lines[0]["tenants"] == 0
+    assert [tier["name"] for tier in duetime("tiers", "list", "--json").lines] == ["default", "gold"]
+    assert duetime("tiers", "list", "--json").lines[1]["tenants"] == 0
     assert duetime("tiers", "delete", "gold").out == "Deleted tier gold.\n"
+
+
+def test_defaults_are_lifted_one_by_one_or_all_together(duetime: Run) -> None:
+    lifted = duetime("tenants", "put", "free", "--max-waiting", "unlimited", "--max-keys", "5000")
+    none = duetime("tenants", "put", "free", "--no-defaults")
+    again = duetime("tenants", "put", "free", "--defaults", "--unset", "quotas", "--json")
+    listed = duetime("tiers", "show", "default")
+    kept = duetime("tiers", "delete", "default")
+    wrong = duetime("tenants", "put", "free", "--max-types", "unlimited")
+
+    assert lifted.out.startswith("Tenant free: active, weight 1, max_waiting=unlimited max_keys=5,000.\nDefaults: ")
+    assert none.out.endswith("max_keys=5,000.\nDefaults: max_types=1,000 max_calendars=1,000.\n")
+    assert "without default quotas" in none.out
+    assert (again.json["defaults"], again.json["quotas"]) == (True, {})
+    assert again.json["effective"]["sources"]["max_waiting"] == "default"
+    assert "max_waiting=10,000,000" in listed.out
+    assert (kept.code, "cannot be deleted" in kept.err) == (1, True)
+    assert (wrong.code, "--max-types cannot be unlimited" in wrong.err) == (2, True)
 
 
 def test_a_wrong_quota_is_said_before_anything_is_sent(run: Run) -> None:

@@ -9,9 +9,13 @@ import asyncpg
 import pytest
 
 import services
+from duetime.admin.rules import read_rules
+from duetime.admin.tenants import find_tenant
 from duetime.database.migrate import Migration, check_server, migrate, read_migrations, read_settings, split_statements
+from duetime.database.pool import Database
 from duetime.database.settings import PLANNER_SETTINGS
 from duetime.errors import UsageError
+from duetime.model.quotas import LEAST_DEFAULTS, NO_QUOTAS
 from services import Server
 
 SCHEMA = Path(__file__).parents[2] / "src" / "duetime" / "database" / "schema.sql"
@@ -126,6 +130,30 @@ async def test_the_way_down_is_refused_where_a_tenant_is_spread(connection: asyn
     assert await connection.fetchval("SELECT count(*) FROM due WHERE home = 256") == 50
     assert await connection.fetchval("SELECT count(*) FROM lane") == 3
     await migrate(connection)
+
+
+async def test_tenants_that_are_there_get_no_default_quotas_and_new_ones_do(
+    connection: asyncpg.Connection, target: Target
+) -> None:
+    [number] = [each.number for each in read_migrations() if each.name == "default_quotas"]
+    await migrate(connection, to=number - 1)
+    await connection.execute("SET search_path = duetime, public")
+    await connection.execute("INSERT INTO tenant (name, shard, signing_secret) VALUES ('old', 0, 'x')")
+    await connection.execute("""INSERT INTO tier (name, quotas) VALUES ('default', '{"max_waiting": 5}')""")
+
+    await migrate(connection)
+    await connection.execute("INSERT INTO tenant (name, shard, signing_secret) VALUES ('new', 0, 'x')")
+
+    database = await Database.open(target.url, size=2)
+    try:
+        old, new = [await find_tenant(database, name) for name in ("old", "new")]
+        rules = await read_rules(database)
+    finally:
+        await database.close()
+    assert old is not None
+    assert new is not None
+    assert (old.effective.quotas, rules.quotas[old.id]) == (LEAST_DEFAULTS, NO_QUOTAS)
+    assert (new.effective.quotas.max_waiting, new.id in rules.quotas, rules.default.max_waiting) == (5, False, 5)
 
 
 async def test_the_migrations_give_the_schema_that_is_written_down(

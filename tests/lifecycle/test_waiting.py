@@ -14,7 +14,12 @@ class World:
         self.waiting, self.cost = waiting, cost
         self.counts: list[int] = []
         self.is_away = False
-        self.room = WaitingRoom(self.count, monotonic=lambda: self.now)
+        #: So many tasks can wait in the whole installation.
+        self.fits = 10**15
+        self.room = WaitingRoom(self.count, self.bound, monotonic=lambda: self.now)
+
+    async def bound(self) -> int:
+        return self.fits
 
     async def count(self, tenant: int, most: int) -> int:
         self.counts.append(most)
@@ -91,7 +96,7 @@ async def test_a_quota_that_is_gone_is_forgotten() -> None:
     world = World(waiting=10)
     await world.room.take(1, 10, 1)
 
-    world.room.keep_only(set())
+    world.room.keep_only(lambda tenant: False)
     world.room.give_back(1, 1)
 
     assert world.room.take_now(1, 10, 1) is None

@@ -12,7 +12,7 @@ from duetime.admin.limits import LimitRules
 from duetime.config import Config
 from duetime.database.pool import Database
 from duetime.lifecycle.outbox import Letter, Outbox
-from duetime.lifecycle.waiting import WaitingRoom, count_waiting
+from duetime.lifecycle.waiting import WaitingRoom, bound_waiting, count_waiting
 from duetime.model.task import Kind, LeasedTask, NewTask, Options, Target
 from duetime.serve import Node
 from engine import Engine
@@ -42,7 +42,9 @@ async def test_waiting_tasks_that_cannot_be_counted_are_told_with_the_name(datab
     database = await Database.open(database_url)
     engine = await Engine.open(database, "acme")
     await engine.submit()
-    room = WaitingRoom(partial(count_waiting, database), name_of=engine.lanes.tenant_name)
+    room = WaitingRoom(
+        partial(count_waiting, database), partial(bound_waiting, database), name_of=engine.lanes.tenant_name
+    )
     await database.close()
 
     with capture_logs() as said:

@@ -9,7 +9,7 @@ import msgspec
 
 from duetime.database.pool import Database
 from duetime.database.statements import load
-from duetime.model.quotas import NO_QUOTAS, Quotas
+from duetime.model.quotas import DEFAULTS, NO_QUOTAS, Layers, Quotas, defaults_of
 
 _SQL = load(__package__, "quotas.sql")
 _decode = msgspec.json.Decoder(Quotas).decode
@@ -18,7 +18,7 @@ _decode = msgspec.json.Decoder(Quotas).decode
 async def read_quotas(database: Database, tenant: int) -> Quotas:
     """The tenant's quotas as they are now."""
     rows = await database.run(_SQL["read"], tenant=tenant)
-    return effective(rows[0]) if rows else NO_QUOTAS
+    return _enforced(rows[0]) if rows else DEFAULTS
 
 
 async def lock_quotas(connection: asyncpg.Connection, tenant: int) -> Quotas:
@@ -27,10 +27,16 @@ async def lock_quotas(connection: asyncpg.Connection, tenant: int) -> Quotas:
     await connection.fetch(lock.sql, *lock.arguments({"tenant": tenant}))
     # A statement of its own: it sees what was committed while this one waited.
     row = await connection.fetchrow(read.sql, *read.arguments({"tenant": tenant}))
-    return NO_QUOTAS if row is None else effective(row)
+    return DEFAULTS if row is None else _enforced(row)
 
 
-def effective(row: asyncpg.Record) -> Quotas:
-    """What holds by a row with `quotas` and `tier_quotas`."""
-    tier = NO_QUOTAS if row["tier_quotas"] is None else _decode(row["tier_quotas"])
-    return _decode(row["quotas"]).over(tier)
+def read_layers(row: asyncpg.Record) -> Layers:
+    """The quotas of a row with `quotas`, `tier_quotas`, `default_quotas` and `defaults`."""
+    tier, default = (
+        NO_QUOTAS if row[name] is None else _decode(row[name]) for name in ("tier_quotas", "default_quotas")
+    )
+    return Layers(_decode(row["quotas"]), tier, defaults_of(default, has_defaults=row["defaults"]))
+
+
+def _enforced(row: asyncpg.Record) -> Quotas:
+    return read_layers(row).together.enforced

@@ -1,10 +1,13 @@
 -- name: read
 -- What a tenant's quotas are made of.
 -- Index: tenant_pkey, tier_pkey.
-SELECT tenant.quotas::text AS quotas, tier.quotas::text AS tier_quotas
+SELECT tenant.quotas::text AS quotas, tier.quotas::text AS tier_quotas, tenant.defaults,
+       usual.quotas::text AS default_quotas
   FROM tenant
   LEFT JOIN tier
     ON tier.name = tenant.tier
+  LEFT JOIN tier AS usual
+    ON usual.name = 'default'
  WHERE tenant.id = @tenant::int;
 
 -- name: lock

@@ -2,18 +2,21 @@
 
 A node asks for the number of the latest change, and reads only the tenants that
 changed since the one it has seen: with a hundred thousand tenants the question
-still costs one row.  A tenant that has nothing but defaults is in no table here.
+still costs one row.  A tenant that has nothing but defaults is in no table here.  Only
+where the defaults say something about running tenants, as a weight, every
+tenant is read and kept.
 """
 
 from typing import TypeVar
 
+import asyncpg
 import msgspec
 
 from duetime.admin.changes import read_changes
 from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.model.limits import Limits
-from duetime.model.quotas import NO_QUOTAS, Quotas
+from duetime.model.quotas import DEFAULT_TIER, DEFAULTS, NO_QUOTAS, Layers, Quotas, defaults_of
 
 _SQL = load(__package__, "rules.sql")
 _decode = msgspec.json.Decoder(Quotas).decode
@@ -28,8 +31,9 @@ class Rules(msgspec.Struct, frozen=True):
     limits: dict[int, Limits] = {}
     #: Over how many shards new lanes go, where more than one.
     spread: dict[int, int] = {}
-    #: What may be submitted and wait.
+    #: What may be submitted and wait, and what holds for those that are not named.
     quotas: dict[int, Quotas] = {}
+    default: Quotas = DEFAULTS.of_submissions
     #: When they are stopped because their attempts fail.
     breakers: dict[int, Quotas] = {}
 
@@ -40,6 +44,7 @@ class _Stored(msgspec.Struct, frozen=True):
     tier: str | None
     spread: int
     quotas: Quotas
+    defaults: bool
 
 
 class _Tier(msgspec.Struct, frozen=True):
@@ -49,6 +54,15 @@ class _Tier(msgspec.Struct, frozen=True):
 
 Value = TypeVar("Value")
 _NO_TIER = _Tier(None, NO_QUOTAS)
+#: The quotas that are about tenants at work, and not only about what they submit and have.
+AT_WORK = [
+    "max_running",
+    "rate",
+    "breaker_failure_rate",
+    "breaker_window",
+    "breaker_probe_every",
+    "breaker_min_attempts",
+]
 
 
 class TenantRules:
@@ -59,6 +73,8 @@ class TenantRules:
         self._seen = -1
         self._stored: dict[int, _Stored] = {}
         self._tiers: dict[str, _Tier] = {}
+        #: Also the tenants that only ever had defaults were read.
+        self._has_all = False
         self.current = Rules()
 
     async def refresh(self, change: int | None = None) -> Rules:
@@ -73,14 +89,15 @@ class TenantRules:
             for each in await self._database.run(_SQL["read_tiers"])
         }
         changed: dict[int, _Stored] = {
-            each["id"]: _Stored(
-                each["weight"], each["state"] == "suspended", each["tier"], each["spread"], _decode(each["quotas"])
-            )
-            for each in await self._database.run(_SQL["read_changed"], seen=self._seen)
+            each["id"]: _stored(each) for each in await self._database.run(_SQL["read_changed"], seen=self._seen)
         }
+        if not self._has_all and _is_at_work(tiers.get(DEFAULT_TIER, _NO_TIER)):
+            changed |= {each["id"]: _stored(each) for each in await self._database.run(_SQL["read_unchanged"])}
+            self._has_all = True
         if tiers != self._tiers:
             other = {name for name, tier in tiers.items() if tier != self._tiers.get(name)}
-            changed = {tenant: each for tenant, each in self._stored.items() if each.tier in other} | changed
+            is_meant = (lambda tier: True) if DEFAULT_TIER in other else other.__contains__
+            changed = {tenant: each for tenant, each in self._stored.items() if is_meant(each.tier)} | changed
         self._stored |= changed
         self._tiers, self._seen = tiers, change
         self.current = self._derive(changed)
@@ -91,17 +108,37 @@ class TenantRules:
         now = self.current
         weights, limits, spread, quotas = dict(now.weights), dict(now.limits), dict(now.spread), dict(now.quotas)
         suspended, breakers = set(now.suspended), dict(now.breakers)
+        usual = self._tiers.get(DEFAULT_TIER, _NO_TIER)
+        default = Layers(NO_QUOTAS, defaults=defaults_of(usual.quotas, has_defaults=True)).together.enforced
         for tenant, stored in changed.items():
             tier = _NO_TIER if stored.tier is None else self._tiers.get(stored.tier, _NO_TIER)
-            effective = stored.quotas.over(tier.quotas)
-            weight, running = stored.weight or tier.weight or 1, effective.limits
+            defaults = defaults_of(usual.quotas, has_defaults=stored.defaults)
+            effective = Layers(stored.quotas, tier.quotas, defaults).together.enforced
+            usual_weight = usual.weight if stored.defaults else None
+            weight, running = stored.weight or tier.weight or usual_weight or 1, effective.limits
             _set(weights, tenant, weight if weight != 1 else None)
             _set(limits, tenant, None if running.is_empty else running)
             _set(spread, tenant, stored.spread if stored.spread != 1 else None)
-            _set(quotas, tenant, effective if effective.limits_submissions else None)
+            submissions = effective.of_submissions
+            _set(quotas, tenant, submissions if submissions != default.of_submissions else None)
             _set(breakers, tenant, effective if effective.has_breaker else None)
             (suspended.add if stored.is_suspended else suspended.discard)(tenant)
-        return Rules(weights, frozenset(suspended), limits, spread, quotas, breakers)
+        return Rules(weights, frozenset(suspended), limits, spread, quotas, default.of_submissions, breakers)
+
+
+def _stored(row: asyncpg.Record) -> _Stored:
+    return _Stored(
+        row["weight"],
+        row["state"] == "suspended",
+        row["tier"],
+        row["spread"],
+        _decode(row["quotas"]),
+        row["defaults"],
+    )
+
+
+def _is_at_work(tier: _Tier) -> bool:
+    return tier.weight is not None or any(getattr(tier.quotas, name) is not None for name in AT_WORK)
 
 
 def _set(values: dict[int, Value], tenant: int, value: Value | None) -> None:

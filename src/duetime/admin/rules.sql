@@ -4,7 +4,13 @@ SELECT name, weight, quotas::text AS quotas
 
 -- name: read_changed
 -- Index: tenant_change; a tenant that only ever had defaults is not in it.
-SELECT id, weight, state, tier, spread, quotas::text AS quotas, change
+SELECT id, weight, state, tier, spread, quotas::text AS quotas, defaults
   FROM tenant
  WHERE change > @seen::bigint
    AND change > 0;
+
+-- name: read_unchanged
+-- Those that only ever had defaults.
+SELECT id, weight, state, tier, spread, quotas::text AS quotas, defaults
+  FROM tenant
+ WHERE change = 0;

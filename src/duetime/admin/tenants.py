@@ -17,12 +17,13 @@ import asyncpg
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from duetime.admin.rules import Rules, read_rules
+from duetime.admin.quotas import read_layers
+from duetime.admin.rules import AT_WORK, Rules, read_rules
 from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.errors import Conflict, FieldError, InvalidInput, NotFound, Unavailable
 from duetime.ids import SHARDS
-from duetime.model.quotas import NO_QUOTAS, Quotas, wrong_pairs
+from duetime.model.quotas import NO_QUOTAS, Quotas, Source, wrong_pairs
 
 DEFAULT_TENANT = "default"
 SECRET_BYTES = 32
@@ -30,7 +31,6 @@ SECRET_BYTES = 32
 _SQL = load(__package__, "tenants.sql")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 RIGHT_NAME = "use 1 to 63 letters, digits, '.', '_' and '-', beginning with a letter or digit"
-_decode_quotas = msgspec.json.Decoder(Quotas).decode
 
 __all__ = ["DEFAULT_TENANT", "Act", "Rules", "Tenant", "create_tenant", "find_tenant", "put_tenant", "read_rules"]
 
@@ -42,6 +42,8 @@ class Effective(msgspec.Struct, frozen=True):
 
     weight: int
     quotas: Quotas
+    #: Who says each of these values.
+    sources: dict[str, Source]
 
 
 class Tenant(msgspec.Struct, frozen=True):
@@ -58,6 +60,8 @@ class Tenant(msgspec.Struct, frozen=True):
     spread: int
     #: Its own.
     quotas: Quotas
+    #: Whether the defaults hold where neither it nor its tier says anything.
+    defaults: bool
     effective: Effective
 
 
@@ -70,6 +74,7 @@ class TenantChange(msgspec.Struct, frozen=True):
     spread: int | None = None
     #: By the names of `Quotas`; None instead of all of it takes every one away.
     quotas: dict[str, float | None] | None = {}
+    defaults: bool | None = None
 
 
 class _Wanted(msgspec.Struct, frozen=True):
@@ -78,6 +83,7 @@ class _Wanted(msgspec.Struct, frozen=True):
     tier: str | None = None
     spread: int = 1
     quotas: Quotas = NO_QUOTAS
+    defaults: bool = True
 
     def changed(self, change: TenantChange) -> "_Wanted":
         if isinstance(change.tier, str):
@@ -88,6 +94,7 @@ class _Wanted(msgspec.Struct, frozen=True):
             self.tier if change.tier is UNSET else change.tier,
             change.spread or self.spread,
             merge_quotas(self.quotas, change.quotas),
+            self.defaults if change.defaults is None else change.defaults,
         )
 
     def parameters(self) -> dict[str, object]:
@@ -97,6 +104,7 @@ class _Wanted(msgspec.Struct, frozen=True):
             "tier": self.tier,
             "spread": self.spread,
             "quotas": msgspec.json.encode(self.quotas).decode(),
+            "defaults": self.defaults,
         }
 
 
@@ -149,6 +157,7 @@ async def create_tenant(
             "secret": secrets.token_bytes(SECRET_BYTES),
             "key": by,
             "is_news": wanted != _Wanted(),
+            "at_work": AT_WORK,
         }
         rows = await database.run_with(_SQL["make"], made | wanted.parameters())
     except asyncpg.ForeignKeyViolationError as error:
@@ -167,7 +176,9 @@ async def change_tenant(database: Database, name: str, change: TenantChange, *, 
                 raise NotFound(f"there is no tenant {name[:80]}")
             row = await connection.fetchrow(_SQL["find"].sql, name)
             stored = _tenant(row)
-            wanted = _Wanted(stored.weight, stored.state, stored.tier, stored.spread, stored.quotas).changed(change)
+            wanted = _Wanted(
+                stored.weight, stored.state, stored.tier, stored.spread, stored.quotas, stored.defaults
+            ).changed(change)
             tier = wanted.tier
             statement = _SQL["change"]
             await connection.fetch(
@@ -248,8 +259,14 @@ def _no_tier(name: str | None) -> InvalidInput:
 
 
 def _tenant(row: asyncpg.Record) -> Tenant:
-    quotas = _decode_quotas(row["quotas"])
-    defaults = NO_QUOTAS if row["tier_quotas"] is None else _decode_quotas(row["tier_quotas"])
+    layers = read_layers(row)
+    weights: tuple[tuple[Source, int | None], ...] = (
+        ("own", row["weight"]),
+        ("tier", row["tier_weight"]),
+        ("default", row["default_weight"] if row["defaults"] else None),
+        ("default", 1),
+    )
+    source, weight = next((source, weight) for source, weight in weights if weight is not None)
     return Tenant(
         row["id"],
         row["name"],
@@ -260,6 +277,7 @@ def _tenant(row: asyncpg.Record) -> Tenant:
         row["updated_at"],
         row["tier"],
         row["spread"],
-        quotas,
-        Effective(row["weight"] or row["tier_weight"] or 1, quotas.over(defaults)),
+        layers.own,
+        row["defaults"],
+        Effective(weight, layers.together, {"weight": source, **layers.sources()}),
     )

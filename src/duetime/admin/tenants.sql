@@ -1,17 +1,24 @@
 -- name: make
 -- A new tenant, or nothing if the name is taken.
--- Locks: the number of changes, until the commit, if nodes must know of it.
-WITH counted AS (
+-- Locks: the tier of the defaults against changes, then the number of changes, if nodes must know of it, until the commit.
+WITH usual AS MATERIALIZED (  -- if it is about tenants at work, nodes know every tenant by heart
+    SELECT weight IS NOT NULL OR quotas ?| @at_work::text[] AS is_at_work
+      FROM tier
+     WHERE name = 'default'
+       FOR SHARE
+),
+counted AS (
     UPDATE rule_change
        SET change = change + 1
      WHERE kind = 'tenants'
-       AND @is_news::boolean
+       AND (@is_news::boolean
+            OR EXISTS (SELECT FROM usual WHERE is_at_work))
  RETURNING change
 ),
 made AS (
-    INSERT INTO tenant (name, shard, signing_secret, weight, state, tier, spread, quotas, change)
+    INSERT INTO tenant (name, shard, signing_secret, weight, state, tier, spread, quotas, defaults, change)
     SELECT @name::text, @shard::smallint, @secret::bytea, @weight::int, @state::text, @tier::text, @spread::smallint,
-           @quotas::jsonb, COALESCE((SELECT change FROM counted), 0)
+           @quotas::jsonb, @defaults::boolean, COALESCE((SELECT change FROM counted), 0)
         ON CONFLICT (name) DO NOTHING
  RETURNING id, name
 ),
@@ -19,7 +26,8 @@ noted AS (
     INSERT INTO audit (tenant, key, action, subject, after)
     SELECT id, @key::int, 'tenant.create', name,
            jsonb_build_object('weight', @weight::int, 'state', @state::text, 'tier', @tier::text,
-                              'spread', @spread::smallint, 'quotas', @quotas::jsonb)
+                              'spread', @spread::smallint, 'quotas', @quotas::jsonb,
+                          'defaults', @defaults::boolean)
       FROM made
 )
 SELECT id
@@ -36,11 +44,12 @@ SELECT id
 -- A change that changes nothing is not noted.
 -- Locks: the tenant, then the number of changes, until the commit.
 WITH old AS MATERIALIZED (
-    SELECT id, name, weight, state, tier, spread, quotas
+    SELECT id, name, weight, state, tier, spread, quotas, defaults
       FROM tenant
      WHERE name = @name::text
-       AND (weight, state, tier, spread, quotas)
-           IS DISTINCT FROM (@weight::int, @state::text, @tier::text, @spread::smallint, @quotas::jsonb)
+       AND (weight, state, tier, spread, quotas, defaults)
+           IS DISTINCT FROM (@weight::int, @state::text, @tier::text, @spread::smallint, @quotas::jsonb,
+                             @defaults::boolean)
        FOR UPDATE
 ),
 counted AS (
@@ -53,34 +62,41 @@ counted AS (
 changed AS (
     UPDATE tenant
        SET weight = @weight::int, state = @state::text, tier = @tier::text, spread = @spread::smallint,
-           quotas = @quotas::jsonb, updated_at = clock_timestamp(), change = counted.change
+           quotas = @quotas::jsonb, defaults = @defaults::boolean, updated_at = clock_timestamp(), change = counted.change
       FROM old, counted
      WHERE tenant.id = old.id
 )
 INSERT INTO audit (tenant, key, action, subject, before, after)
 SELECT old.id, @key::int, 'tenant.change', old.name,
        jsonb_build_object('weight', old.weight, 'state', old.state, 'tier', old.tier, 'spread', old.spread,
-                          'quotas', old.quotas),
+                          'quotas', old.quotas, 'defaults', old.defaults),
        jsonb_build_object('weight', @weight::int, 'state', @state::text, 'tier', @tier::text,
-                          'spread', @spread::smallint, 'quotas', @quotas::jsonb)
+                          'spread', @spread::smallint, 'quotas', @quotas::jsonb,
+                          'defaults', @defaults::boolean)
   FROM old;
 
 -- name: find
 SELECT tenant.id, tenant.name, tenant.weight, tenant.state, tenant.shard, tenant.created_at, tenant.updated_at,
        tenant.tier, tenant.spread, tenant.quotas::text AS quotas, tier.weight AS tier_weight,
-       tier.quotas::text AS tier_quotas
+       tier.quotas::text AS tier_quotas, tenant.defaults, usual.weight AS default_weight,
+       usual.quotas::text AS default_quotas
   FROM tenant
   LEFT JOIN tier
     ON tier.name = tenant.tier
+  LEFT JOIN tier AS usual
+    ON usual.name = 'default'
  WHERE tenant.name = @name::text;
 
 -- name: read_page
 SELECT tenant.id, tenant.name, tenant.weight, tenant.state, tenant.shard, tenant.created_at, tenant.updated_at,
        tenant.tier, tenant.spread, tenant.quotas::text AS quotas, tier.weight AS tier_weight,
-       tier.quotas::text AS tier_quotas
+       tier.quotas::text AS tier_quotas, tenant.defaults, usual.weight AS default_weight,
+       usual.quotas::text AS default_quotas
   FROM tenant
   LEFT JOIN tier
     ON tier.name = tenant.tier
+  LEFT JOIN tier AS usual
+    ON usual.name = 'default'
  WHERE tenant.name > @after::text
  ORDER BY tenant.name
  LIMIT @limit::int;

@@ -1,4 +1,8 @@
-"""Tiers: named weights and quotas for tenants that set none of their own."""
+"""Tiers: named weights and quotas for tenants that set none of their own.
+
+The tier `default` is always there.  What it does not say itself is as it comes
+with duetime, and shown.
+"""
 
 from datetime import datetime
 
@@ -10,7 +14,7 @@ from duetime.admin.tenants import check_short_name, merge_quotas
 from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.errors import Conflict, InvalidInput, NotFound
-from duetime.model.quotas import NO_QUOTAS, Quotas
+from duetime.model.quotas import DEFAULT_TIER, DEFAULTS, NO_QUOTAS, Quotas
 
 MAX_TIERS = 1_000
 
@@ -68,6 +72,8 @@ async def page_tiers(database: Database, after: str, limit: int) -> list[Tier]:
 
 
 async def delete_tier(database: Database, name: str, *, by: int | None = None) -> None:
+    if name == DEFAULT_TIER:
+        raise Conflict(f"the tier {name} holds for every tenant and cannot be deleted; change it")
     try:
         rows = await database.run(_SQL["delete"], name=name, key=by)
     except asyncpg.ForeignKeyViolationError as error:
@@ -81,10 +87,11 @@ def _unknown(name: str) -> NotFound:
 
 
 def _tier(row: asyncpg.Record) -> Tier:
+    quotas = _decode_quotas(row["quotas"])
     return Tier(
         row["name"],
         row["weight"],
-        _decode_quotas(row["quotas"]),
+        quotas.over(DEFAULTS) if row["name"] == DEFAULT_TIER else quotas,
         row["tenants"],
         row["created_at"],
         row["updated_at"],

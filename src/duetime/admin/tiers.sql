@@ -59,16 +59,22 @@ SELECT count(*) AS tiers
   FROM tier;
 
 -- name: find
--- Index: tenant_tier.
+-- The tier `default` is that of those that have none.
 SELECT tier.name, tier.weight, tier.quotas::text AS quotas, tier.created_at, tier.updated_at,
-       (SELECT count(*) FROM tenant WHERE tenant.tier = tier.name) AS tenants
+       (SELECT count(*)
+          FROM tenant
+         WHERE tenant.tier = tier.name
+            OR (tier.name = 'default' AND tenant.tier IS NULL AND tenant.defaults)) AS tenants
   FROM tier
  WHERE tier.name = @name::text;
 
 -- name: read_page
--- Index: tenant_tier.
+-- The tier `default` is that of those that have none.
 SELECT tier.name, tier.weight, tier.quotas::text AS quotas, tier.created_at, tier.updated_at,
-       (SELECT count(*) FROM tenant WHERE tenant.tier = tier.name) AS tenants
+       (SELECT count(*)
+          FROM tenant
+         WHERE tenant.tier = tier.name
+            OR (tier.name = 'default' AND tenant.tier IS NULL AND tenant.defaults)) AS tenants
   FROM tier
  WHERE tier.name > @after::text
  ORDER BY tier.name

@@ -26,7 +26,7 @@ from duetime.errors import FieldError, InvalidInput, NotFound
 from duetime.model.flow import Debounce, RateLimit, Throttle, TypeDefaults, TypeRules, Unique
 from duetime.model.limits import TypeLimits
 from duetime.model.payload_schema import PayloadSchema, SchemaError
-from duetime.model.quotas import DEFAULT_TYPES, Quotas
+from duetime.model.quotas import Quotas
 from duetime.turns import Turns
 
 log = structlog.get_logger()
@@ -323,8 +323,8 @@ class _Tried:
 
 def _check_room(row: asyncpg.Record, quotas: Quotas, name: str, held_bytes: int) -> bool:
     """Whether the type is new, by what the tenant has; raises if there is no room for it."""
-    most = DEFAULT_TYPES if quotas.max_types is None else quotas.max_types
-    if not row["is_known"] and row["types"] >= most:
+    most = quotas.max_types
+    if most is not None and not row["is_known"] and row["types"] >= most:
         raise InvalidInput.at("name", f"a tenant has at most {most:,} registered types (max_types)")
     if held_bytes and row["held_bytes"] + held_bytes > TENANT_BYTES:
         raise InvalidInput.at(

@@ -10,6 +10,8 @@ from duetime.api.seconds import BreakerWindow, ProbeEvery, Seconds
 from duetime.model.quotas import (
     MAX_SPREAD,
     Burst,
+    BytesBurst,
+    BytesRate,
     CalendarBytes,
     Calendars,
     FailureRate,
@@ -36,6 +38,17 @@ class QuotasRequest(Struct, forbid_unknown_fields=True):
         Burst | UnsetType | None,
         Meta(description="Tasks that may be submitted at once; one second's worth where absent. Only with a rate."),
     ] = UNSET
+    submit_bytes_rate: Annotated[
+        BytesRate | UnsetType | None,
+        Meta(description="Bytes of payloads that may be submitted in a second, 1,024 to 2^40."),
+    ] = UNSET
+    submit_bytes_burst: Annotated[
+        BytesBurst | UnsetType | None,
+        Meta(
+            description="Bytes of payloads that may be submitted at once, from 65,536 on; one second's worth where "
+            "absent. Only with a rate."
+        ),
+    ] = UNSET
     max_waiting: Annotated[
         Waiting | UnsetType | None, Meta(description="Tasks that may wait; submissions beyond it are refused.")
     ] = UNSET
@@ -49,13 +62,9 @@ class QuotasRequest(Struct, forbid_unknown_fields=True):
     ] = UNSET
 
     max_schedules: Annotated[Schedules | UnsetType | None, Meta(description="Schedules that it may have.")] = UNSET
-    max_types: Annotated[
-        TypeCount | UnsetType | None, Meta(description="Types that it may have registered; 1,000 where absent.")
-    ] = UNSET
+    max_types: Annotated[TypeCount | UnsetType | None, Meta(description="Types that it may have registered.")] = UNSET
     max_keys: Annotated[Keys | UnsetType | None, Meta(description="Valid API keys that it may have.")] = UNSET
-    max_calendars: Annotated[
-        Calendars | UnsetType | None, Meta(description="Calendars that it may have; 1,000 where absent.")
-    ] = UNSET
+    max_calendars: Annotated[Calendars | UnsetType | None, Meta(description="Calendars that it may have.")] = UNSET
     max_calendar_bytes: Annotated[
         CalendarBytes | UnsetType | None,
         Meta(description="Bytes that its calendars may have together, as they are stored."),
@@ -99,6 +108,10 @@ class TenantRequest(Struct, forbid_unknown_fields=True):
     quotas: Annotated[QuotasRequest | UnsetType | None, Meta(description="Quotas of its own; null takes all away.")] = (
         UNSET
     )
+    defaults: Annotated[
+        bool | None,
+        Meta(description="Whether the default quotas hold where neither it nor its tier says anything (true)."),
+    ] = None
 
 
 class TierRequest(Struct, forbid_unknown_fields=True):

@@ -134,6 +134,7 @@ class Tenancy:
             tier=asked.tier,
             spread=asked.spread,
             quotas=changed_quotas(asked.quotas),
+            defaults=asked.defaults,
         )
         try:
             is_new, stored = await put_tenant(self.database, name, change, by=by)
@@ -145,7 +146,7 @@ class Tenancy:
     async def _notes(self, tenant: Tenant) -> list[str]:
         """What its quotas mean for what waits already."""
         notes = []
-        quotas = tenant.effective.quotas
+        quotas = tenant.effective.quotas.enforced
         if quotas.max_running == 0:
             notes.append("max_running is 0: nothing of the tenant starts until it is raised")
         most = quotas.max_waiting

@@ -17,6 +17,11 @@ from duetime.sdk.wire import Call
 class _Effective(msgspec.Struct):
     weight: int
     quotas: ShownQuotas
+    sources: dict[str, str] = {}
+
+    def words_from(self, *sources: str) -> str:
+        """The quotas that come from there; an older server does not say it of any."""
+        return self.quotas.words_of(lambda name: self.sources.get(name, "own") in sources)
 
 
 class _Tenant(msgspec.Struct):
@@ -27,6 +32,7 @@ class _Tenant(msgspec.Struct):
     effective: _Effective
     tier: str | None = None
     spread: int = 1
+    defaults: bool = True
     notes: list[str] = []
 
 
@@ -55,6 +61,12 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add_quota_options(put, "tier")
     put.add_argument("--tier", metavar="TIER", help="whose values hold where the tenant sets none")
     put.add_argument("--spread", type=words.count, metavar="N", help="over how many shards its new lanes go (1)")
+    put.add_argument(
+        "--defaults",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="whether the default quotas hold where neither it nor its tier says anything",
+    )
     put.set_defaults(run=lambda given: talk(given, lambda client: _put(client, given, _read_put(given))))
 
     suspend = actions.add_parser("suspend", help="let nothing of a tenant run; nothing is lost", allow_abbrev=False)
@@ -95,7 +107,7 @@ def _list(client: Client, arguments: argparse.Namespace) -> int:
                         each.state,
                         str(each.shard),
                         local_time(each.created_at),
-                        each.effective.quotas.words(),
+                        each.effective.words_from("own", "tier"),
                     )
                     for each in page.items
                 ]
@@ -107,7 +119,8 @@ def _list(client: Client, arguments: argparse.Namespace) -> int:
 
 def _read_put(arguments: argparse.Namespace) -> dict[str, object]:
     fields = read_quota_options(arguments, "tier")
-    return fields if arguments.spread is None else fields | {"spread": arguments.spread}
+    given = {"spread": arguments.spread, "defaults": arguments.defaults}
+    return fields | {name: value for name, value in given.items() if value is not None}
 
 
 def _show(client: Client, arguments: argparse.Namespace) -> int:
@@ -141,8 +154,12 @@ def _say(tenant: _Tenant) -> None:
     facts = [tenant.state, f"weight {tenant.effective.weight}"]
     facts += [f"tier {tenant.tier}"] if tenant.tier is not None else []
     facts += [f"over {tenant.spread} shards"] if tenant.spread > 1 else []
-    facts += [quotas] if (quotas := tenant.effective.quotas.words()) else []
+    facts += [] if tenant.defaults else ["without default quotas"]
+    facts += [quotas] if (quotas := tenant.effective.words_from("own")) else []
     print_line(f"Tenant {tenant.name}: {', '.join(facts)}.")
+    for source, title in (("tier", f"From tier {tenant.tier}"), ("default", "Defaults")):
+        if quotas := tenant.effective.words_from(source):
+            print_line(f"{title}: {quotas}.")
 
 
 def _path(name: str) -> str:

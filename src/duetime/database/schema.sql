@@ -505,7 +505,8 @@ CREATE TABLE duetime.tenant (
     spread smallint DEFAULT 1 NOT NULL,
     quotas jsonb DEFAULT '{}'::jsonb NOT NULL,
     change bigint DEFAULT 0 NOT NULL,
-    schedules integer DEFAULT 0 NOT NULL
+    schedules integer DEFAULT 0 NOT NULL,
+    defaults boolean DEFAULT true NOT NULL
 );
 
 CREATE TABLE duetime.tenant_breaker (

@@ -19,7 +19,7 @@ from duetime.database.statements import load
 from duetime.errors import InvalidInput, NotFound
 from duetime.lifecycle.evaluations import Evaluations, Runner, refusal_of
 from duetime.lifecycle.kept import Kept
-from duetime.model.quotas import DEFAULT_CALENDARS, Quotas
+from duetime.model.quotas import Quotas
 from duetime.recurrence import (
     UNLIMITED,
     ExclusionSet,
@@ -175,8 +175,8 @@ def _stored_of(row: asyncpg.Record) -> StoredCalendar:
 
 def _check_room(quotas: Quotas, size: int, others: int, size_of_others: int, old_size: int | None) -> None:
     """Raise if a calendar of this size is one too many; what only shrinks may stay over its quota."""
-    most = DEFAULT_CALENDARS if quotas.max_calendars is None else quotas.max_calendars
-    if old_size is None and others >= most:
+    most = quotas.max_calendars
+    if most is not None and old_size is None and others >= most:
         raise InvalidInput.at("name", f"a tenant has at most {most:,} calendars (max_calendars)")
     most_bytes = quotas.max_calendar_bytes
     if most_bytes is not None and size_of_others + size > most_bytes and size > (old_size or 0):

@@ -1,22 +1,27 @@
 """How many tasks of a tenant wait, and whether one more may.
 
 There is no counter: it would be a row that every commit of a tenant fights for.
-The tasks of a tenant that has a quota are counted, up to the quota, and what
-this node accepted since is added.  Counts grow older the longer they take, and
+Nothing is counted either as long as fewer tasks can wait in the whole
+installation than the tenant alone may have: the size of the tables bounds them
+all, and is read every few seconds.  Else the tasks of the tenant are counted, up
+to the quota, and what this node accepted since is added.  Counts grow older the longer they take, and
 are made anew before anything is refused, but at most once a second.  What other
 nodes accept between two counts is not seen: it is the tolerance of the quota.
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from datetime import timedelta
 
 import structlog
 
 from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.errors import Unavailable
+from duetime.service import Loop
 
 log = structlog.get_logger()
 #: A count is used for so long, or for so many times what it took, whichever is longer.
@@ -27,8 +32,23 @@ NEAR_EVERY_SECONDS, NEAR_EVERY_COSTS = 1.0, 10.0
 NEAR_SHARE = 0.1
 COUNT_TIMEOUT_SECONDS = 30.0
 COUNTS_AT_ONCE = 2
+#: A smaller quota is counted in any case, and kept exactly by one node alone.
+LARGE_ROOM = 100_000
+#: More tasks a second than all nodes together accept: with room for many, nobody need look before it can be used up.
+FASTEST = 100_000.0
+#: How often the size of the tables is read.
+BOUND_EVERY = timedelta(seconds=10)
+#: What a row takes at least, with its header and its pointer: of `due` 24 + 46 + 4 bytes, of `held` 24 + 56 + 4.
+DUE_BYTES, HELD_BYTES = 74, 84
 
 _SQL = load(__package__, "waiting.sql")
+
+
+async def bound_waiting(database: Database) -> int:
+    """Tasks of all tenants that can wait at most, by the size of the tables."""
+    [row] = await database.run(_SQL["read_sizes"])
+    bound: int = row["due"] // DUE_BYTES + row["held"] // HELD_BYTES
+    return bound
 
 
 async def count_waiting(database: Database, tenant: int, most: int) -> int:
@@ -55,19 +75,49 @@ class WaitingRoom:
     def __init__(
         self,
         count: Callable[[int, int], Awaitable[int]],
+        bound: Callable[[], Awaitable[int]],
         *,
         name_of: Callable[[int], str | int] = lambda tenant: tenant,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`count` gives how many tasks of a tenant wait, up to a bound; `name_of` what the log calls the tenant."""
+        """`count` gives how many tasks of a tenant wait, up to a bound; `bound` how many of all tenants can wait.
+
+        `name_of` gives what the log calls the tenant.
+        """
         self._count = count
+        self._read_bound = bound
+        #: So many could wait at that time in the whole installation; since then this node accepted so many by it.
+        self._bound, self._bound_at, self._accepted = math.inf, 0.0, 0
         self._name_of = name_of
         self._monotonic = monotonic
         self._counts: dict[int, _Count] = {}
         self._turns = asyncio.Semaphore(COUNTS_AT_ONCE)
+        self.loop = Loop("waiting", self.look)
+
+    async def look(self) -> timedelta:
+        """Read how many tasks can wait at all."""
+        began_at, before = self._monotonic(), self._accepted
+        self._bound = await self._read_bound()
+        self._bound_at = began_at
+        self._accepted -= before
+        return BOUND_EVERY
+
+    def take_of_plenty(self, tenant: int, most: int, wanted: int) -> bool:
+        """Accept these if the quota is far off for certain, whatever the tenant has; nothing is counted."""
+        if most < LARGE_ROOM:
+            return False
+        bound = self._bound + self._accepted + FASTEST * (self._monotonic() - self._bound_at)
+        if bound + wanted > (1 - NEAR_SHARE) * most:
+            return False
+        self._accepted += wanted
+        if tenant in self._counts:
+            self._counts[tenant].accepted += wanted
+        return True
 
     def take_now(self, tenant: int, most: int, wanted: int, *, is_whole: bool = False) -> int | None:
         """How many of the wanted may wait, or with `is_whole` all or none; None: `take` has to count."""
+        if self.take_of_plenty(tenant, most, wanted):
+            return wanted
         count = self._counts.get(tenant)
         if count is None:
             return None
@@ -76,8 +126,12 @@ class WaitingRoom:
         if room - wanted < NEAR_SHARE * most:
             if age >= max(NEAR_EVERY_SECONDS, NEAR_EVERY_COSTS * count.cost):
                 return None
-        elif age >= max(COUNT_EVERY_SECONDS, COUNT_EVERY_COSTS * count.cost):
-            if age >= 2 * max(COUNT_EVERY_SECONDS, COUNT_EVERY_COSTS * count.cost):
+            return _accept(count, room, wanted, is_whole)
+        every = max(
+            COUNT_EVERY_SECONDS, COUNT_EVERY_COSTS * count.cost, (room - wanted - NEAR_SHARE * most) / (2 * FASTEST)
+        )
+        if age >= every:
+            if age >= 2 * every:
                 return None
             # There is room for a while: whoever comes does not wait for the count.
             self._start_count(tenant, most, count)
@@ -104,9 +158,9 @@ class WaitingRoom:
             count = self._counts[tenant]
             count.accepted = max(0, count.accepted - taken)
 
-    def keep_only(self, tenants: set[int]) -> None:
-        """Forget those that have no quota any more."""
-        self._counts = {tenant: count for tenant, count in self._counts.items() if tenant in tenants}
+    def keep_only(self, is_same: Callable[[int], bool]) -> None:
+        """Forget those whose quota is another one now, or none."""
+        self._counts = {tenant: count for tenant, count in self._counts.items() if is_same(tenant)}
 
     async def close(self) -> None:
         counting = [count.counting for count in self._counts.values() if count.counting is not None]

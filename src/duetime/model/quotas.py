@@ -1,10 +1,14 @@
-"""What a tenant may submit, keep waiting and run: its quotas, and the tier that fills in what it does not set.
+"""What a tenant may submit, keep waiting, run and have: its quotas, and what fills in those that it does not set.
 
-A rate and its burst belong together: a tenant that sets a rate of its own has
-its own burst too, not that of its tier.
+First its tier fills in, then the tier `default`, then the defaults of this
+module.  The last two leave out tenants that are without defaults.  A rate and its
+burst belong together: a tenant that sets a rate of its own has its own burst
+too, not that of its tier.  The largest value of a quota that may grow without
+harm stands for no limit.
 """
 
-from typing import Annotated, TypeVar
+from collections.abc import Sequence
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -28,13 +32,21 @@ MAX_TYPES = 10_000
 MAX_KEYS = 100_000
 MAX_CALENDARS = 10_000
 MAX_CALENDAR_BYTES = 1 << 40
-DEFAULT_TYPES = DEFAULT_CALENDARS = 1_000
+#: A payload has at most 64 KiB, so any burst lets any task through.
+MIN_BYTES_RATE = 1_024.0
+MAX_BYTES_RATE = float(1 << 40)
+MIN_BYTES_BURST = 64 * 1024
+MAX_BYTES_BURST = 1 << 40
+#: The tier whose values hold for tenants without a tier, and where their tier says nothing.
+DEFAULT_TIER = "default"
 
 Value = TypeVar("Value")
 Weight = Annotated[int, Meta(ge=1, le=MAX_WEIGHT)]
 Rate = Annotated[float, Meta(ge=MIN_RATE, le=MAX_RATE)]
 Burst = Annotated[int, Meta(ge=1, le=MAX_BURST)]
 Running = Annotated[int, Meta(ge=0, le=MAX_RUNNING)]
+BytesRate = Annotated[float, Meta(ge=MIN_BYTES_RATE, le=MAX_BYTES_RATE)]
+BytesBurst = Annotated[int, Meta(ge=MIN_BYTES_BURST, le=MAX_BYTES_BURST)]
 Waiting = Annotated[int, Meta(ge=0, le=MAX_WAITING)]
 Schedules = Annotated[int, Meta(ge=0, le=MAX_SCHEDULES)]
 TypeCount = Annotated[int, Meta(ge=0, le=MAX_TYPES)]
@@ -48,11 +60,18 @@ MinAttempts = Annotated[int, Meta(ge=1, le=MAX_MIN_ATTEMPTS)]
 
 
 class Quotas(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Quotas; what is absent is not limited."""
+    """Quotas; of those that hold, what is absent is not limited."""
 
     submit_rate: Annotated[Rate | None, Meta(description="Tasks that may be submitted in a second.")] = None
     submit_burst: Annotated[
         Burst | None, Meta(description="Tasks that may be submitted at once; one second's worth where absent.")
+    ] = None
+    submit_bytes_rate: Annotated[
+        BytesRate | None, Meta(description="Bytes of payloads that may be submitted in a second.")
+    ] = None
+    submit_bytes_burst: Annotated[
+        BytesBurst | None,
+        Meta(description="Bytes of payloads that may be submitted at once; one second's worth where absent."),
     ] = None
     max_waiting: Annotated[
         Waiting | None, Meta(description="Tasks that may wait; submissions beyond it are refused.")
@@ -64,13 +83,9 @@ class Quotas(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     ] = None
 
     max_schedules: Annotated[Schedules | None, Meta(description="Schedules that it may have.")] = None
-    max_types: Annotated[
-        TypeCount | None, Meta(description="Types that it may have registered; 1,000 where absent.")
-    ] = None
+    max_types: Annotated[TypeCount | None, Meta(description="Types that it may have registered.")] = None
     max_keys: Annotated[Keys | None, Meta(description="Valid API keys that it may have.")] = None
-    max_calendars: Annotated[Calendars | None, Meta(description="Calendars that it may have; 1,000 where absent.")] = (
-        None
-    )
+    max_calendars: Annotated[Calendars | None, Meta(description="Calendars that it may have.")] = None
     max_calendar_bytes: Annotated[
         CalendarBytes | None, Meta(description="Bytes that its calendars may have together, as they are stored.")
     ] = None
@@ -122,15 +137,88 @@ class Quotas(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
         return float(self.submit_burst) if self.submit_burst is not None else max(1.0, self.submit_rate or 1.0)
 
     @property
-    def limits_submissions(self) -> bool:
-        return self.submit_rate is not None or self.max_waiting is not None
+    def submit_bytes_depth(self) -> float:
+        """How many bytes may be submitted at once after a rest."""
+        if self.submit_bytes_burst is not None:
+            return float(self.submit_bytes_burst)
+        return max(float(MIN_BYTES_BURST), self.submit_bytes_rate or 0.0)
+
+    @property
+    def of_submissions(self) -> "Quotas":
+        """Only what is asked at each submission."""
+        return Quotas(**{name: getattr(self, name) for name in _OF_SUBMISSIONS})
+
+    @property
+    def enforced(self) -> "Quotas":
+        """Without those whose value stands for no limit."""
+        return self if not self._lifted else msgspec.structs.replace(self, **dict.fromkeys(self._lifted))
+
+    @property
+    def _lifted(self) -> list[str]:
+        return [name for name, most in UNLIMITED.items() if (getattr(self, name) or 0) >= most]
 
 
 NO_QUOTAS = Quotas()
+#: What holds where nobody says otherwise.
+DEFAULTS = Quotas(
+    submit_bytes_rate=float(64 << 20),
+    submit_bytes_burst=256 << 20,
+    max_waiting=10_000_000,
+    max_schedules=100_000,
+    max_types=1_000,
+    max_keys=1_000,
+    max_calendars=1_000,
+    max_calendar_bytes=64 << 20,
+)
+#: What holds of them also for tenants without defaults: every node keeps these in its memory.
+LEAST_DEFAULTS = Quotas(max_types=DEFAULTS.max_types, max_calendars=DEFAULTS.max_calendars)
+#: The values that stand for no limit.
+UNLIMITED: dict[str, float] = {
+    "submit_rate": MAX_RATE,
+    "submit_bytes_rate": MAX_BYTES_RATE,
+    "max_waiting": MAX_WAITING,
+    "max_running": MAX_RUNNING,
+    "rate": MAX_RATE,
+    "max_schedules": MAX_SCHEDULES,
+    "max_keys": MAX_KEYS,
+    "max_calendar_bytes": MAX_CALENDAR_BYTES,
+}
 #: The rate that a burst belongs to.
-_RATES = {"submit_burst": "submit_rate", "burst": "rate"}
+_RATES = {"submit_burst": "submit_rate", "submit_bytes_burst": "submit_bytes_rate", "burst": "rate"}
+_OF_SUBMISSIONS = ("submit_rate", "submit_burst", "submit_bytes_rate", "submit_bytes_burst", "max_waiting")
 #: What no tenant can have.
 _SAME = BreakerRules(-1.0, -1.0, -1.0, -1)
+
+#: Who says a value that holds: the tenant itself, its tier, or the defaults.
+Source = Literal["own", "tier", "default"]
+
+
+class Layers(msgspec.Struct, frozen=True):
+    """A tenant's quotas, and what fills them in."""
+
+    own: Quotas
+    tier: Quotas = NO_QUOTAS
+    #: Those of the tier `default`, over those of this module.
+    defaults: Quotas = DEFAULTS
+
+    @property
+    def together(self) -> Quotas:
+        return self.own.over(self.tier).over(self.defaults)
+
+    def sources(self) -> dict[str, Source]:
+        """Who says each value of those that hold."""
+        together = self.together
+        layers: Sequence[tuple[Source, Quotas]] = (("own", self.own), ("tier", self.tier), ("default", self.defaults))
+        return {
+            name: next(source for source, each in layers if each.says(name))
+            for name in together.__struct_fields__
+            if getattr(together, name) is not None
+        }
+
+
+def defaults_of(default_tier: Quotas, *, has_defaults: bool) -> Quotas:
+    """What fills in a tenant's quotas and its tier's."""
+    return default_tier.over(DEFAULTS) if has_defaults else LEAST_DEFAULTS
 
 
 def _or(own: Value | None, default: Value) -> Value:
@@ -139,9 +227,8 @@ def _or(own: Value | None, default: Value) -> Value:
 
 def wrong_pairs(quotas: Quotas) -> list[tuple[str, str]]:
     """(field, what would be right) for a burst that has no rate beside it."""
-    wrong = []
-    if quotas.submit_burst is not None and quotas.submit_rate is None:
-        wrong.append(("submit_burst", "only with a submit_rate"))
-    if quotas.burst is not None and quotas.rate is None:
-        wrong.append(("burst", "only with a rate"))
-    return wrong
+    return [
+        (burst, f"only with a {rate}")
+        for burst, rate in _RATES.items()
+        if getattr(quotas, burst) is not None and getattr(quotas, rate) is None
+    ]
