@@ -69,7 +69,7 @@ async def test_a_tenant_is_counted_where_more_can_wait_than_it_may_have(database
 async def test_a_bound_that_is_not_read_any_more_is_worth_less_each_second(database: Database) -> None:
     node = Node(database, fits=5_000_000)
     await node.room.look()
-    node.now += 39
+    node.now += 3.9
     assert await node.admit_all([KIB]) == 1
     before = list(node.counted)
 
