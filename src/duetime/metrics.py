@@ -8,7 +8,7 @@ tenant has the label `tenant`, and is only shown to those who may know of it.
 
 from collections.abc import Iterator, Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
@@ -103,6 +103,21 @@ _closed = Counter(
 CLOSED = {reason: _closed.labels(reason) for reason in ("evicted", "evicted_peer", "refused", "refused_peer", "unread")}
 ACCEPT_ERRORS = Counter(
     "duetime_accept_errors", "Connections that could not be accepted, mostly for want of files.", registry=_REGISTRY
+)
+
+_BLOCKED = "the event loop was blocked for more than 0.1 s, by what ran."
+LOOP_BLOCKED = Counter("duetime_loop_blocked", f"Times that {_BLOCKED}", ["operation"], registry=_REGISTRY)
+LOOP_BLOCKED_SECONDS = Counter(
+    "duetime_loop_blocked_seconds", f"Seconds that {_BLOCKED}", ["operation"], registry=_REGISTRY
+)
+_STARVED = "the event loop could not run for more than 0.1 s, because the machine did not let the process."
+LOOP_STARVED = Counter("duetime_loop_starved", f"Times that {_STARVED}", registry=_REGISTRY)
+LOOP_STARVED_SECONDS = Counter("duetime_loop_starved_seconds", f"Seconds that {_STARVED}", registry=_REGISTRY)
+LOOP_DELAY = Histogram(
+    "duetime_loop_delay_seconds",
+    "How late the event loop came to a timer that it sets twenty times a second.",
+    buckets=(0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0),
+    registry=_REGISTRY,
 )
 
 

@@ -78,6 +78,7 @@ from duetime.scheduler.upkeep import Upkeep
 from duetime.secret_keys import read_secrets_keys
 from duetime.service import Loop, calm_collector
 from duetime.turns import Turns
+from duetime.watchdog import Watchdog
 
 log = structlog.get_logger()
 _RULES_EVERY = timedelta(seconds=0.5)
@@ -194,6 +195,7 @@ class Node:
         self._rules_loop = Loop("tenants", self._read_rules, jitter=0.0)
         self._warm_loop = Loop("connections", self._warm_connections)
         self._memory = Memory(turns)
+        self._watchdog = Watchdog()
         self.upkeep = Upkeep(
             database,
             self.partitions,
@@ -268,6 +270,7 @@ class Node:
         return "" if self._listener is None else url_of(self._listener)
 
     async def start(self) -> None:
+        self._watchdog.start()
         await self.partitions.make_ahead()
         await self.lanes.load()
         self.clockwork.loop.start()
@@ -340,6 +343,7 @@ class Node:
         for loop in loops:
             await loop.stop()
         await self.readiness.close()
+        self._watchdog.stop()
         await self.keys.close()
         await self.admission.close()
         await self.submitter.close()

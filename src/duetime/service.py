@@ -14,6 +14,7 @@ from datetime import timedelta
 import structlog
 
 from duetime.errors import Unavailable
+from duetime.watchdog import describe_by
 
 log = structlog.get_logger()
 _LONGEST_BACKOFF_SECONDS = 5.0
@@ -78,6 +79,9 @@ class Loop:
                 await self._stopped.wait()
         except TimeoutError:
             return
+
+
+describe_by(Loop._run.__code__, lambda variables: (f"loop {variables['self'].name}", None))
 
 
 def _backoff(failures: int) -> float:

@@ -6,10 +6,10 @@ the cause, of which the client sees nothing.
 """
 
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from email.utils import formatdate
 from http import HTTPStatus
-from typing import Protocol
+from typing import Any, Protocol
 
 import structlog
 
@@ -69,6 +69,7 @@ from duetime.telemetry import Sparing
 from duetime.turns import Turns
 from duetime.views.explain import LaneFeeder
 from duetime.views.patience import Patience
+from duetime.watchdog import describe_by
 
 log = structlog.get_logger()
 
@@ -246,6 +247,16 @@ class App:
             request.caller = await authenticate(self._keys, headers, request.peer)
             need_right(request.caller, route.operation)
         return await route.handler(request)
+
+
+def _describe(variables: Mapping[str, Any]) -> tuple[str, str | None]:
+    """What a request that is being answered asks for, and for whom."""
+    request: Request | None = variables.get("request")
+    tenant = None if request is None or request.caller is NOBODY else request.caller.tenant_name
+    return variables["route"].operation.name, tenant
+
+
+describe_by(App._answer.__code__, _describe)
 
 
 async def _send(answer: Answer, date: bytes, request_id: bytes, is_head: bool, send: Send) -> None:

@@ -4,7 +4,8 @@ It takes only what it is sure of, and before anything has happened: a request
 that is unusual or wrong goes the long way (`app.py`), which has its answer.
 """
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
 
 from duetime.admin.keyring import Keys
 from duetime.admin.keys import Caller, hash_key
@@ -18,6 +19,7 @@ from duetime.errors import DuetimeError, InvalidInput
 from duetime.lifecycle.gather import DATA_ERRORS
 from duetime.lifecycle.submit import Submission, Submitted
 from duetime.model.task import NewTask
+from duetime.watchdog import describe_by
 
 PATH = b"/v1/tasks"
 METHOD = b"POST"
@@ -66,6 +68,10 @@ class Head:
         if self._peer is None:
             self._peer = peers.of_request(self._client, self._given)
         return self._peer
+
+
+def _describe(variables: Mapping[str, Any]) -> tuple[str, str | None]:
+    return SUBMIT.name, variables["caller"].tenant_name
 
 
 class Express:
@@ -126,3 +132,7 @@ class Express:
         if isinstance(submission, BaseException):
             raise submission
         return await self._tasks.answer_one(caller, task, submission)
+
+
+for _way in (Express.take, Express._take_with_care, Express._answer):
+    describe_by(_way.__code__, _describe)

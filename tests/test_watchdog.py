@@ -1,0 +1,208 @@
+"""The watchdog: who held the event loop up, and when nobody did."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import structlog
+
+from duetime import metrics
+from duetime.service import Loop
+from duetime.watchdog import BEAT_SECONDS, Meter, Reason, Sample, Used, Watchdog, describe_by, judge, read_stack, tell
+
+
+class Told:
+    """What a watchdog reported, and its first report."""
+
+    def __init__(self) -> None:
+        self.all: list[tuple[Reason, float, Used, Sample | None]] = []
+        self.is_there = asyncio.Event()
+
+    def __call__(self, reason: Reason, late: float, used: Used, sample: Sample | None) -> None:
+        self.all.append((reason, late, used, sample))
+        self.is_there.set()
+
+
+def hold_up(watchdog: Watchdog, tenant: str) -> None:
+    """Use the processor until the watchdog has seen it, and for two tenths of a second at least."""
+    assert tenant
+    ends_at, begins_at = time.monotonic() + 20.0, time.thread_time()
+    while time.monotonic() < ends_at and (watchdog.sample is None or time.thread_time() < begins_at + 0.2):
+        sum(range(100))
+
+
+def describe(variables: Mapping[str, Any]) -> tuple[str, str | None]:
+    return "hold up", variables["tenant"]
+
+
+describe_by(hold_up.__code__, describe)
+
+
+async def test_who_uses_the_processor_for_too_long_is_named_with_its_tenant() -> None:
+    told = Told()
+    watchdog = Watchdog(told)
+    watchdog.start()
+
+    hold_up(watchdog, "acme")
+    async with asyncio.timeout(20):
+        await told.is_there.wait()
+    watchdog.stop()
+
+    reason, late, used, sample = told.all[0]
+    assert reason == "busy"
+    assert sample is not None
+    assert (sample.operation, sample.tenant) == ("hold up", "acme")
+    assert late >= 0.1
+    assert used.cpu >= 0.1
+
+
+async def test_a_step_of_a_loop_is_named_by_its_loop() -> None:
+    told = Told()
+    watchdog = Watchdog(told)
+
+    async def step() -> timedelta:
+        ends_at, begins_at = time.monotonic() + 20.0, time.thread_time()
+        while time.monotonic() < ends_at and (watchdog.sample is None or time.thread_time() < begins_at + 0.2):
+            sum(range(100))
+        return timedelta(hours=1)
+
+    watchdog.start()
+    loop = Loop("slow", step)
+    loop.start()
+    async with asyncio.timeout(20):
+        await told.is_there.wait()
+    await loop.stop()
+    watchdog.stop()
+
+    sample = told.all[0][3]
+    assert sample is not None
+    assert sample.operation == "loop slow"
+    assert any(frame.startswith("service:") for frame in sample.frames)
+
+
+async def test_a_loop_that_goes_on_is_left_alone() -> None:
+    """Beats come on time while others have their turns, however many they are."""
+    told = Told()
+    watchdog = Watchdog(told)
+    watchdog.start()
+    before = watchdog._beats
+
+    async with asyncio.timeout(60):
+        while watchdog._beats < before + 20:
+            sum(range(1000))
+            await asyncio.sleep(0)
+    watchdog.stop()
+
+    assert [each for each in told.all if each[0] != "starved"] == []
+
+
+@pytest.mark.parametrize(
+    ("late", "used", "is_looker_late", "reason"),
+    [
+        (0.30, Used(0.30, 0.0), False, "busy"),
+        # The call kept Python's lock, so that nobody could look.
+        (0.30, Used(0.30, 0.0), True, "busy"),
+        # A busy machine makes it longer, but it was too long by itself.
+        (0.90, Used(0.15, 0.75), True, "busy"),
+        (0.30, Used(0.01, 0.0), False, "waiting"),
+        (0.30, Used(0.01, 0.28), False, "starved"),
+        # The process was stopped, or the machine slept.
+        (9.00, Used(0.00, 0.0), True, "starved"),
+    ],
+)
+def test_nobody_is_blamed_for_a_machine_that_is_busy(
+    late: float, used: Used, is_looker_late: bool, reason: Reason
+) -> None:
+    assert judge(late, used, is_looker_late=is_looker_late) == reason
+
+
+CHILD = """
+import asyncio, json, sys
+from duetime.watchdog import Watchdog
+
+async def main():
+    over = asyncio.Event()
+    def report(reason, late, used, sample):
+        print(json.dumps([reason, late]), flush=True)
+        if late > 0.3:
+            over.set()
+    watchdog = Watchdog(report)
+    watchdog.start()
+    await asyncio.sleep(0.2)
+    print("ready", flush=True)
+    await asyncio.wait_for(over.wait(), 60)
+
+asyncio.run(main())
+"""
+
+
+def test_a_process_that_was_stopped_blames_nobody() -> None:
+    child = subprocess.Popen([sys.executable, "-c", CHILD], stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    try:
+        while "ready" not in child.stdout.readline():
+            pass
+        os.kill(child.pid, signal.SIGSTOP)
+        # This is how long it does not run: what is tested, and not a wait for something.
+        time.sleep(0.6)
+        os.kill(child.pid, signal.SIGCONT)
+        lines = [json.loads(line) for line in child.stdout]
+        assert child.wait(30) == 0
+    finally:
+        child.kill()
+        child.wait()
+        child.stdout.close()
+
+    [reason] = [reason for reason, late in lines if late > 0.3]
+    assert reason == "starved"
+
+
+def test_a_line_names_operation_tenant_and_place_and_the_metrics_the_operation() -> None:
+    sample = Sample("submit_tasks", "acme", ("api.tasks:1 submit",), 1, False)
+    with structlog.testing.capture_logs() as lines:
+        for _ in range(3):
+            tell("busy", 0.25, Used(0.2, 0.0), sample)
+        tell("starved", 0.5, Used(0.0, 0.0), sample)
+    shown = metrics.render("here", shows_tenants=False).decode()
+
+    assert [{**line, "left_out": 0} for line in lines] == [
+        {
+            "event": "the event loop was blocked",
+            "log_level": "warning",
+            "operation": "submit_tasks",
+            "tenant": "acme",
+            "reason": "busy",
+            "seconds": 0.25,
+            "cpu_seconds": 0.2,
+            "at": ("api.tasks:1 submit",),
+            "left_out": 0,
+        }
+    ]
+    assert 'duetime_loop_blocked_total{node="here",operation="submit_tasks"} 3.0' in shown
+    assert 'duetime_loop_blocked_seconds_total{node="here",operation="submit_tasks"} 0.75' in shown
+    assert 'duetime_loop_starved_total{node="here"}' in shown
+    assert 'duetime_loop_delay_seconds_bucket{le="0.05",node="here"}' in shown
+
+
+def test_a_stack_without_anything_of_ours_is_something_else() -> None:
+    assert read_stack(None) == ("other", None, ())
+
+
+def test_a_thread_that_waits_for_the_processor_is_told_from_one_that_sleeps() -> None:
+    meter = Meter()
+    before = meter.read()
+    threading.Event().wait(BEAT_SECONDS)
+    after = meter.read()
+    meter.close()
+
+    assert after.cpu >= before.cpu
+    assert after.queued >= before.queued
