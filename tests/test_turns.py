@@ -5,7 +5,16 @@ from collections.abc import Sequence
 
 import pytest
 
-from duetime.turns import HELD_SECONDS, HELD_SHARE, LONG_TASKS, ROUNDS_BETWEEN, SECONDS_BETWEEN, Turns
+from duetime.turns import (
+    FIRST_ITEMS,
+    HELD_SECONDS,
+    HELD_SHARE,
+    LONG_TASKS,
+    PIECE_SECONDS,
+    ROUNDS_BETWEEN,
+    SECONDS_BETWEEN,
+    Turns,
+)
 
 
 async def test_whoever_comes_alone_goes_at_once() -> None:
@@ -73,7 +82,7 @@ async def test_a_long_list_is_done_in_pieces_and_in_order() -> None:
     count = 2 * LONG_TASKS + 1
     assert await turns.spread(range(count), double) == list(range(0, 2 * count, 2))
     assert await turns.spread([], double) == []
-    assert sizes == [LONG_TASKS, LONG_TASKS, 1, 0]
+    assert sizes == [FIRST_ITEMS, LONG_TASKS - FIRST_ITEMS, LONG_TASKS, 1]
 
 
 async def test_whoever_gives_up_holds_up_nobody() -> None:
@@ -190,3 +199,32 @@ async def test_whoever_gives_up_while_a_light_call_is_under_way_leaves_no_trace(
     await turns.go_on()
     with pytest.raises(StopIteration):
         turns.take().send(None)
+
+
+async def test_items_that_take_long_are_done_in_smaller_pieces() -> None:
+    """Also of a list that is short: 250 payloads may be 16 MiB."""
+    now, pieces = 0.0, list[int]()
+    turns = Turns(lambda: now)
+
+    def slowly(some: Sequence[int]) -> Sequence[int]:
+        nonlocal now
+        now += 0.002 * len(some)
+        pieces.append(len(some))
+        return some
+
+    for count in (20, LONG_TASKS, 4 * LONG_TASKS):
+        pieces.clear()
+        before = turns.count
+        assert await turns.spread(range(count), slowly) == [*range(count)]
+        assert pieces[0] == FIRST_ITEMS
+        assert max(pieces[1:]) * 0.002 <= PIECE_SECONDS
+        assert turns.count - before >= len(pieces) - 1
+
+
+async def test_items_that_take_nothing_are_done_in_as_few_turns_as_ever() -> None:
+    turns = Turns(lambda: 0.0)
+
+    await turns.spread(range(LONG_TASKS), lambda some: some)
+    assert turns.count == 0
+    await turns.spread(range(4 * LONG_TASKS), lambda some: some)
+    assert turns.count == 4

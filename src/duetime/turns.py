@@ -22,6 +22,9 @@ Done = TypeVar("Done")
 #: From here on a piece of work is long: tasks, and bytes to be read.
 LONG_TASKS = 250
 LONG_BYTES = 16 * 1024
+#: A piece should take so long; so many items are done before anybody knows how long they take.
+PIECE_SECONDS = 0.005
+FIRST_ITEMS = 16
 #: What came in while a long piece was done goes on its way for so many rounds before the next: from a socket to
 #: the call that waits for it, to the poll that is answered by it, and out.
 ROUNDS_BETWEEN = 3
@@ -98,13 +101,28 @@ class Turns:
         await self.take()
 
     async def spread(self, items: Sequence[Item], do: Callable[[Sequence[Item]], Sequence[Done]]) -> list[Done]:
-        """Do a list in pieces, each in its turn; a short one at once."""
-        if len(items) <= LONG_TASKS:
-            return [*do(items)]
+        """Do a list in pieces, each in its turn; a short one at once.
+
+        Items may be a thousand times as much work as others: a piece is as many as the last ones let expect to be
+        done in a few milliseconds.
+        """
         done: list[Done] = []
-        for at in range(0, len(items), LONG_TASKS):
-            await self.take()
-            done += do(items[at : at + LONG_TASKS])
+        at, size = 0, FIRST_ITEMS
+        ends_at = LONG_TASKS if len(items) <= LONG_TASKS else 0
+        while at < len(items):
+            if at >= ends_at:
+                await self.take()
+                ends_at = at + LONG_TASKS
+            began = self._monotonic()
+            done += do(items[at : at + size])
+            seconds = self._monotonic() - began
+            at += size
+            if seconds > PIECE_SECONDS / 2:
+                # The next ones are looked at anew, behind what came in meanwhile.
+                ends_at = at
+            size = max(1, min(LONG_TASKS, int(size * PIECE_SECONDS / max(seconds, 1e-6))))
+            if at < ends_at:
+                size = min(size, ends_at - at)
         return done
 
     def _pass_on(self, rounds: int, since: float, *, may_hold: bool = True) -> None:

@@ -228,7 +228,8 @@ async def serve(
         feeder.wake(wakes)
 
     onward = Onward(database, partitions, wake)
-    feeder = Feeder(database, lanes, onward)
+    turns = Turns()
+    feeder = Feeder(database, lanes, onward, turns=turns)
     await feeder.start()
     holders = Holders(database, onward)
     holders.on_left = feeder.polls.forget
@@ -250,7 +251,7 @@ async def serve(
 
     room = WaitingRoom(partial(count_waiting, database), partial(bound_waiting, database), monotonic=monotonic)
     await room.look()
-    submitter = Submitter(database, lanes, partitions, wake)
+    submitter = Submitter(database, lanes, partitions, wake, turns=turns)
     admission = Admission(Pressure(lambda: submitter.backlog), Allowance(None, monotonic=monotonic), room)
     schedules = Schedules(database, partitions, lanes, steering, recurrences, wake, admission)
     backfills = Backfills(database, partitions, recurrences, admission)
@@ -278,7 +279,7 @@ async def serve(
         admission=admission,
         feeder=feeder,
         holders=holders,
-        settler=Settler(database, holders, onward),
+        settler=Settler(database, holders, onward, turns=turns),
         steering=steering,
         schedules=schedules,
         recurrences=recurrences,
@@ -290,7 +291,7 @@ async def serve(
         breakers_of=breakers.describe,
         tenant_breaker_of=tenant_breakers.status,
         keys=Keys(database),
-        turns=Turns(),
+        turns=turns,
         is_ready=why_not_ready,
         nodes=lambda: [NodeView("here", 256, True)],
         node="here",

@@ -273,22 +273,21 @@ class Tasks:
             if is_later or submissions.latest_ms <= now_ms:
                 ids = [str(identifier) for identifier in submissions.ids]
                 return render_batch(ids, TaskState.SCHEDULED if is_later else TaskState.READY)
-        answers: list[Accepted | Rejected] = []
         known = [each.id for each in submissions if isinstance(each, Submitted) and not each.is_new]
         states = await read_states(self.database, known) if known else {}
         left = iter(submissions)
-        rejected = 0
-        for each in results:
+
+        def answer(each: NewTask | DuetimeError) -> Accepted | Rejected:
             submission = next(left) if isinstance(each, NewTask) else each
             if isinstance(submission, DuetimeError):
-                rejected += 1
-                answers.append(Rejected(problem_of(submission)))
-                continue
+                return Rejected(problem_of(submission))
             state = TaskState.SCHEDULED if submission.run_at_ms > now_ms else TaskState.READY
             if submission.is_new:
-                answers.append(Accepted(submission.id, state, replaces=submission.replaces))
-            else:
-                answers.append(Accepted(submission.id, states.get(submission.id, state), True))
+                return Accepted(submission.id, state, replaces=submission.replaces)
+            return Accepted(submission.id, states.get(submission.id, state), True)
+
+        answers = await self.turns.spread(results, lambda some: [answer(each) for each in some])
+        rejected = sum(isinstance(each, Rejected) for each in answers)
         return encode(BatchAnswer(answers, len(answers) - rejected, rejected))
 
     async def get(self, request: Request) -> Answer:

@@ -46,7 +46,7 @@ from duetime.model.task import (
     PriorityClass,
 )
 from duetime.scheduler.feed import Ask
-from duetime.turns import Turns
+from duetime.turns import LONG_TASKS, Turns
 
 #: Times that the database can hold in every zone.
 _FIRST, _LAST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)
@@ -240,7 +240,11 @@ class Workers:
         request.query()
         asked = await request.json(_decode_beat, judge=_check_worker)
         _check_worker(asked)
-        named = [Named(each.id, each.attempt, each.started) for each in asked.attempts]
+        named = await self.turns.spread(
+            asked.attempts, lambda some: [Named(each.id, each.attempt, each.started) for each in some]
+        )
+        if len(named) > LONG_TASKS:
+            await self.turns.take()
         caller, unreached = request.caller, list[uuid.UUID]()
         if caller.is_confined:
             reached = await self.reach.of_tasks(caller, [each.id for each in named])
