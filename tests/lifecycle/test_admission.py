@@ -7,7 +7,7 @@ from duetime.lifecycle.admission import Admission
 from duetime.lifecycle.credit import BYTES_AHEAD
 from duetime.lifecycle.gather import Backlog
 from duetime.lifecycle.pressure import Pressure
-from duetime.lifecycle.waiting import LARGE_ROOM, WaitingRoom
+from duetime.lifecycle.waiting import LARGE_ROOM, Bound, WaitingRoom
 from duetime.model.quotas import DEFAULTS, Quotas
 from duetime.model.task import Kind, LaneKey, NewTask, PriorityClass
 
@@ -21,7 +21,7 @@ class Node:
 
     def __init__(self, database: Database, quotas: Quotas = DEFAULTS, *, waiting: int = 0, fits: int = 0) -> None:
         self.now = 1000.0
-        self.waiting, self.fits = waiting, fits
+        self.waiting, self.fits, self.inserted = waiting, fits, 0
         #: The tenants that were counted.
         self.counted: list[int] = []
         self.allowance = Allowance(PostgresBudgets(database), monotonic=lambda: self.now)
@@ -33,8 +33,8 @@ class Node:
         self.counted.append(tenant)
         return min(self.waiting, most)
 
-    async def _bound(self) -> int:
-        return self.fits
+    async def _bound(self) -> Bound:
+        return Bound(self.fits, {1: self.inserted})
 
     async def admit_all(self, tasks: list[NewTask]) -> int:
         """One by one, as calls come; how many were accepted."""
@@ -64,6 +64,33 @@ async def test_a_tenant_is_counted_where_more_can_wait_than_it_may_have(database
 
     assert accepted == 1_000
     assert node.counted == [1]
+
+
+async def test_a_tenant_is_counted_again_only_when_as_many_came_as_it_may_have(database: Database) -> None:
+    """Where one tenant fills the tables, the others are not counted every few seconds."""
+    node = Node(database, waiting=10, fits=50_000_000)
+    node.inserted = 7
+    await node.room.look()
+    for _ in range(100):
+        node.now += 2
+        node.inserted += 50_000
+        await node.room.look()
+        assert await node.admit_all([KIB] * 50) == 50
+    once = list(node.counted)
+
+    node.now += 2
+    node.inserted += 5_000_000
+    await node.room.look()
+    await node.admit_all([KIB] * 2_000)
+
+    assert (once, node.counted) == ([1], [1, 1])
+
+
+async def test_what_came_is_known_over_new_partitions_and_a_crash() -> None:
+    first, second = Bound(0, {1: 100, 2: 5}), Bound(0, {2: 3, 3: 10})
+
+    assert second.inserted_since(first) == 13
+    assert first.inserted_since(first) == 0
 
 
 async def test_a_bound_that_is_not_read_any_more_is_worth_less_each_second(database: Database) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 
 from duetime.errors import Unavailable
-from duetime.lifecycle.waiting import WaitingRoom
+from duetime.lifecycle.waiting import Bound, WaitingRoom
 
 
 class World:
@@ -18,8 +18,8 @@ class World:
         self.fits = 10**15
         self.room = WaitingRoom(self.count, self.bound, monotonic=lambda: self.now)
 
-    async def bound(self) -> int:
-        return self.fits
+    async def bound(self) -> Bound:
+        return Bound(self.fits, {})
 
     async def count(self, tenant: int, most: int) -> int:
         self.counts.append(most)

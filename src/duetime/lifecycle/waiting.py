@@ -4,17 +4,18 @@ There is no counter: it would be a row that every commit of a tenant fights for.
 Nothing is counted either as long as fewer tasks can wait in the whole
 installation than the tenant alone may have: the size of the tables bounds them
 all, and is read every few seconds.  Else the tasks of the tenant are counted, up
-to the quota, and what this node accepted since is added.  Counts grow older the longer they take, and
+to the quota, and again when so many came since, of all tenants together, that
+the quota may be near.  Then what this node accepted since is added.  Counts grow older the longer they take, and
 are made anew before anything is refused, but at most once a second.  What other
 nodes accept between two counts is not seen: it is the tolerance of the quota.
 """
 
 import asyncio
-import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import NamedTuple
 
 import structlog
 
@@ -44,11 +45,25 @@ DUE_BYTES, HELD_BYTES = 74, 84
 _SQL = load(__package__, "waiting.sql")
 
 
-async def bound_waiting(database: Database) -> int:
-    """Tasks of all tenants that can wait at most, by the size of the tables."""
-    [row] = await database.run(_SQL["read_sizes"])
-    bound: int = row["due"] // DUE_BYTES + row["held"] // HELD_BYTES
-    return bound
+class Bound(NamedTuple):
+    """What the tables say of all tenants together."""
+
+    #: No more tasks wait: more do not fit.
+    tasks: int
+    #: By table, how many came to wait so far; a crash of the database begins anew.
+    inserted: Mapping[int, int]
+
+    def inserted_since(self, before: "Bound") -> int:
+        return sum(
+            now - then if now >= (then := before.inserted.get(relation, 0)) else now
+            for relation, now in self.inserted.items()
+        )
+
+
+async def bound_waiting(database: Database) -> Bound:
+    rows = await database.run(_SQL["read_sizes"])
+    tasks = sum(row["size"] // (HELD_BYTES if row["is_held"] else DUE_BYTES) for row in rows)
+    return Bound(tasks, {row["relation"]: row["inserted"] for row in rows})
 
 
 async def count_waiting(database: Database, tenant: int, most: int) -> int:
@@ -64,6 +79,8 @@ class _Count:
     #: By this node, since the count began.
     accepted: int = 0
     counted_at: float = float("-inf")
+    #: How many tasks of all tenants had come to wait by then.
+    inserted: int = 0
     cost: float = 0.0
     counting: "asyncio.Task[None] | None" = None
 
@@ -75,19 +92,22 @@ class WaitingRoom:
     def __init__(
         self,
         count: Callable[[int, int], Awaitable[int]],
-        bound: Callable[[], Awaitable[int]],
+        bound: Callable[[], Awaitable[Bound]],
         *,
         name_of: Callable[[int], str | int] = lambda tenant: tenant,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`count` gives how many tasks of a tenant wait, up to a bound; `bound` how many of all tenants can wait.
+        """`count` gives how many tasks of a tenant wait, up to a bound; `bound` what is known of all tenants.
 
         `name_of` gives what the log calls the tenant.
         """
         self._count = count
         self._read_bound = bound
-        #: So many could wait at that time in the whole installation; since then this node accepted so many by it.
-        self._bound, self._bound_at, self._accepted = math.inf, 0.0, 0
+        #: What was known at that time; since then this node accepted so many by it.
+        self._bound: Bound | None = None
+        self._bound_at, self._accepted = 0.0, 0
+        #: Tasks of all tenants that came to wait, from the first look to the last.
+        self._inserted = 0
         self._name_of = name_of
         self._monotonic = monotonic
         self._counts: dict[int, _Count] = {}
@@ -95,23 +115,30 @@ class WaitingRoom:
         self.loop = Loop("waiting", self.look)
 
     async def look(self) -> timedelta:
-        """Read how many tasks can wait at all."""
+        """Read how many tasks can wait at all, and how many came."""
         began_at, before = self._monotonic(), self._accepted
-        self._bound = await self._read_bound()
-        self._bound_at = began_at
+        bound = await self._read_bound()
+        if self._bound is not None:
+            self._inserted += bound.inserted_since(self._bound)
+        self._bound, self._bound_at = bound, began_at
         self._accepted -= before
         return BOUND_EVERY
 
     def take_of_plenty(self, tenant: int, most: int, wanted: int) -> bool:
         """Accept these if the quota is far off for certain, whatever the tenant has; nothing is counted."""
-        if most < LARGE_ROOM:
+        if most < LARGE_ROOM or self._bound is None:
             return False
-        bound = self._bound + self._accepted + FASTEST * (self._monotonic() - self._bound_at)
-        if bound + wanted > (1 - NEAR_SHARE) * most:
+        new = self._accepted + wanted + FASTEST * (self._monotonic() - self._bound_at)
+        count = self._counts.get(tenant)
+        can_wait = self._bound.tasks
+        if count is not None:
+            # Even if all that came since the count were this tenant's.
+            can_wait = min(can_wait, count.base + self._inserted - count.inserted)
+        if can_wait + new > (1 - NEAR_SHARE) * most:
             return False
         self._accepted += wanted
-        if tenant in self._counts:
-            self._counts[tenant].accepted += wanted
+        if count is not None:
+            count.accepted += wanted
         return True
 
     def take_now(self, tenant: int, most: int, wanted: int, *, is_whole: bool = False) -> int | None:
@@ -176,10 +203,11 @@ class WaitingRoom:
     async def _recount(self, tenant: int, most: int, count: _Count) -> None:
         try:
             async with self._turns:
-                began, before = self._monotonic(), count.accepted
+                began, before, inserted = self._monotonic(), count.accepted, self._inserted
                 count.base = await self._count(tenant, most + 1)
                 count.accepted = max(0, count.accepted - before)
                 count.counted_at, count.cost = began, self._monotonic() - began
+                count.inserted = inserted
         except Unavailable:
             # As if it had taken its whole time: do not ask a database that is behind too often.
             count.counted_at, count.cost = self._monotonic(), COUNT_TIMEOUT_SECONDS / NEAR_EVERY_COSTS

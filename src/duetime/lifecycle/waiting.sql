@@ -1,7 +1,8 @@
 -- name: read_sizes
--- Bytes of the tables where tasks wait.  A partition that goes meanwhile has none.
-SELECT COALESCE((SELECT sum(pg_relation_size(relid)) FROM pg_partition_tree('due')), 0)::bigint AS due,
-       pg_relation_size('held') AS held;
+-- Of each table where tasks wait: its bytes, and how many rows were ever put in.  A partition that goes meanwhile has none.
+SELECT relid::oid::bigint AS relation, relid = 'held'::regclass AS is_held,
+       COALESCE(pg_relation_size(relid), 0) AS size, COALESCE(pg_stat_get_tuples_inserted(relid), 0) AS inserted
+  FROM (SELECT relid FROM pg_partition_tree('due') UNION ALL SELECT 'held'::regclass) AS waiting (relid);
 
 -- name: count_waiting
 -- How many tasks of a tenant wait, counted up to a bound.
