@@ -113,7 +113,7 @@ def before_load_schema(context: schemathesis.HookContext, raw_schema: dict[str, 
         for field in ("burst", "strict"):
             schemas[name]["properties"].pop(field)
     # A burst needs a rate beside it, a tier must be there.
-    for name in ("burst", "submit_burst"):
+    for name in ("burst", "submit_burst", "submit_bytes_burst"):
         schemas["QuotasRequest"]["properties"].pop(name)
     schemas["TenantRequest"]["properties"].pop("tier")
     # Only for some roles.
