@@ -230,7 +230,7 @@ async def test_a_tenant_has_numbers_of_its_own(api: Api) -> None:
     path = f"/v1/tenants/{api.tenant_name}"
     own = {"breaker_failure_rate": 1, "breaker_window": 600, "breaker_probe_every": 5, "breaker_min_attempts": 100}
     stored = (await api.call("PUT", path, {"quotas": own})).json
-    assert stored["effective"]["quotas"] == own
+    assert {name: stored["effective"]["quotas"][name] for name in own} == own
     in_words = {**own, "breaker_window": "10m", "breaker_probe_every": "5s"}
     assert (await api.call("PUT", path, {"quotas": in_words})).json["quotas"] == own
     await api.serving.obey()
