@@ -104,7 +104,8 @@ def test_a_local_socket_is_a_peer_without_an_address() -> None:
 
 
 def test_the_short_way_knows_the_same_peer() -> None:
-    head = Head(forwarded("198.51.100.1"), PROXY)
+    given = forwarded("198.51.100.1")
+    head = Head(given, dict(given), PROXY)
 
     assert head.peer(PEERS) == PEERS.of_request(PROXY, forwarded("198.51.100.1"))
     assert head.peer(PEERS) is head.peer(PEERS)

@@ -63,7 +63,7 @@ class Bodies:
     async def read(self, headers: Mapping[bytes, bytes], receive: Receive, limit: int) -> bytes:
         if headers.get(b"content-encoding", b"identity").lower() != b"identity":
             raise UnsupportedMediaType("send the body without a content encoding")
-        length = headers.get(b"content-length", b"")
+        length = headers.get(b"content-length", b"").strip()
         if length.isdigit() and int(length) > limit:
             raise _too_large(limit)
         message = await receive()
@@ -75,25 +75,24 @@ class Bodies:
         return await self._read_on(message, receive, limit)
 
     async def _read_on(self, message: MutableMapping[str, Any], receive: Receive, limit: int) -> bytes:
-        parts: list[bytes] = []
-        size = 0
+        # Not a list of pieces, each of which costs more than its bytes when they are small.
+        body = bytearray()
         try:
             while True:
                 part: bytes = message.get("body", b"")
-                parts.append(part)
-                size += len(part)
+                body += part
                 self._coming += len(part)
-                if size > limit:
+                if len(body) > limit:
                     raise _too_large(limit)
                 if not message.get("more_body", False):
-                    return b"".join(parts)
+                    return bytes(body)
                 if self._coming > self._most_bytes:
                     raise Overloaded(f"bodies of {self._coming // 2**20:,} MiB are on their way to this node already")
                 message = await receive()
                 if message["type"] == "http.disconnect":
                     raise ClientGoneError
         finally:
-            self._coming -= size
+            self._coming -= len(body)
 
 
 def _too_large(limit: int) -> TooLarge:

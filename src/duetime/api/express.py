@@ -43,11 +43,12 @@ class Head:
 
     __slots__ = ("_client", "_given", "_peer", "headers", "is_bare", "key_hash", "request_id")
 
-    def __init__(self, given: list[tuple[bytes, bytes]], client: Client = None) -> None:
+    def __init__(self, given: list[tuple[bytes, bytes]], headers: dict[bytes, bytes], client: Client = None) -> None:
+        """`headers` are the given ones as a mapping."""
         self._given = given
         self._client = client
         self._peer: Peer | None = None
-        self.headers = dict(given)
+        self.headers = headers
         #: What the client calls its request.
         self.request_id = given_id(self.headers.get(HEADER))
         #: It says nothing about the task.

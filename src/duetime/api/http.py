@@ -104,7 +104,7 @@ class Request:
 
     async def json_or_nothing(self, decoder: "msgspec.json.Decoder[Body]", otherwise: Body) -> Body:
         """The same for a body that may be left out."""
-        if self.headers.get(b"content-length", b"0") == b"0" and b"transfer-encoding" not in self.headers:
+        if self.headers.get(b"content-length", b"0").strip() == b"0" and b"transfer-encoding" not in self.headers:
             return otherwise
         return await self.json(decoder)
 

@@ -17,18 +17,20 @@ import math
 from collections.abc import Coroutine
 from typing import Any, NamedTuple, Protocol
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-
-from duetime.api import express
+from duetime.api import express, heads
 from duetime.api.connections import Connections
+from duetime.api.heads import MAX_HEAD_BYTES
 from duetime.api.http import PROBLEM_JSON, TRANSPORT, Answer, encode
 from duetime.api.lingering import close_slowly
 from duetime.api.problems import problem_of
 from duetime.api.request_id import HEADER, mint, read_or_mint
-from duetime.errors import DuetimeError, HeadTooLarge, MalformedRequest, TooSlow
+from duetime.api.strict import StrictProtocol
+from duetime.errors import DuetimeError, MalformedRequest, TooSlow
+from duetime.model.task import MAX_REQUEST_BYTES
 
 _INTERIM = b"HTTP/1.1 100 "
-MAX_HEAD_BYTES = 64 * 1024
+#: A request may go on for so long after its answer, for a client that reads that only when it has sent everything.
+MAX_UNREAD_BYTES = 2 * MAX_REQUEST_BYTES
 #: A request has this long to arrive, and a second more for so many bytes that did.
 ARRIVE_SECONDS = 20.0
 BYTES_PER_SECOND = 16 * 1024
@@ -56,20 +58,11 @@ class Repeat(NamedTuple):
     head: express.Head
 
 
-class DuetimeProtocol(HttpToolsProtocol):
-    """uvicorn's own, on a transport that keeps the head of an answer until its body comes."""
+class DuetimeProtocol(StrictProtocol):
+    """Strict, in time, and on a transport that keeps the head of an answer until its body comes."""
 
-    #: The body so far of a request that may go the short way.
-    _kept: list[bytes] | None = None
-    _kept_size = 0
-    _plain_transport: asyncio.Transport
-    #: The first byte of a request has come, and its last has not; the same from the end of its head on.
-    _is_begun = False
-    _is_in_body = False
-    #: A head or a request was completed by what came last.
-    _has_advanced = False
-    #: Bytes of a head that is not complete, and of all of a request that is not.
-    _head_size = 0
+    _joining: "_JoiningTransport"
+    #: Bytes of all of a request that is not complete.
     _size = 0
     _since = 0.0
     _arriving: asyncio.TimerHandle | None = None
@@ -82,7 +75,8 @@ class DuetimeProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._plain_transport = transport
-        super().connection_made(_JoiningTransport(transport, self.loop))  # type: ignore[arg-type]
+        self._joining = _JoiningTransport(transport, self.loop)
+        super().connection_made(self._joining)  # type: ignore[arg-type]
         self._expect_rest()
         self._book: Connections | None = getattr(self.app, "connections", None)
         if self._book is not None:
@@ -90,6 +84,7 @@ class DuetimeProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_here()
+        self._repeat = None
         if self._book is not None:
             self._book.discard(self)
         if self._resting is not None:
@@ -111,6 +106,7 @@ class DuetimeProtocol(HttpToolsProtocol):
         self._plain_transport.close()
 
     def refuse(self, error: DuetimeError) -> None:
+        self._joining.flush()
         self._plain_transport.write(self._render_problem(error))
         close_slowly(self._plain_transport, self.loop)
         # For this protocol it is over: what still comes is not for it.
@@ -120,28 +116,45 @@ class DuetimeProtocol(HttpToolsProtocol):
         is_new = not self._is_begun
         if is_new and self._repeat is not None and self._take_repeat(self._repeat, data):
             return
-        self._has_advanced = False
-        super().data_received(data)
-        if self._has_advanced and not self._is_in_body:
-            # Most requests come in one piece and never get here with a timer.
-            if self._arriving is not None:
-                self._is_here()
-            if self._taken is not None:
-                if is_new:
-                    self._remember(data, *self._taken)
-                self._taken = None
+        if self._is_over:
             return
+        self._has_advanced = False
+        self._packet_size = len(data)
+        self._unset_keepalive_if_required()
+        try:
+            self._feed(data)
+            if self._has_advanced and not self._is_in_body:
+                # Most requests come in one piece and never get here with a timer.
+                if self._arriving is not None:
+                    self._is_here()
+                if self._taken is not None:
+                    if is_new:
+                        self._remember(data, *self._taken)
+                    self._taken = None
+                return
+            self._expect_more(len(data))
+        except DuetimeError as error:
+            self._refuse(error)
+
+    def _expect_more(self, size: int) -> None:
+        """So many bytes came, and the request is not complete."""
         if self._arriving is None:
             self._expect_rest()
         elif not self._size:
             self._since = self.loop.time()
-        self._size += len(data)
-        if self._is_in_body:
-            self._head_size = 0
-        else:
-            self._head_size += len(data)
+        self._size += size
+        if not self._is_in_body:
+            self._head_size += size
             if self._head_size > MAX_HEAD_BYTES:
-                self._refuse(HeadTooLarge(f"the line and headers of a request have at most {MAX_HEAD_BYTES:,} bytes"))
+                raise heads.head_too_large()
+            if self._is_begun:
+                heads.check_count(self.headers)
+            return
+        self._head_size = 0
+        if self._framing is not None and not self._has_advanced:
+            self._framing.add_packet(size)
+        if self._size > MAX_UNREAD_BYTES and self._kept is None and self.cycle.response_complete:
+            raise MalformedRequest("the request goes on although it was answered")
 
     def _take_repeat(self, repeat: Repeat, data: bytes) -> bool:
         """Take a request with the head of the one before; False: it is something else, or not for the short way."""
@@ -153,7 +166,7 @@ class DuetimeProtocol(HttpToolsProtocol):
         if self._arriving is not None:
             self._is_here()
         self._unset_keepalive_if_required()
-        self.cycle = cycle  # type: ignore[assignment]
+        self.cycle = self._running = cycle  # type: ignore[assignment]
         return True
 
     def _remember(self, data: bytes, head: express.Head, body_size: int) -> None:
@@ -199,6 +212,9 @@ class DuetimeProtocol(HttpToolsProtocol):
             self._arriving = self.loop.call_later(max(left, ARRIVE_SECONDS / 4), self._look)
         else:
             self._arriving = None
+            if not self._is_begun:
+                self._plain_transport.close()
+                return
             self._refuse(TooSlow(f"a request has {ARRIVE_SECONDS:.0f} s to arrive, and more the longer it is"))
 
     def _is_behind(self) -> bool:
@@ -206,26 +222,6 @@ class DuetimeProtocol(HttpToolsProtocol):
         return bool(self.pipeline) or (
             not self._is_in_body and self.cycle is not None and not self.cycle.response_complete
         )
-
-    def _refuse(self, error: DuetimeError) -> None:
-        """Say why, where something of a request came and nothing of its answer went, and close."""
-        is_answered = self.cycle is not None and self._is_in_body and self._kept is None and self.cycle.response_started
-        is_heard = self._size > 0 and not is_answered and not self._is_behind()
-        self._is_here()
-        if self._plain_transport.is_closing():
-            return
-        if is_heard and hasattr(self.app, "render"):
-            self._plain_transport.write(self._render_problem(error))
-        self._plain_transport.close()
-
-    def send_400_response(self, msg: str) -> None:
-        """What came is no HTTP.  Behind a request that is being answered, the client would take it for that answer."""
-        if not hasattr(self.app, "render"):
-            super().send_400_response(msg)
-            return
-        if not self._is_behind():
-            self.transport.write(self._render_problem(MalformedRequest("what came is not an HTTP/1.1 request")))
-        self.transport.close()
 
     def _render_problem(self, error: DuetimeError) -> bytes:
         # As many headers as have come.
@@ -235,52 +231,48 @@ class DuetimeProtocol(HttpToolsProtocol):
         app: Serving = self.app
         return app.render(answer, keep_alive=False, request_id=request_id)
 
-    def on_message_begin(self) -> None:
-        self._is_begun = True
-        super().on_message_begin()
-
-    def on_headers_complete(self) -> None:
-        self._is_in_body = self._has_advanced = True
-        if self.url == express.PATH and self.parser.get_method() == express.METHOD and self._is_free():
-            self._kept, self._kept_size = [], 0
-        else:
-            self.scope[TRANSPORT] = self._plain_transport  # type: ignore[literal-required]
-            super().on_headers_complete()
-
     def _is_free(self) -> bool:
         """Nothing is being answered, nobody waits to be told to go on, and the client reads what it is sent."""
         is_idle = self.cycle is None or self.cycle.response_complete
         return is_idle and not self.expect_100_continue and not self.flow.write_paused and hasattr(self.app, "express")
 
+    def on_headers_complete(self) -> None:
+        method, length = self._check_head()
+        if self.url == express.PATH and 0 < length <= express.MAX_BODY and method == express.METHOD and self._is_free():
+            self._kept = b""
+        else:
+            self._start_cycle(method)
+            self.scope[TRANSPORT] = self._plain_transport  # type: ignore[literal-required]
+        self._is_in_body = self._has_advanced = True
+
     def on_body(self, body: bytes) -> None:
         if self._kept is None:
+            if self._framing is not None:
+                self._framing.add_body(len(body))
             super().on_body(body)
-            return
-        self._kept.append(body)
-        self._kept_size += len(body)
-        if self._kept_size > express.MAX_BODY:
-            self._go_the_long_way()
+        elif not self._kept:
+            self._kept = body
+        else:
+            # In many pieces: no list of them, each of which costs more than its bytes.
+            if isinstance(self._kept, bytes):
+                self._kept = bytearray(self._kept)
+            self._kept += body
 
     def on_message_complete(self) -> None:
         self._is_begun, self._is_in_body, self._has_advanced = False, False, True
+        self._is_over = not self._keep_alive
         if self._kept is not None:
-            head = express.Head(self.headers, self.client)
-            keep_alive = self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
-            cycle = _ShortCycle(self, keep_alive, head.request_id)
-            if self.app.express.take(head, b"".join(self._kept), cycle.finish):
-                self._taken = (head, self._kept_size) if cycle.keep_alive else None
-                self._kept = None
-                self.cycle = cycle  # type: ignore[assignment]
+            body, self._kept = bytes(self._kept), None
+            head = express.Head(self.headers, self._named, self.client)
+            cycle = _ShortCycle(self, self._keep_alive, head.request_id)
+            if self.app.express.take(head, body, cycle.finish):
+                self._taken = (head, len(body)) if cycle.keep_alive else None
+                self.cycle = self._running = cycle  # type: ignore[assignment]
                 return
-            self._go_the_long_way()
+            # The long way, as if the request had come just now.
+            self._start_cycle(express.METHOD)
+            super().on_body(body)
         super().on_message_complete()
-
-    def _go_the_long_way(self) -> None:
-        """As if the request had come just now."""
-        assert self._kept is not None
-        kept, self._kept = b"".join(self._kept), None
-        super().on_headers_complete()
-        super().on_body(kept)
 
 
 class _ShortCycle:
@@ -355,19 +347,19 @@ class _JoiningTransport:
         elif data.startswith(b"HTTP/1.1 ") and not data.startswith(_INTERIM):
             self._head = data
             # The body follows in the same round of the loop, or there is none.
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self.flush)
         else:
             self._transport.write(data)
 
     def close(self) -> None:
-        self._flush()
+        self.flush()
         self._transport.close()
 
     def is_closing(self) -> bool:
         # Asked with every answer, so not by way of `__getattr__`.
         return self._transport.is_closing()
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
         if self._head:
             head, self._head = self._head, b""
             self._transport.write(head)
