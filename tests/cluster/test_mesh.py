@@ -3,12 +3,18 @@
 import asyncio
 from collections.abc import AsyncIterator
 
+import hypothesis.strategies as st
+import msgspec
 import pytest
+from hypothesis import given, settings
+from structlog.testing import capture_logs
 
+from depth import far
 from duetime.cluster import line as line_module
+from duetime.cluster import mesh as mesh_module
 from duetime.cluster.contract import Member
-from duetime.cluster.line import MAX_FRAME_BYTES, Call, Line
-from duetime.cluster.mesh import Mesh, PeerGone
+from duetime.cluster.line import MAX_FRAME_BYTES, Answer, Call, Line, Proof
+from duetime.cluster.mesh import MAX_GREETING, Mesh, PeerGone
 
 SECRET = b"s" * 32
 
@@ -276,3 +282,258 @@ async def test_a_line_whose_other_end_does_not_read_is_closed(monkeypatch: pytes
     assert not line.send(Call(1, "poll", b""))
     accepted[0].abort()  # type: ignore[attr-defined]
     server.close()
+
+
+def frame(body: bytes) -> bytes:
+    return len(body).to_bytes(4, "big") + body
+
+
+def encoded(*message: object) -> bytes:
+    return frame(msgspec.msgpack.encode(message))
+
+
+#: A call whose verb is no UTF-8.
+NO_TEXT = frame(b"\x94\x03\x01\xa2\xff\xfe\xc4\x00")
+UNREADABLE = {
+    "no text": NO_TEXT,
+    "no array": frame(b"\xc0"),
+    "nothing": frame(b""),
+    "too long": (MAX_FRAME_BYTES + 1).to_bytes(4, "big"),
+    "unknown": encoded(77, 1),
+    "too short": encoded(3, 1),
+    "nested": frame(b"\x96\x03\x01\xa1v\xc4\x00\x01" + b"\x91" * 100_000 + b"\x00"),
+    "out of place": encoded(2, b"proof"),
+}
+
+
+async def dial(end: End) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, bytes]:
+    """A line that has proved nothing, and what it is asked."""
+    host, port = end.member.address.split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    length = int.from_bytes(await reader.readexactly(4), "big")
+    [_, nonce] = msgspec.msgpack.decode(await reader.readexactly(length))
+    return reader, writer, nonce
+
+
+async def dial_trusted(end: End) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    reader, writer, nonce = await dial(end)
+    proof = end.mesh.prove(b"caller", nonce, b"n", end.incarnation)
+    writer.write(encoded(1, "raw", end.incarnation, b"n", proof))
+    await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
+    return reader, writer
+
+
+async def is_closed(reader: asyncio.StreamReader) -> bool:
+    async with asyncio.timeout(20):
+        try:
+            return await reader.read() == b""
+        except ConnectionResetError:
+            return True
+
+
+class Faults:
+    """What the loop says of exceptions that nobody caught."""
+
+    def __init__(self) -> None:
+        self.told: list[object] = []
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+        self.told.append(context)
+
+
+@pytest.fixture
+async def faults() -> AsyncIterator[Faults]:
+    found = Faults()
+    asyncio.get_running_loop().set_exception_handler(found)
+    yield found
+    assert found.told == []
+
+
+@pytest.mark.parametrize("sent", UNREADABLE.values(), ids=UNREADABLE)
+async def test_a_stranger_that_cannot_be_understood_is_closed_without_a_word(
+    ends: tuple[End, End], faults: Faults, sent: bytes
+) -> None:
+    _, two = ends
+    reader, writer, _ = await dial(two)
+
+    with capture_logs() as lines:
+        writer.write(sent)
+        assert await is_closed(reader)
+
+    assert lines == []
+    writer.close()
+
+
+@pytest.mark.parametrize("sent", UNREADABLE.values(), ids=UNREADABLE)
+async def test_a_node_that_cannot_be_understood_is_closed_with_one_line_in_the_log(
+    ends: tuple[End, End], faults: Faults, sent: bytes
+) -> None:
+    one, two = ends
+    _, writer = await dial_trusted(two)
+
+    with capture_logs() as lines:
+        # The call before it is served, and what comes behind it is not.
+        writer.write(encoded(3, 1, "turn", b"abc") + sent + encoded(3, 2, "turn", b"def"))
+        await until(lambda: lines)
+
+    assert [(line["event"], line["log_level"]) for line in lines] == [
+        ("another node said what cannot be understood: its line is closed", "warning")
+    ]
+    assert await one.mesh.peer("two").call("turn", b"abc", 10) == b"cba"
+    writer.close()
+
+
+async def test_a_call_with_the_number_of_another_closes_the_line(ends: tuple[End, End]) -> None:
+    _, two = ends
+    reader, writer = await dial_trusted(two)
+
+    writer.write(encoded(3, 1, "wait", b"") * 2)
+
+    assert await is_closed(reader)
+    await until(lambda: two.cancelled == 1 or not two.begun.is_set())
+    assert two.mesh._working[next(iter(two.mesh._working))] == {}
+    writer.close()
+
+
+async def test_an_answer_that_cannot_be_read_is_logged_and_harms_nobody(ends: tuple[End, End], faults: Faults) -> None:
+    one, _ = ends
+
+    def read(verb: str, body: bytes) -> None:
+        one.late.append((verb, body))
+        msgspec.msgpack.decode(b"\xa1\xff", type=str)
+
+    one.mesh.undelivered = read
+    stubborn = await Stubborn("three", incarnation=3).listen()
+    one.mesh.meet([stubborn.member])
+    call = asyncio.create_task(one.mesh.peer("three").call("wait", b"x", 20))
+    await stubborn.begun.wait()
+
+    with capture_logs() as lines:
+        call.cancel()
+        await until(lambda: one.late)
+
+    assert [line["event"] for line in lines] == ["answer of another node cannot be read"]
+    await stubborn.mesh.close()
+
+
+async def test_a_stranger_is_judged_once(ends: tuple[End, End], monkeypatch: pytest.MonkeyPatch) -> None:
+    _, two = ends
+    reader, writer, _ = await dial(two)
+    asked: list[bytes] = []
+    prove = two.mesh.prove
+
+    def note(role: bytes, *arguments: object) -> bytes:
+        asked.append(role)
+        return prove(role, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(two.mesh, "prove", note)
+    writer.write(encoded(1, "raw", 2, b"n", b"wrong") * 1_000)
+
+    assert await is_closed(reader)
+    assert asked == [b"caller"]
+    writer.close()
+
+
+async def test_strangers_that_say_nothing_are_few_and_nodes_get_in_beside_them(ends: tuple[End, End]) -> None:
+    one, two = ends
+    strangers = [await dial(two) for _ in range(MAX_GREETING + 20)]
+
+    assert len(two.mesh._greeting) == MAX_GREETING
+    for reader, _, _ in strangers[:20]:
+        assert await is_closed(reader)
+    one.mesh.meet([])
+    one.mesh.meet([two.member])
+    assert await one.mesh.peer("two").call("turn", b"abc", 10) == b"cba"
+
+    for _, writer, _ in strangers:
+        writer.transport.abort()  # type: ignore[attr-defined]
+    await until(lambda: not two.mesh._greeting)
+
+
+async def test_a_stranger_that_says_nothing_has_little_time(
+    ends: tuple[End, End], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mesh_module, "HANDSHAKE_SECONDS", 0.05)
+    reader, writer, _ = await dial(ends[1])
+
+    assert await is_closed(reader)
+    assert ends[1].mesh._greeting == {}
+    writer.close()
+
+
+# Any bytes
+
+
+class Wire(asyncio.Transport):
+    """The other end of a line, in memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_cut = False
+
+    def is_closing(self) -> bool:
+        return self.is_cut
+
+    def abort(self) -> None:
+        self.is_cut = True
+
+
+good = st.one_of(
+    st.builds(Call, st.integers(0, 2**63), st.text(max_size=8), st.binary(max_size=300)),
+    st.builds(Answer, st.integers(0, 2**63), st.none() | st.binary(max_size=300)),
+    st.builds(Proof, st.text(max_size=8), st.integers(), st.binary(max_size=20), st.binary(max_size=20)).filter(
+        lambda proof: -(2**63) <= proof.wanted < 2**64
+    ),
+)
+flipped = st.tuples(good, st.integers(0, 10_000), st.integers(1, 255))
+
+
+def flip(message: msgspec.Struct, place: int, bits: int) -> bytes:
+    body = bytearray(msgspec.msgpack.encode(message))
+    body[place % len(body)] ^= bits
+    return bytes(body)
+
+
+bad = st.one_of(
+    st.binary(max_size=60).map(frame),
+    flipped.map(lambda each: frame(flip(*each))),
+    flipped.map(lambda each: flip(*each)),
+    st.binary(max_size=60),
+)
+
+
+@settings(max_examples=far(200, 20_000), deadline=None)
+@given(
+    st.lists(good, max_size=4), bad, st.lists(good, max_size=2), st.lists(st.integers(1, 40), min_size=1), st.booleans()
+)
+def test_any_bytes_are_read_or_close_the_line(
+    before: list[msgspec.Struct], wrong: bytes, after: list[msgspec.Struct], cuts: list[int], is_trusted: bool
+) -> None:
+    heard: list[object] = []
+    line = Line(lambda _, message: heard.append(message), lambda _: None)
+    wire = Wire()
+    line.connection_made(wire)
+    if is_trusted:
+        line.trust()
+    stream = b"".join(encoded_message(each) for each in before) + wrong
+    stream += b"".join(encoded_message(each) for each in after)
+
+    place, turn = 0, 0
+    with capture_logs() as lines:
+        while place < len(stream) and not wire.is_cut:
+            size = cuts[turn % len(cuts)]
+            line.data_received(stream[place : place + size])
+            place, turn = place + size, turn + 1
+            # Never more than one frame, and what one packet brings.
+            assert wire.is_cut or len(line._buffer) < 4 + line.limit
+        if wire.is_cut:
+            count = len(heard)
+            line.data_received(encoded_message(Call(1, "late", b"")))
+            assert (len(heard), line._buffer) == (count, b"")
+
+    assert heard[: len(before)] == before
+    assert len(lines) == (1 if is_trusted and wire.is_cut else 0)
+
+
+def encoded_message(message: msgspec.Struct) -> bytes:
+    return frame(msgspec.msgpack.encode(message))

@@ -1,6 +1,7 @@
 """One line between two nodes: frames in both directions, and what may be in them.
 
-A frame is four bytes of length and a MessagePack array.
+A frame is four bytes of length and a MessagePack array.  The first one that cannot
+be read closes the line: nobody knows where the next one begins.
 """
 
 import asyncio
@@ -8,6 +9,9 @@ from collections.abc import Callable
 from typing import cast
 
 import msgspec
+import structlog
+
+log = structlog.get_logger()
 
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 #: Another node that does not read for so long that this much waits to be sent is as good as gone.
@@ -49,6 +53,9 @@ class Answer(msgspec.Struct, frozen=True, array_like=True, tag=5):
     #: None: it could not be done, or was ended before anything was.
     body: bytes | None
 
+
+#: What the decoder raises; bad UTF-8 is no `DecodeError` to it.
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Challenge | Proof | Welcome | Call | End | Answer).decode
@@ -92,7 +99,14 @@ class Line(asyncio.Protocol):
         self._transport.write(len(frame).to_bytes(4, "big") + frame)
         return True
 
+    def break_off(self, reason: str) -> None:
+        """Close it for what came.  It is logged only of another node: who has proved nothing could fill the log."""
+        if self.is_trusted and self.is_open:
+            log.warning("another node said what cannot be understood: its line is closed", error=reason)
+        self.close()
+
     def close(self) -> None:
+        self._buffer.clear()
         if self._transport is not None:
             self._transport.abort()
 
@@ -102,11 +116,13 @@ class Line(asyncio.Protocol):
             self._on_made(self)
 
     def data_received(self, data: bytes) -> None:
+        if not self.is_open:
+            return
         self._buffer += data
-        while len(self._buffer) >= 4:
+        while self.is_open and len(self._buffer) >= 4:
             length = int.from_bytes(self._buffer[:4], "big")
             if length > self.limit:
-                self.close()
+                self.break_off(f"a frame of {length:,} bytes; {self.limit:,} are the most")
                 return
             if len(self._buffer) < 4 + length:
                 return
@@ -114,8 +130,8 @@ class Line(asyncio.Protocol):
             del self._buffer[: 4 + length]
             try:
                 message = _decode(frame)
-            except msgspec.DecodeError:
-                self.close()
+            except UNREADABLE as error:
+                self.break_off(f"a frame cannot be read: {error}")
                 return
             self._on_frame(self, message)
 

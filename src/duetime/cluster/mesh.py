@@ -3,7 +3,8 @@
 Every node listens on a port of its own and keeps one line open to each other
 node, for its own calls.  Both ends prove that they know the cluster's secret
 before anything else is said, because anyone on the machine could speak to a
-port.  A call can be ended by its caller, and gets its answer all the same: what
+port; a line that has proved nothing may say little, has little time, and is one
+of few.  A call can be ended by its caller, and gets its answer all the same: what
 was done until then.  When a line breaks, its calls fail at once and the other end
 stops working on them.
 """
@@ -17,11 +18,13 @@ from contextlib import suppress
 import structlog
 
 from duetime.cluster.contract import Member
-from duetime.cluster.line import Answer, Call, Challenge, End, Line, Proof, Welcome
+from duetime.cluster.line import UNREADABLE, Answer, Call, Challenge, End, Line, Proof, Welcome
 from duetime.errors import Unavailable
 
 log = structlog.get_logger()
 HANDSHAKE_SECONDS = 5.0
+#: Lines that have proved nothing yet; beyond that the oldest has to go.  A node needs a moment to prove itself.
+MAX_GREETING = 64
 _LEAST_BACKOFF_SECONDS, _MOST_BACKOFF_SECONDS = 0.05, 1.0
 
 #: (verb, body) → the answer.
@@ -118,7 +121,7 @@ class Peer:
 
         def on_frame(line: Line, message: object) -> None:
             match message:
-                case Challenge(theirs) if not line.nonce:
+                case Challenge(theirs) if theirs and not line.nonce:
                     line.nonce = theirs
                     proof = self._mesh.prove(b"caller", theirs, nonce, self.member.incarnation)
                     line.send(Proof(self._mesh.name, self.member.incarnation, nonce, proof))
@@ -133,7 +136,7 @@ class Peer:
                 case Answer(number, body) if line.is_trusted:
                     self._answered(number, body)
                 case _:
-                    line.close()
+                    line.break_off(f"a {type(message).__name__} is out of place")
 
         def on_lost(line: Line) -> None:
             if not welcomed.done():
@@ -172,8 +175,12 @@ class Peer:
             answer.set_result(body)
 
     def _deliver_late(self, verb: str, body: bytes | None) -> None:
-        if body is not None:
+        if body is None:
+            return
+        try:
             self._mesh.undelivered(verb, body)
+        except UNREADABLE as error:
+            log.warning("answer of another node cannot be read", verb=verb, peer=self.member.name, error=str(error))
 
     def _fail_calls(self) -> None:
         calls, self._calls = self._calls, {}
@@ -220,6 +227,8 @@ class Mesh:
         self._server: asyncio.Server | None = None
         self._incarnation: int | None = None
         self._working: dict[Line, dict[int, asyncio.Task[None]]] = {}
+        #: Lines that have proved nothing yet, and what closes them.
+        self._greeting: dict[Line, asyncio.TimerHandle] = {}
 
     async def listen(self, host: str = "127.0.0.1") -> str:
         """Listen on a free port; returns the address for the others."""
@@ -257,7 +266,7 @@ class Mesh:
         if self._server is not None:
             self._server.close()
         tasks = [task for tasks in self._working.values() for task in tasks.values()]
-        for line in list(self._working):
+        for line in [*self._greeting, *self._working]:
             line.close()
         if tasks:
             await asyncio.wait(tasks, timeout=5.0)
@@ -276,10 +285,13 @@ class Mesh:
         return Line(self._called, self._let_go, self._challenge)
 
     def _challenge(self, line: Line) -> None:
+        if len(self._greeting) >= MAX_GREETING:
+            oldest = next(iter(self._greeting))
+            self._greeting.pop(oldest).cancel()
+            oldest.close()
         line.nonce = secrets.token_bytes(16)
-        self._working[line] = {}
+        self._greeting[line] = asyncio.get_running_loop().call_later(HANDSHAKE_SECONDS, line.close)
         line.send(Challenge(line.nonce))
-        asyncio.get_running_loop().call_later(HANDSHAKE_SECONDS, lambda: None if line.is_trusted else line.close())
 
     def _called(self, line: Line, message: object) -> None:
         match message:
@@ -289,9 +301,11 @@ class Mesh:
                     line.close()
                     return
                 line.trust()
+                self._greeting.pop(line).cancel()
+                self._working[line] = {}
                 line.send(Welcome(self.prove(b"called", nonce, line.nonce, wanted)))
                 self._on_called()
-            case Call(number, verb, body) if line.is_trusted:
+            case Call(number, verb, body) if line.is_trusted and number not in self._working[line]:
                 work = asyncio.create_task(self._work(line, number, verb, body), name=f"call {verb}")
                 self._working[line][number] = work
             case End(number) if line.is_trusted:
@@ -300,7 +314,7 @@ class Mesh:
                     # Not before it has begun, or there would be no answer.
                     asyncio.get_running_loop().call_soon(found.cancel)
             case _:
-                line.close()
+                line.break_off(f"a {type(message).__name__} is out of place")
 
     async def _work(self, line: Line, number: int, verb: str, body: bytes) -> None:
         answer: bytes | None = None
@@ -311,6 +325,8 @@ class Mesh:
             pass
         except Unavailable as error:
             log.info("call of another node failed", verb=verb, error=str(error))
+        except UNREADABLE as error:
+            log.warning("call of another node cannot be read", verb=verb, error=str(error))
         except Exception:
             log.exception("call of another node failed", verb=verb)
         finally:
@@ -319,5 +335,7 @@ class Mesh:
             self.undelivered(verb, answer)
 
     def _let_go(self, line: Line) -> None:
+        if (closing := self._greeting.pop(line, None)) is not None:
+            closing.cancel()
         for work in self._working.pop(line, {}).values():
             work.cancel()
