@@ -37,7 +37,9 @@ _is_absolute = re.compile(rb"https?://[^/?#@]+(/.*)", re.IGNORECASE).fullmatch
 
 
 def check_head(version: str, headers: Headers, named: Mapping[bytes, bytes]) -> None:
-    """Raise `MalformedRequest`; `named` is `headers` as a mapping."""
+    """Raise `MalformedRequest` or `HeadTooLarge`; `named` is `headers` as a mapping."""
+    if len(headers) > MAX_HEADERS:
+        check_count(headers)
     if len(named) != len(headers):
         _check_repeated(headers)
     host = named.get(b"host")
@@ -83,7 +85,6 @@ def check_size(url: bytes, headers: Headers) -> None:
     """For a head that came with so many bytes that it may be too large."""
     if len(url) + sum(len(name) + len(value) + 4 for name, value in headers) > MAX_HEAD_BYTES:
         raise head_too_large()
-    check_count(headers)
 
 
 def check_count(headers: Headers) -> None:

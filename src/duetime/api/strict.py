@@ -133,9 +133,12 @@ class StrictProtocol(HttpToolsProtocol):
         self.headers = []
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        # What comes behind a body is a trailer: no header, and of no use here.
         if not self._is_in_body:
             self.headers.append((name.lower(), value))
+        elif name.lower() == b"connection":
+            # The parser would obey, and read nothing of the next request.
+            raise MalformedRequest("the request has a Connection header behind its body")
+        # Any other trailer is dropped.
 
     def _check_head(self) -> tuple[bytes, int]:
         """The method of the request, and the length that it gives for its body; raises what is wrong with its head."""
