@@ -135,7 +135,7 @@ class StrictProtocol(HttpToolsProtocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self._is_in_body:
             self.headers.append((name.lower(), value))
-        elif name.lower() == b"connection":
+        elif name.lower() in (b"connection", b"proxy-connection"):
             # The parser would obey, and read nothing of the next request.
             raise MalformedRequest("the request has a Connection header behind its body")
         # Any other trailer is dropped.
