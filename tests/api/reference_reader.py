@@ -32,7 +32,11 @@ _line = re.compile(rb"([A-Z-]+) +([!-~]+) +HTTP/(\d\.\d)", re.DOTALL)
 _field = re.compile(rb"(%s):[ \t]*((?:[!-~\x80-\xff](?:[ \t!-~\x80-\xff]*[!-~\x80-\xff])?)?)[ \t]*" % _TOKEN, re.DOTALL)
 _target = re.compile(rb"(?:(?i:https?)://[^/?#@]+)?(/[^#?]*)(?:\?([^#]*))?", re.DOTALL)
 _host = re.compile(rb"(?:\[[0-9A-Fa-f:.vV%~_!$&'()*+,;=-]+\]|[A-Za-z0-9._~%!$&'()*+,;=-]*)(?::\d*)?", re.DOTALL)
-_chunk_line = re.compile(rb"([0-9A-Fa-f]{1,16})((?:;%s(?:=(?:%s|\"[^\"\r\n\\]*\"))?)*)" % (_TOKEN, _TOKEN), re.DOTALL)
+# An extension may lack its name or its value, as the parser has it: it frames nothing and means nothing here.
+_quoted = rb"\"(?:[\t !#-\[\]-~\x80-\xff]|\\[\t -~\x80-\xff])*\""
+_chunk_line = re.compile(
+    rb"0*([0-9A-Fa-f]{1,16})(?:;(?:%s)?(?:=(?:%s)?(?:%s)?)?)*(?<!;)" % (_TOKEN, _TOKEN, _quoted), re.DOTALL
+)
 
 
 class End(Enum):

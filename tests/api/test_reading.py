@@ -9,7 +9,7 @@ from typing import Any
 import hypothesis.strategies as st
 import pytest
 import uvicorn
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from uvicorn.server import ServerState
 
 from api.http_grammar import cut, streams
@@ -242,6 +242,10 @@ def compare(runner: asyncio.Runner, stream: bytes, sizes: list[int], rounds: lis
             assert is_refused or len(served) == len(wanted)
 
 
+_GET = b"GET /v1/tasks HTTP/1.1\r\nHost: x\r\n\r\n"
+_POST = b"POST /v1/tasks HTTP/1.1\r\nHost: x\r\n"
+_CHUNKED = _POST + b"Transfer-Encoding: chunked\r\n\r\n"
+
 sizes = st.one_of(
     st.just([1_000_000]),
     st.lists(st.integers(1, 300), min_size=1, max_size=6),
@@ -251,11 +255,17 @@ rounds = st.lists(st.integers(0, 6), min_size=1, max_size=4)
 
 
 @settings(
-    max_examples=far(400, 20_000),
+    max_examples=far(400, 10_000),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 @given(streams(), sizes, rounds)
+@example(_CHUNKED + b"1;=b\r\ny\r\n0\r\n\r\n" + _GET, [1000], [0])
+@example(_CHUNKED + b"0\r\nProxy-Connection: close\r\n\r\n" + _GET, [1000], [0])
+@example(_CHUNKED + b"0\r\nA: b\r\n\r\n" + _GET, [1], [0])
+@example(_POST + b"Connection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: %d\r\n\r\n" % len(_GET) + _GET, [90], [1])
+@example(_POST + b"early: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nConnection: close\r\n\r\n", [1000], [0])
+@example(_POST + b"short: now\r\nContent-Length: 1\r\n\r\nx\r" + _POST, [80, 3], [5])
 def test_whatever_comes_is_read_as_a_strict_reader_does(
     runner: asyncio.Runner, stream: bytes, sizes: list[int], rounds: list[int]
 ) -> None:
