@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from api.client import Api
-from duetime.api.framing import MAX_FRAMING_BYTES
+from duetime.api.framing import BODY_BYTES_PER_CHUNK, MAX_CHUNKS, MAX_FRAMING_BYTES, MAX_TRAILERS
 from duetime.api.heads import MAX_HEAD_BYTES, MAX_HEADERS
 from duetime.api.protocol import MAX_UNREAD_BYTES
 from duetime.api.strict import MAX_PIPELINED
@@ -170,12 +170,33 @@ async def test_trailers_within_the_bound_are_dropped(api: Api) -> None:
 
 
 async def test_a_body_in_chunks_of_one_byte_is_served(api: Api) -> None:
-    body = b'{"type": "t", "payload": "%s"}' % (b"x" * 50_000)
+    body = b'{"type": "t", "payload": "%s"}' % (b"x" * 5_000)
     one_by_one = b"".join(b"1;e=f\r\n%c\r\n" % byte for byte in body)
 
     answers = await say(api, chunked(api, one_by_one + b"0\r\n\r\n", CLOSE))
 
     assert told(answers) == [(202, "")]
+
+
+@pytest.mark.parametrize("path", [b"/v1/tasks", b"/v1/tasks/batch"])
+async def test_very_many_tiny_chunks_are_refused_wherever_they_are_in_a_packet(api: Api, path: bytes) -> None:
+    line = b"POST %s HTTP/1.1" % path
+    tiny = chunk(b"x") * (2 * MAX_CHUNKS)
+
+    assert told(await say(api, chunked(api, tiny, line=line))) == [MALFORMED]
+    assert told(await say(api, look(api) + chunked(api, tiny, line=line))) == [(200, ""), MALFORMED]
+    # As many, of a size that pays for them.
+    paying = b"[" + b" " * (2 * MAX_CHUNKS * BODY_BYTES_PER_CHUNK) + b'{"type": "t"}]'
+    pieces = [chunk(paying[at : at + BODY_BYTES_PER_CHUNK]) for at in range(0, len(paying), BODY_BYTES_PER_CHUNK)]
+    batch = chunked(api, b"".join(pieces) + b"0\r\n\r\n", CLOSE, line=b"POST /v1/tasks/batch HTTP/1.1")
+    assert told(await say(api, batch)) == [(200, "")]
+
+
+async def test_very_many_trailers_are_refused(api: Api) -> None:
+    body = chunk(b'{"type": "t"}') + b"0\r\n" + b"a: b\r\n" * (MAX_TRAILERS + 1) + b"\r\n"
+
+    assert told(await say(api, chunked(api, body))) == [MALFORMED]
+    assert await api.stored() == 0
 
 
 async def test_extensions_of_large_chunks_are_served(api: Api) -> None:

@@ -37,9 +37,7 @@ _is_absolute = re.compile(rb"https?://[^/?#@]+(/.*)", re.IGNORECASE).fullmatch
 
 
 def check_head(version: str, headers: Headers, named: Mapping[bytes, bytes]) -> None:
-    """Raise `MalformedRequest` or `HeadTooLarge`; `named` is `headers` as a mapping."""
-    if len(headers) > MAX_HEADERS:
-        check_count(headers)
+    """Raise `MalformedRequest`; `named` is `headers` as a mapping."""
     if len(named) != len(headers):
         _check_repeated(headers)
     host = named.get(b"host")
@@ -87,9 +85,8 @@ def check_size(url: bytes, headers: Headers) -> None:
         raise head_too_large()
 
 
-def check_count(headers: Headers) -> None:
-    if len(headers) > MAX_HEADERS:
-        raise HeadTooLarge(f"a request has at most {MAX_HEADERS:,} headers")
+def too_many_headers() -> HeadTooLarge:
+    return HeadTooLarge(f"a request has at most {MAX_HEADERS:,} headers")
 
 
 def head_too_large() -> HeadTooLarge:

@@ -147,8 +147,6 @@ class DuetimeProtocol(StrictProtocol):
             self._head_size += size
             if self._head_size > MAX_HEAD_BYTES:
                 raise heads.head_too_large()
-            if self._is_begun:
-                heads.check_count(self.headers)
             return
         self._head_size = 0
         if self._framing is not None and not self._has_advanced:

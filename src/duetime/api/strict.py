@@ -133,12 +133,15 @@ class StrictProtocol(HttpToolsProtocol):
         self.headers = []
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if not self._is_in_body:
-            self.headers.append((name.lower(), value))
-        elif name.lower() in (b"connection", b"proxy-connection"):
-            # The parser would obey, and read nothing of the next request.
-            raise MalformedRequest("the request has a Connection header behind its body")
-        # Any other trailer is dropped.
+        headers = self.headers
+        if self._is_in_body:
+            # A trailer, which is no header.
+            if self._framing is not None:
+                self._framing.add_trailer(name)
+        elif len(headers) < heads.MAX_HEADERS:
+            headers.append((name.lower(), value))
+        else:
+            raise heads.too_many_headers()
 
     def _check_head(self) -> tuple[bytes, int]:
         """The method of the request, and the length that it gives for its body; raises what is wrong with its head."""
