@@ -17,6 +17,8 @@ import math
 from collections.abc import Coroutine
 from typing import Any, NamedTuple, Protocol
 
+from httptools import HttpParserError, HttpParserUpgrade
+
 from duetime.api import express, heads
 from duetime.api.connections import Connections
 from duetime.api.heads import MAX_HEAD_BYTES
@@ -120,9 +122,13 @@ class DuetimeProtocol(StrictProtocol):
             return
         self._has_advanced = False
         self._packet_size = len(data)
-        self._unset_keepalive_if_required()
+        if self.timeout_keep_alive_task is not None:
+            self._unset_keepalive_if_required()
         try:
-            self._feed(data)
+            try:
+                self.parser.feed_data(data)
+            except (HttpParserError, HttpParserUpgrade) as error:
+                self._go_on(data, error)
             if self._has_advanced and not self._is_in_body:
                 # Most requests come in one piece and never get here with a timer.
                 if self._arriving is not None:

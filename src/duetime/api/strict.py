@@ -18,6 +18,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from duetime.api import heads
 from duetime.api.framing import Framing
+from duetime.api.heads import MAX_HEAD_BYTES, MAX_HEADERS, check_head, read_length
 from duetime.errors import DuetimeError, MalformedRequest, Overloaded
 
 log = structlog.get_logger()
@@ -67,24 +68,24 @@ class StrictProtocol(HttpToolsProtocol):
         """Answer with this, and close."""
         raise NotImplementedError
 
-    def _feed(self, data: bytes) -> None:
-        """Give it to the parser; raises what is wrong with it."""
-        while data:
+    def _go_on(self, data: bytes, error: HttpParserError | HttpParserUpgrade) -> None:
+        """The parser stopped within what it was given; raises what is wrong with that."""
+        # An upgrade is answered as if it had not been asked for, as HTTP allows.
+        while isinstance(error, HttpParserUpgrade):
+            data = data[error.args[0] :]
             try:
                 self.parser.feed_data(data)
                 return
-            except HttpParserUpgrade as upgrade:
-                # It is answered as if it had not asked for that, as HTTP allows.
-                data = data[upgrade.args[0] :]
-            except HttpParserError as error:
-                if self._is_over:
-                    return
-                cause = error.__context__ if isinstance(error, HttpParserCallbackError) else None
-                if isinstance(cause, DuetimeError):
-                    raise cause from None
-                if cause is not None:
-                    log.error("a request could not be read", exc_info=cause)
-                raise MalformedRequest("what came is not an HTTP/1.1 request") from error
+            except (HttpParserError, HttpParserUpgrade) as next_error:
+                error = next_error
+        if self._is_over:
+            return
+        cause = error.__context__ if isinstance(error, HttpParserCallbackError) else None
+        if isinstance(cause, DuetimeError):
+            raise cause from None
+        if cause is not None:
+            log.error("a request could not be read", exc_info=cause)
+        raise MalformedRequest("what came is not an HTTP/1.1 request") from error
 
     def _refuse(self, error: DuetimeError) -> None:
         """Say why, behind the answers that are due, and close; nothing that comes from now on is read."""
@@ -133,25 +134,25 @@ class StrictProtocol(HttpToolsProtocol):
         self.headers = []
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        headers = self.headers
         if self._is_in_body:
             # A trailer, which is no header.
             if self._framing is not None:
                 self._framing.add_trailer(name)
-        elif len(headers) < heads.MAX_HEADERS:
-            headers.append((name.lower(), value))
-        else:
+            return
+        headers = self.headers
+        headers.append((name.lower(), value))
+        if len(headers) > MAX_HEADERS:
             raise heads.too_many_headers()
 
     def _check_head(self) -> tuple[bytes, int]:
         """The method of the request, and the length that it gives for its body; raises what is wrong with its head."""
         headers, parser = self.headers, self.parser
-        if self._head_size + self._packet_size > heads.MAX_HEAD_BYTES:
+        if self._head_size + self._packet_size > MAX_HEAD_BYTES:
             heads.check_size(self.url, headers)
         self._named = named = dict(headers)
         method: bytes = parser.get_method()
         self._version = version = parser.get_http_version()
-        heads.check_head(version, headers, named)
+        check_head(version, headers, named)
         if parser.should_upgrade():
             heads.check_upgrade(method, named)
         is_newest = version == "1.1"
@@ -159,11 +160,14 @@ class StrictProtocol(HttpToolsProtocol):
         expected = named.get(b"expect")
         self.expect_100_continue = expected is not None and is_newest and expected.lower() == b"100-continue"
         length = named.get(b"content-length")
-        return method, 0 if length is None else heads.read_length(length)
+        return method, 0 if length is None else read_length(length)
 
     def _start_cycle(self, method: bytes) -> None:
         """Give the request to the application, or put it behind those that are being answered."""
-        path, query = heads.read_target(self.url)
+        path, query = self.url, b""
+        # The usual one is its path.
+        if b"?" in path or b"#" in path or not path.startswith(b"/"):
+            path, query = heads.read_target(path)
         text = path.decode("ascii")
         scope: dict[str, Any] = {
             "type": "http",
