@@ -265,6 +265,7 @@ rounds = st.lists(st.integers(0, 6), min_size=1, max_size=4)
 @example(_CHUNKED + b"0\r\nA: b\r\n\r\n" + _GET, [1], [0])
 @example(_POST + b"Connection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: %d\r\n\r\n" % len(_GET) + _GET, [90], [1])
 @example(_POST + b"early: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nConnection: close\r\n\r\n", [1000], [0])
+@example(b"HEAD" + _CHUNKED[4:-2] + b"early: 1\r\nslow: 1\r\n\r\n" + b"1\r\ny\r\n" * 3 + b"1\r\ny\0", [112, 1], [4])
 @example(_POST + b"short: now\r\nContent-Length: 1\r\n\r\nx\r" + _POST, [80, 3], [5])
 def test_whatever_comes_is_read_as_a_strict_reader_does(
     runner: asyncio.Runner, stream: bytes, sizes: list[int], rounds: list[int]

@@ -99,7 +99,8 @@ class StrictProtocol(HttpToolsProtocol):
                 # It is the last of them; nothing has happened for it.
                 self.pipeline.popleft()
             elif self.cycle.response_started:
-                self._plain_transport.close()
+                # With the head of the answer, if that is still kept.
+                self.transport.close()
                 return
             else:
                 is_unanswered = False
