@@ -24,6 +24,9 @@ MIN_SILENCE_SECONDS = 6.0
 MAX_SILENCE_SECONDS = 600.0
 
 
+_DNS_PORT = 53
+
+
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The settings of one node."""
 
@@ -56,6 +59,13 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     egress_ca_file: Annotated[
         str | None, Meta(description="Certificates (PEM) that HTTP targets are checked against, beside the system's.")
     ] = None
+    dns_servers: Annotated[
+        list[str],
+        Meta(
+            description="Name servers (`10.0.0.2`, `10.0.0.2:5353`, `[fd00::2]:53`) that the hosts of HTTP targets are "
+            "looked up with, in place of those in `/etc/resolv.conf`."
+        ),
+    ] = []
     trusted_proxies: Annotated[
         list[str],
         Meta(
@@ -125,6 +135,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 #: How the environment writes settings that are lists.
 _LISTS: dict[str, Callable[[str], list[str]]] = {
     "egress_allow": lambda text: text.split(","),
+    "dns_servers": lambda text: text.split(","),
     "trusted_proxies": lambda text: text.split(","),
     "secrets_keys": lambda text: text.replace(",", " ").split(),
 }
@@ -174,6 +185,11 @@ def _check(config: Config) -> None:
         raise UsageError(f"log_level is debug, info, warning or error, not {config.log_level!r}")
     _check_networks("egress_allow", config.egress_allow)
     _check_networks("trusted_proxies", config.trusted_proxies)
+    for server in config.dns_servers:
+        try:
+            read_name_server(server)
+        except ValueError as error:
+            raise UsageError(f"dns_servers takes addresses such as 10.0.0.2 or [fd00::2]:5353: {error}") from error
     if any(ipaddress.ip_network(network).prefixlen == 0 for network in config.trusted_proxies):
         raise UsageError("trusted_proxies names your proxies, not everybody: a client could give itself any address")
     if config.database_url is not None and not config.database_url.startswith(("postgres://", "postgresql://")):
@@ -188,3 +204,18 @@ def _check_networks(name: str, networks: list[str]) -> None:
             ipaddress.ip_network(network)
         except ValueError as error:
             raise UsageError(f"{name} takes networks such as 10.0.0.0/8, not {network!r}: {error}") from error
+
+
+def read_name_server(text: str) -> tuple[str, int]:
+    """An address, with a port if it is not 53; raises ValueError."""
+    host, colon, port = text.strip(), "", ""
+    if host.startswith("["):
+        host, _, rest = host[1:].partition("]")
+        before, colon, port = rest.partition(":")
+        if before:
+            raise ValueError(f"{text!r} is no address with a port")
+    elif host.count(":") == 1:
+        host, colon, port = host.partition(":")
+    if colon and not (port.isascii() and port.isdigit() and 0 < int(port[:6]) < 65536):
+        raise ValueError(f"{text!r} has no valid port")
+    return str(ipaddress.ip_address(host)), int(port) if colon else _DNS_PORT

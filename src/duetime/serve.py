@@ -32,14 +32,16 @@ from duetime.budgets.adapters import open_budgets
 from duetime.budgets.allowance import Allowance
 from duetime.cluster.contract import NodeView
 from duetime.cluster.postgres import PostgresCoordinator
-from duetime.config import Config
+from duetime.config import Config, read_name_server
 from duetime.database.migrate import bring_up_to_date
 from duetime.database.partitions import Partitions
 from duetime.database.pool import Database
 from duetime.errors import NotFound
 from duetime.executor.consume import Executor
+from duetime.executor.dns_settings import SystemSettings
 from duetime.executor.egress import Guard, read_networks
 from duetime.executor.http import HttpClient
+from duetime.executor.resolver import Resolver
 from duetime.ids import SHARDS
 from duetime.lifecycle import onward, submit
 from duetime.lifecycle.admission import Admission
@@ -205,7 +207,9 @@ class Node:
             dead_retention=timedelta(days=config.dead_retention_days),
             has_duty=self._has_duty,
         )
-        self._client = HttpClient(Guard(read_networks(config.egress_allow)), ca_file=config.egress_ca_file)
+        resolver = Resolver(SystemSettings([read_name_server(each) for each in config.dns_servers]))
+        guard = Guard(read_networks(config.egress_allow), resolve=resolver.resolve)
+        self._client = HttpClient(guard, ca_file=config.egress_ca_file)
         self.executor = self._make_executor()
         peers = Peers(config.trusted_proxies)
         self.connections = Connections.of(config, peers)

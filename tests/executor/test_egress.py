@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duetime.executor.egress import Address, Guard, RefusedError, UnresolvableError, read_networks, why_refused
+from duetime.executor.egress import Guard, RefusedError, UnresolvableError, read_networks, why_refused
+from duetime.executor.resolver import Address
 
 REFUSED = [
     "0.0.0.0",
@@ -140,7 +141,7 @@ async def test_one_private_address_among_public_ones_refuses_the_host() -> None:
     guard = Guard(resolve=resolver({"mixed.example": ["8.8.8.8", "10.0.0.5", "1.1.1.1"]}))
 
     with pytest.raises(RefusedError, match=r"mixed\.example") as refused:
-        await guard.vet("mixed.example")
+        await guard.vet(1, "mixed.example")
 
     assert "10.0.0.5" not in str(refused.value)
 
@@ -148,7 +149,7 @@ async def test_one_private_address_among_public_ones_refuses_the_host() -> None:
 async def test_every_vetted_address_is_given_to_be_dialled() -> None:
     guard = Guard(resolve=resolver({"both.example": ["8.8.8.8", "2606:4700::1"]}))
 
-    assert await guard.vet("both.example") == (
+    assert await guard.vet(1, "both.example") == (
         Address(socket.AF_INET, "8.8.8.8"),
         Address(socket.AF_INET6, "2606:4700::1"),
     )
@@ -161,7 +162,7 @@ async def test_loopback_is_refused_however_it_is_written(host: str) -> None:
     guard = Guard()
     try:
         with pytest.raises(RefusedError):
-            await guard.vet(host)
+            await guard.vet(1, host)
     finally:
         guard.close()
 
@@ -170,9 +171,9 @@ async def test_a_name_without_an_address_is_unresolvable() -> None:
     guard = Guard(resolve=resolver({"empty.example": []}))
 
     with pytest.raises(UnresolvableError, match="has no address"):
-        await guard.vet("empty.example")
+        await guard.vet(1, "empty.example")
     with pytest.raises(UnresolvableError, match="Name or service not known"):
-        await guard.vet("unknown.example")
+        await guard.vet(1, "unknown.example")
 
 
 async def test_a_resolver_that_hangs_is_given_up() -> None:
@@ -181,7 +182,7 @@ async def test_a_resolver_that_hangs_is_given_up() -> None:
         raise AssertionError
 
     with pytest.raises(UnresolvableError, match="not resolved within"):
-        await Guard(resolve=resolve, timeout_seconds=0.01).vet("slow.example")
+        await Guard(resolve=resolve, timeout_seconds=0.01).vet(1, "slow.example")
 
 
 async def test_an_answer_is_remembered_for_its_time_and_then_asked_for_and_vetted_again() -> None:
@@ -190,13 +191,13 @@ async def test_an_answer_is_remembered_for_its_time_and_then_asked_for_and_vette
     asked: list[str] = []
     guard = Guard(resolve=resolver(answers, asked), ttl_seconds=5.0, monotonic=lambda: now)
 
-    await guard.vet("turning.example")
+    await guard.vet(1, "turning.example")
     answers["turning.example"] = ["127.0.0.1"]
     now = 104.9
-    assert await guard.vet("turning.example") == (Address(socket.AF_INET, "8.8.8.8"),)
+    assert await guard.vet(1, "turning.example") == (Address(socket.AF_INET, "8.8.8.8"),)
     now = 105.0
     with pytest.raises(RefusedError):
-        await guard.vet("turning.example")
+        await guard.vet(1, "turning.example")
 
     assert len(asked) == 2
 
@@ -211,7 +212,7 @@ async def test_callers_at_the_same_time_share_one_look_up_and_one_may_leave() ->
         return [Address(socket.AF_INET, "8.8.8.8")]
 
     guard = Guard(resolve=resolve)
-    callers = [asyncio.create_task(guard.vet("shared.example")) for _ in range(3)]
+    callers = [asyncio.create_task(guard.vet(1, "shared.example")) for _ in range(3)]
     await asyncio.sleep(0)
     callers[0].cancel()
     await asyncio.sleep(0)

@@ -12,9 +12,10 @@ import pytest
 import trustme
 
 from duetime.executor.connection import MAX_DRAIN_BYTES, MAX_HEAD_BYTES, Reason
-from duetime.executor.egress import Address, Guard, read_networks
+from duetime.executor.egress import Guard, read_networks
 from duetime.executor.http import HttpClient
 from duetime.executor.messages import NoResponse, Request, Response
+from duetime.executor.resolver import Address
 from duetime.model.origin import Origin
 from duetime.model.task import MAX_RESPONSE_BYTES
 from executor.targets import LocalTarget, Visitor, answer_everything, send, serving

@@ -114,7 +114,13 @@ def timeout_of(task: LeasedTask) -> float:
 
 
 def build_request(
-    task: LeasedTask, secret: bytes, now_seconds: int, queue: str | None, opened: Mapping[str, str] | None = None
+    task: LeasedTask,
+    secret: bytes,
+    now_seconds: int,
+    queue: str | None,
+    opened: Mapping[str, str] | None = None,
+    *,
+    tenant: int = 0,
 ) -> Request:
     """The signed request of one attempt, with its secret headers opened; raises TargetError."""
     options = task.options
@@ -138,7 +144,7 @@ def build_request(
         f"webhook-id: {task_id}\r\nwebhook-timestamp: {now_seconds}\r\n"
         f"webhook-signature: {sign(secret, task_id, now_seconds, body)}\r\n\r\n"
     )
-    return Request(head.origin, text.encode() + body, is_head=head.is_head)
+    return Request(head.origin, text.encode() + body, head.is_head, tenant)
 
 
 class _Head(NamedTuple):

@@ -14,9 +14,9 @@ import structlog
 from duetime.clock import DatabaseClock, to_us
 from duetime.errors import Unavailable
 from duetime.executor.call import build_request, report_answer, report_failure, timeout_of
-from duetime.executor.held import GiveBack, Held, Phase
+from duetime.executor.held import GiveBack, Held, Phase, backoff_of
 from duetime.executor.http import HttpClient
-from duetime.executor.messages import NoResponse, Response
+from duetime.executor.messages import NoResponse, Request, Response
 from duetime.executor.secret_headers import Opener, hide_echoes
 from duetime.executor.verdict import verdict_of
 from duetime.lifecycle.settle import Report
@@ -25,6 +25,8 @@ from duetime.model.task import LaneKey, Outcome
 from duetime.model.vault import SealError, Vault
 
 _AWAY_SECONDS = 0.5
+# Long enough for hundreds of names that are answered, and no longer: who waits has a place of the node.
+_WAIT_FOR_LOOKUP_SECONDS = 1.0
 
 SecretOf = Callable[[int], Awaitable[bytes]]
 KeyOf = Callable[[int], LaneKey | None]
@@ -99,9 +101,12 @@ class Caller:
                 end = GiveBack(0.0)
             else:
                 key = self._key_of(task.lane)
-                opened = held.opened = self._opener.open(task, None if key is None else key.tenant)
-                queue = None if key is None else key.queue
-                request = build_request(task, secret, int(now.timestamp()), queue, opened)
+                tenant, queue = (None, None) if key is None else (key.tenant, key.queue)
+                opened = held.opened = self._opener.open(task, tenant)
+                request = build_request(task, secret, int(now.timestamp()), queue, opened, tenant=tenant or 0)
+                if not self._client.guard.is_ready(request.tenant, request.origin.host):
+                    held.call = self._loop.create_task(self._await_lookup(held, secret, request))
+                    return
                 held.is_started, held.started_at = True, now
                 held.call = self._client.begin(request, timeout_of(task), functools.partial(self._answered, held, now))
                 return
@@ -113,6 +118,19 @@ class Caller:
         except Exception as error:
             end = _broken(held, error)
         self._over(held, end)
+
+    async def _await_lookup(self, held: Held, secret: bytes, request: Request) -> None:
+        """Its tenant has as many look-ups under way as it may: the call begins when its own can."""
+        until = min(held.begin_by, self._loop.time() + _WAIT_FOR_LOOKUP_SECONDS)
+        try:
+            async with asyncio.timeout_at(until):
+                await self._client.guard.turn(request.tenant, request.origin.host)
+        except TimeoutError:
+            self._over(held, GiveBack(backoff_of(held.task)))
+        except Exception as error:
+            self._over(held, _broken(held, error))
+        else:
+            self._call(held, secret)
 
     def _answered(self, held: Held, started_at: datetime, answer: Response | NoResponse) -> None:
         now = self._clock.now()

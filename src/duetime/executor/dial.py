@@ -7,8 +7,8 @@ import ssl
 import time
 
 from duetime.executor.connection import Connection, ExchangeError, Reason
-from duetime.executor.egress import Address
 from duetime.executor.messages import Timings, to_ms
+from duetime.executor.resolver import Address
 from duetime.model.origin import Origin
 
 CONNECT_TIMEOUT_SECONDS = 10.0

@@ -7,24 +7,25 @@ whatever form the resolver accepts, take the same way as names.
 """
 
 import asyncio
-import functools
 import ipaddress
 import socket
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
 
 from duetime.clock import Monotonic
+from duetime.executor.lookups import Lookups
+from duetime.executor.resolver import Address, NoAnswer, Resolver
 
 IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 IPNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 _TTL_SECONDS = 5.0
+_FAILURE_TTL_SECONDS = 1.0
 _TIMEOUT_SECONDS = 5.0
-# A look-up blocks its thread, and the system's resolver may take half a minute for a dead name server.
-_LOOKUP_THREADS = 32
-_MAX_REMEMBERED = 4096
+#: Of one tenant: look-ups at once, and answers that are remembered.
+_MAX_LOOKUPS = 16
+_MAX_REMEMBERED = 1024
 
 _REFUSED_V4 = {
     ipaddress.IPv4Network(network): reason
@@ -69,17 +70,6 @@ _GLOBAL_V6 = ipaddress.IPv6Network("2000::/3")
 _EMBEDDING_V6 = (ipaddress.IPv6Network("::ffff:0:0/96"), ipaddress.IPv6Network("64:ff9b::/96"))
 
 
-class Address(NamedTuple):
-    """What may be dialled: a family and its numeric address."""
-
-    family: int
-    ip: str
-    scope: int = 0
-
-    def at(self, port: int) -> tuple[str, int] | tuple[str, int, int, int]:
-        return (self.ip, port) if self.family == socket.AF_INET else (self.ip, port, 0, self.scope)
-
-
 Resolve = Callable[[str], Awaitable[Sequence[Address]]]
 
 
@@ -93,6 +83,10 @@ class RefusedError(EgressError):
 
 class UnresolvableError(EgressError):
     """The host has no address, or nobody answered in time."""
+
+
+_Answer = tuple[Address, ...] | EgressError
+_Remembered = tuple[float, _Answer]
 
 
 def read_networks(texts: Iterable[str]) -> tuple[IPNetwork, ...]:
@@ -120,7 +114,7 @@ def _reached(address: IPAddress) -> IPAddress:
 
 
 class Guard:
-    """Resolves hosts, vets every address, and remembers the answers for a few seconds."""
+    """Resolves hosts, vets every address, and remembers the answers for a few seconds, apart for each tenant."""
 
     def __init__(
         self,
@@ -129,103 +123,114 @@ class Guard:
         resolve: Resolve | None = None,
         ttl_seconds: float = _TTL_SECONDS,
         timeout_seconds: float = _TIMEOUT_SECONDS,
+        max_lookups: int = _MAX_LOOKUPS,
+        max_remembered: int = _MAX_REMEMBERED,
         monotonic: Monotonic = time.monotonic,
     ) -> None:
         self._allow = tuple(allow)
-        self._resolve = resolve or self._ask_system
+        self._resolve = resolve or Resolver(timeout_seconds=timeout_seconds).resolve
         self._ttl_seconds = ttl_seconds
         self._timeout_seconds = timeout_seconds
+        self._max_remembered = max_remembered
         self._monotonic = monotonic
-        self._answers: dict[str, tuple[float, tuple[Address, ...] | EgressError]] = {}
-        self._lookups: dict[str, asyncio.Task[tuple[Address, ...]]] = {}
-        self._threads: ThreadPoolExecutor | None = None
+        self._lookups = Lookups(self._look_up, max_lookups)
+        #: By tenant and host, the oldest first, with the time until which each holds.
+        self._answers: dict[int, dict[str, _Remembered]] = {}
+        #: All of them in the order in which they were learned, so that what is over is found.
+        self._learned: deque[tuple[float, int, str]] = deque()
 
-    def known(self, host: str) -> tuple[Address, ...] | None:
+    def known(self, tenant: int, host: str) -> tuple[Address, ...] | None:
         """Vetted addresses without a look-up, or None; raises a remembered refusal."""
-        remembered = self._answers.get(host)
+        answers = self._answers.get(tenant)
+        remembered = None if answers is None else answers.get(host)
         if remembered is None or remembered[0] <= self._monotonic():
-            return None
+            written = _written_address(host)
+            if written is None:
+                return None
+            # Nothing is looked up, so it waits for nobody.
+            remembered = self._remember(tenant, host, self._ttl_seconds, self._judged(host, [written]))
         if isinstance(remembered[1], EgressError):
             # A fresh one: raising the same object again would grow its traceback.
             raise type(remembered[1])(str(remembered[1]))
         return remembered[1]
 
-    async def vet(self, host: str) -> tuple[Address, ...]:
+    def is_ready(self, tenant: int, host: str) -> bool:
+        """Whether `vet` needs not wait for the tenant's other look-ups; a look-up that is needed has begun."""
+        try:
+            return self.known(tenant, host) is not None or self._lookups.begin(tenant, host) is not None
+        except EgressError:
+            return True
+
+    async def turn(self, tenant: int, host: str) -> None:
+        """Wait until it is ready; cancelling this gives up the place in the tenant's line."""
+        if not self.is_ready(tenant, host):
+            await self._lookups.turn(tenant, host)
+
+    async def vet(self, tenant: int, host: str) -> tuple[Address, ...]:
         """The addresses that may be dialled for a host; raises RefusedError or UnresolvableError."""
-        known = self.known(host)
+        known = self.known(tenant, host)
         if known is not None:
             return known
-        lookup = self._lookups.get(host)
-        if lookup is None:
-            lookup = asyncio.get_running_loop().create_task(self._look_up(host))
-            self._lookups[host] = lookup
-            lookup.add_done_callback(functools.partial(self._looked_up, host))
+        lookup = self._lookups.begin(tenant, host) or await self._lookups.turn(tenant, host)
         # Shielded: callers share one look-up, and one of them going away must not end it.
         return await asyncio.shield(lookup)
 
     def close(self) -> None:
-        for lookup in list(self._lookups.values()):
-            lookup.cancel()
-        if self._threads is not None:
-            self._threads.shutdown(wait=False, cancel_futures=True)
-            self._threads = None
+        self._lookups.close()
 
-    async def _look_up(self, host: str) -> tuple[Address, ...]:
+    async def _look_up(self, tenant: int, host: str) -> tuple[Address, ...]:
+        seconds = self._ttl_seconds
         try:
-            answer: tuple[Address, ...] | EgressError = self._checked(host, await self._addresses(host))
-        except EgressError as error:
-            answer = error
-        if len(self._answers) >= _MAX_REMEMBERED:
-            self._answers.clear()
-        self._answers[host] = (self._monotonic() + self._ttl_seconds, answer)
+            answer = self._judged(host, await self._addresses(host))
+        except UnresolvableError as error:
+            # It may be over in a moment, and each task that meets with it loses an attempt.
+            answer, seconds = error, min(seconds, _FAILURE_TTL_SECONDS)
+        self._remember(tenant, host, seconds, answer)
         if isinstance(answer, EgressError):
             raise answer
         return answer
 
-    def _looked_up(self, host: str, lookup: asyncio.Task[tuple[Address, ...]]) -> None:
-        del self._lookups[host]
-        if not lookup.cancelled():
-            # Marks it as seen: every caller may have gone away by now.
-            lookup.exception()
+    def _remember(self, tenant: int, host: str, seconds: float, answer: _Answer) -> _Remembered:
+        now = self._monotonic()
+        while self._learned and self._learned[0][0] <= now:
+            self._forget(*self._learned.popleft())
+        answers = self._answers.setdefault(tenant, {})
+        answers.pop(host, None)
+        if len(answers) >= self._max_remembered:
+            # A tenant that calls very many hosts forgets its own, and nobody else's.
+            del answers[next(iter(answers))]
+        remembered = answers[host] = (now + seconds, answer)
+        self._learned.append((now + seconds, tenant, host))
+        return remembered
+
+    def _forget(self, until: float, tenant: int, host: str) -> None:
+        answers = self._answers.get(tenant, {})
+        remembered = answers.get(host)
+        if remembered is not None and remembered[0] == until:
+            del answers[host]
+            if not answers:
+                del self._answers[tenant]
 
     async def _addresses(self, host: str) -> Sequence[Address]:
-        written = _written_address(host)
-        if written is not None:
-            return [written]
         try:
             async with asyncio.timeout(self._timeout_seconds):
                 found = await self._resolve(host)
         except TimeoutError:
             raise UnresolvableError(f"the name {host} was not resolved within {self._timeout_seconds:g} s") from None
-        except (OSError, UnicodeError, ValueError) as error:
+        except (NoAnswer, OSError, UnicodeError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             raise UnresolvableError(f"the name {host} cannot be resolved: {reason}") from error
         if not found:
             raise UnresolvableError(f"the name {host} has no address")
         return found
 
-    def _checked(self, host: str, addresses: Sequence[Address]) -> tuple[Address, ...]:
+    def _judged(self, host: str, addresses: Sequence[Address]) -> _Answer:
         for address in addresses:
             reason = why_refused(ipaddress.ip_address(address.ip), self._allow)
             if reason is not None:
                 # The address itself stays out of the message: it would draw a map of our networks.
-                raise RefusedError(f"{host} has an address that may not be called ({reason})")
+                return RefusedError(f"{host} has an address that may not be called ({reason})")
         return tuple(dict.fromkeys(addresses))
-
-    async def _ask_system(self, host: str) -> Sequence[Address]:
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(_LOOKUP_THREADS, "duetime-resolve")
-        loop = asyncio.get_running_loop()
-        found = await loop.run_in_executor(
-            self._threads, functools.partial(socket.getaddrinfo, host, None, type=socket.SOCK_STREAM)
-        )
-        addresses = []
-        for family, _, _, _, sockaddr in found:
-            if family in (socket.AF_INET, socket.AF_INET6):
-                scope = int(sockaddr[3]) if len(sockaddr) == 4 else 0
-                # A scoped address is told as fe80::1%eth0; the scope travels apart.
-                addresses.append(Address(family, str(sockaddr[0]).partition("%")[0], scope))
-        return addresses
 
 
 def _written_address(host: str) -> Address | None:

@@ -15,9 +15,10 @@ import structlog
 from duetime.executor.connection import Connection, ExchangeError, Reason
 from duetime.executor.deadlines import Deadlines
 from duetime.executor.dial import CONNECT_TIMEOUT_SECONDS, Dialler
-from duetime.executor.egress import Address, EgressError, Guard, RefusedError
+from duetime.executor.egress import EgressError, Guard, RefusedError
 from duetime.executor.kept import IDLE_SECONDS, KeptConnections
 from duetime.executor.messages import NoResponse, Request, Response, Timings, to_ms
+from duetime.executor.resolver import Address
 
 Answered = Callable[[Response | NoResponse], None]
 
@@ -89,7 +90,7 @@ class HttpClient:
         idle_seconds: float = IDLE_SECONDS,
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._guard = guard
+        self.guard = guard
         self._dialler = Dialler(ca_file=ca_file, connect_timeout_seconds=connect_timeout_seconds)
         self._kept = KeptConnections(self._loop, idle_seconds)
         self._deadlines: Deadlines[Call] = Deadlines(self._loop, Call.time_out)
@@ -102,7 +103,7 @@ class HttpClient:
         """
         call = Call(self, request, timeout_seconds, self._loop.time() + timeout_seconds, answered)
         try:
-            addresses = self._guard.known(request.origin.host)
+            addresses = self.guard.known(request.tenant, request.origin.host)
         except EgressError:
             # The task below comes upon it too, and says so.
             addresses = None
@@ -125,7 +126,7 @@ class HttpClient:
 
     async def close(self) -> None:
         """Close every connection and the guard; calls under way fail."""
-        self._guard.close()
+        self.guard.close()
         self._kept.clear()
         for connecting in self._connecting:
             connecting.cancel()
@@ -137,17 +138,17 @@ class HttpClient:
 
     async def _connect(self, call: Call) -> tuple[Connection, Address]:
         origin = call.request.origin
-        addresses = self._guard.known(origin.host)
+        addresses = self.guard.known(call.request.tenant, origin.host)
         if addresses is None:
-            addresses = await self._vet(origin.host, call.deadline)
+            addresses = await self._vet(call.request.tenant, origin.host, call.deadline)
             call.timings.dns_ms = to_ms(time.perf_counter() - call.begun_at)
         line = self._kept.take(origin, addresses)
         return line or await self._dialler.dial(origin, addresses, call.deadline, call.timings)
 
-    async def _vet(self, host: str, deadline: float) -> tuple[Address, ...]:
+    async def _vet(self, tenant: int, host: str, deadline: float) -> tuple[Address, ...]:
         try:
             async with asyncio.timeout_at(deadline):
-                return await self._guard.vet(host)
+                return await self.guard.vet(tenant, host)
         except TimeoutError:
             raise ExchangeError(Reason.TIMEOUT, f"the name {host} was not resolved in time") from None
 

@@ -8,7 +8,7 @@ import asyncio
 from collections import deque
 
 from duetime.executor.connection import Connection
-from duetime.executor.egress import Address
+from duetime.executor.resolver import Address
 from duetime.model.origin import Origin
 
 # Shorter than the 5 s after which Node.js, Apache and uvicorn close an idle connection:

@@ -11,6 +11,8 @@ class Request(msgspec.Struct, frozen=True):
     #: Head and body, as they are sent.
     content: bytes
     is_head: bool = False
+    #: Whose names it looks up.
+    tenant: int = 0
 
 
 class Timings(msgspec.Struct, omit_defaults=True):
