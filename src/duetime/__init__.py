@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from duetime.sdk.shapes import Target as Target
     from duetime.sdk.shapes import Task as Task
     from duetime.sdk.shapes import Unique as Unique
+    from duetime.sdk.tenant_shapes import Egress as Egress
     from duetime.sdk.worker import Worker as Worker
 
 _HOMES = {
@@ -38,6 +39,7 @@ _HOMES = {
     "Client": "client",
     "Context": "context",
     "Debounce": "shapes",
+    "Egress": "tenant_shapes",
     "Limits": "admin_shapes",
     "Permanent": "errors",
     "RateLimit": "admin_shapes",

@@ -81,6 +81,12 @@ class TooComplex(InvalidInput):
     code, title = "schedule_too_complex", "The schedule takes too much work to evaluate"
 
 
+class EgressRefused(InvalidInput):
+    """The tenant may not call there; the first error names the rule."""
+
+    code, title = "egress_refused", "The tenant may not call this target"
+
+
 class MalformedRequest(DuetimeError):
     code, status, title = "malformed_request", 400, "The request cannot be read"
 

@@ -150,9 +150,8 @@ class Node:
         self.onward.on_ended = self.steering.on_ended = self._ended
         self.dead_log = DeadLog(database)
         self.onward.on_dead = self.dead_log.note
-        self.outbox = Outbox(
-            database, self.lanes, self.submitter, reading(TaskReader(self.types, self.vault), turns), self.admission
-        )
+        reader = TaskReader(self.types, self.vault, self.rules.egress_of)
+        self.outbox = Outbox(database, self.lanes, self.submitter, reading(reader, turns), self.admission)
         self.relay = Relay(self.outbox, has_duty=self._has_duty)
         self.shared: SharedFeeder | None = None
         if sharing is not None:
@@ -237,6 +236,7 @@ class Node:
             nodes=self.nodes,
             node=self.name,
             vault=self.vault,
+            egress_of=self.rules.egress_of,
             max_silence=config.max_silence,
             peers=peers,
             connections=self.connections,
@@ -390,6 +390,7 @@ class Node:
             max_calls_per_host=self.config.executor_calls_per_host,
             report=self.breakers.report,
             vault=self.vault,
+            egress_of=self.rules.egress_of,
         )
 
     async def _execute(self) -> None:

@@ -18,7 +18,7 @@ from duetime.admin.breakers import ForcedBreakers
 from duetime.admin.keyring import Keys
 from duetime.admin.keys import Role, create_key
 from duetime.admin.limits import LimitRules
-from duetime.admin.rules import read_rules
+from duetime.admin.rules import TenantRules
 from duetime.admin.tenants import create_tenant
 from duetime.admin.types import Types
 from duetime.api.app import App
@@ -95,6 +95,7 @@ class Serving:
     types: Types
     limits: LimitRules
     outbox: Outbox
+    rules: TenantRules
     #: Why the node is not ready, if there is a reason.
     reasons: list[str] = field(default_factory=list)
 
@@ -104,7 +105,7 @@ class Serving:
 
     async def obey(self) -> None:
         """What a node does twice a second."""
-        rules = await read_rules(self.database)
+        rules = await self.rules.refresh()
         self.feeder.rule(rules.weights, rules.suspended)
         self.admission.rule(rules.quotas, rules.default)
         self.tenant_breakers.rule(rules.breakers)
@@ -258,7 +259,9 @@ async def serve(
     firing = Firing(database, partitions, schedules, backfills, recurrences, steering, wake, room=admission)
     feeder.schedules = firing
     await firing.start()
-    outbox = Outbox(database, lanes, submitter, reading(TaskReader(types, vault)), admission)
+    rules = TenantRules(database)
+    reader = TaskReader(types, vault, rules.egress_of)
+    outbox = Outbox(database, lanes, submitter, reading(reader), admission)
     breakers = Breakers(lanes.key_of, database.clock.now_ms)
     tenant_breakers = TenantBreakers(
         database, lanes, onward, BreakerRules(), now_ms=lambda: database.clock.now_ms() + int(passed[0] * 1000)
@@ -296,6 +299,7 @@ async def serve(
         nodes=lambda: [NodeView("here", 256, True)],
         node="here",
         vault=vault,
+        egress_of=rules.egress_of,
         peers=Peers(trusted_proxies),
     )
     server = QuietServer(
@@ -335,6 +339,7 @@ async def serve(
             types,
             limits,
             outbox,
+            rules,
             reasons,
         )
         app.end_polls()

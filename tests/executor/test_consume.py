@@ -25,6 +25,7 @@ from duetime.lifecycle.settle import Settler
 from duetime.lifecycle.state import read_states
 from duetime.lifecycle.steer import Steering
 from duetime.lifecycle.submit import Submitted, Submitter
+from duetime.model.egress_rules import EgressJudge, EgressRules
 from duetime.model.retry import RetryPolicy
 from duetime.model.task import Kind, LaneKey, NewTask, Options, Outcome, PriorityClass, Target, TaskState
 from duetime.scheduler.feed import Ask, Feeder
@@ -46,6 +47,7 @@ class Node:
         self.feeder = Feeder(database, self.lanes, self.onward)
         self.client = HttpClient(Guard(read_networks(["127.0.0.0/8"])))
         self.tenant = 0
+        self.egress: dict[int, EgressJudge] = {}
 
     def _wake(self, wakes: Iterable[uuid.UUID]) -> None:
         self.feeder.wake(wakes)
@@ -79,6 +81,7 @@ class Node:
             max_calls_per_host=max_calls_per_host,
             beat_every_seconds=0.1,
             report=report,
+            egress_of=self.egress.get,
         )
 
     async def submit(
@@ -231,6 +234,33 @@ async def test_a_permanent_answer_and_a_refused_address_are_dead_letters_at_once
 
     assert len(target.received) == 1
     [row] = await node.database.fetch("SELECT detail FROM attempt WHERE task = $1", tasks[1])
+    assert msgspec.json.decode(row["detail"])["error"]["detail"]["reason"] == "refused"
+
+
+async def test_a_call_that_its_tenant_may_not_make_any_more_is_a_dead_letter_and_nobody_is_called(node: Node) -> None:
+    async with serving(answer_everything) as target, executing(node.executor()):
+        node.egress[node.tenant] = EgressJudge(EgressRules(hosts=("*.example.com",)))
+        [task] = await node.submit(target)
+        await until(lambda: is_all(node, [task], TaskState.DEAD))
+        assert target.connections == 0
+        [row] = await node.database.fetch("SELECT detail FROM attempt WHERE task = $1", task)
+        error = msgspec.json.decode(row["detail"])["error"]
+        assert (error["kind"], error["detail"]["reason"]) == ("permanent", "egress_refused")
+        assert "egress.hosts" in error["message"]
+
+        node.egress[node.tenant] = EgressJudge(EgressRules(hosts=("127.0.0.1",), ports=(target.port,)))
+        await node.steering.redrive([task])
+        await until(lambda: is_all(node, [task], TaskState.SUCCEEDED))
+
+
+async def test_a_tenants_rules_open_nothing_that_the_node_refuses(node: Node) -> None:
+    node.egress[node.tenant] = EgressJudge(EgressRules(hosts=("169.254.169.254", "*")))
+
+    async with executing(node.executor()):
+        [task] = await node.submit("http://169.254.169.254/latest/meta-data")
+        await until(lambda: is_all(node, [task], TaskState.DEAD))
+
+    [row] = await node.database.fetch("SELECT detail FROM attempt WHERE task = $1", task)
     assert msgspec.json.decode(row["detail"])["error"]["detail"]["reason"] == "refused"
 
 

@@ -1,4 +1,4 @@
-"""Task types, queues, limits and API keys through both clients, against a real node."""
+"""Task types, queues, limits, API keys and tenants through both clients, against a real node."""
 
 import uuid
 from datetime import timedelta
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from duetime import Limits, RateLimit, RetryPolicy, Throttle, TypeDebounce, TypeDefaults, TypeLimits, Unique
+from duetime import Egress, Limits, RateLimit, RetryPolicy, Throttle, TypeDebounce, TypeDefaults, TypeLimits, Unique
 from duetime.sdk.errors import InvalidRequest, NotFound
 
 
@@ -122,3 +122,18 @@ async def test_keys_are_made_listed_rotated_and_revoked(each_client: Any, name: 
     assert await each_client.list_keys(unused_for="90d") == []
     with pytest.raises(NotFound):
         await each_client.revoke_key(1 << 30)
+
+
+async def test_a_tenant_is_made_confined_and_freed(each_client: Any) -> None:
+    name = f"team-{uuid.uuid4().hex[:12]}"
+
+    made = await each_client.put_tenant(name, weight=2, egress=Egress(hosts=["*.example.com"], https_only=True))
+    more = await each_client.put_tenant(name, quotas={"max_waiting": 5}, egress={"ports": [443], "https_only": None})
+    freed = await each_client.put_tenant(name, weight=None, egress=None)
+
+    assert (made.name, made.weight, made.egress) == (name, 2, Egress(hosts=["*.example.com"], https_only=True))
+    assert more.effective.egress == Egress(hosts=["*.example.com"], ports=[443])
+    assert (more.effective.sources["egress.ports"], more.effective.sources["max_keys"]) == ("own", "default")
+    assert "dead letter" in more.notes[0]
+    assert (freed.weight, freed.egress, freed.quotas) == (None, Egress(), {"max_waiting": 5})
+    assert await each_client.get_tenant(name) == freed

@@ -15,11 +15,13 @@ import msgspec
 from duetime.admin.changes import read_changes
 from duetime.database.pool import Database
 from duetime.database.statements import load
+from duetime.model.egress_rules import NO_EGRESS_RULES, EgressJudge, EgressLayers, EgressRules
 from duetime.model.limits import Limits
 from duetime.model.quotas import DEFAULT_TIER, DEFAULTS, NO_QUOTAS, Layers, Quotas, defaults_of
 
 _SQL = load(__package__, "rules.sql")
 _decode = msgspec.json.Decoder(Quotas).decode
+_decode_egress = msgspec.json.Decoder(EgressRules).decode
 
 
 class Rules(msgspec.Struct, frozen=True):
@@ -36,6 +38,9 @@ class Rules(msgspec.Struct, frozen=True):
     default: Quotas = DEFAULTS.of_submissions
     #: When they are stopped because their attempts fail.
     breakers: dict[int, Quotas] = {}
+    #: Where HTTP targets may be, and what holds for those that are not named; None: anywhere.
+    egress: dict[int, EgressJudge | None] = {}
+    default_egress: EgressJudge | None = None
 
 
 class _Stored(msgspec.Struct, frozen=True):
@@ -45,15 +50,17 @@ class _Stored(msgspec.Struct, frozen=True):
     spread: int
     quotas: Quotas
     defaults: bool
+    egress: EgressRules
 
 
 class _Tier(msgspec.Struct, frozen=True):
     weight: int | None
     quotas: Quotas
+    egress: EgressRules
 
 
 Value = TypeVar("Value")
-_NO_TIER = _Tier(None, NO_QUOTAS)
+_NO_TIER = _Tier(None, NO_QUOTAS, NO_EGRESS_RULES)
 #: The quotas that are about tenants at work, and not only about what they submit and have.
 AT_WORK = [
     "max_running",
@@ -85,7 +92,7 @@ class TenantRules:
             return self.current
         # Read after the number, so that nothing up to it is missed.
         tiers = {
-            each["name"]: _Tier(each["weight"], _decode(each["quotas"]))
+            each["name"]: _Tier(each["weight"], _decode(each["quotas"]), _decode_egress(each["egress"]))
             for each in await self._database.run(_SQL["read_tiers"])
         }
         changed: dict[int, _Stored] = {
@@ -103,11 +110,16 @@ class TenantRules:
         self.current = self._derive(changed)
         return self.current
 
+    def egress_of(self, tenant: int) -> EgressJudge | None:
+        """What the tenant's HTTP targets are judged by, if anything."""
+        return self.current.egress.get(tenant, self.current.default_egress)
+
     def _derive(self, changed: dict[int, _Stored]) -> Rules:
         """The rules with these tenants worked in; the others are as they were."""
         now = self.current
         weights, limits, spread, quotas = dict(now.weights), dict(now.limits), dict(now.spread), dict(now.quotas)
         suspended, breakers = set(now.suspended), dict(now.breakers)
+        egress = dict(now.egress)
         usual = self._tiers.get(DEFAULT_TIER, _NO_TIER)
         default = Layers(NO_QUOTAS, defaults=defaults_of(usual.quotas, has_defaults=True)).together.enforced
         for tenant, stored in changed.items():
@@ -122,8 +134,24 @@ class TenantRules:
             submissions = effective.of_submissions
             _set(quotas, tenant, submissions if submissions != default.of_submissions else None)
             _set(breakers, tenant, effective if effective.has_breaker else None)
+            usual_egress = usual.egress if stored.defaults else NO_EGRESS_RULES
+            rules = EgressLayers(stored.egress, tier.egress, usual_egress).together
+            if rules == usual.egress:
+                egress.pop(tenant, None)
+            else:
+                egress[tenant] = EgressJudge.of(rules)
             (suspended.add if stored.is_suspended else suspended.discard)(tenant)
-        return Rules(weights, frozenset(suspended), limits, spread, quotas, default.of_submissions, breakers)
+        return Rules(
+            weights,
+            frozenset(suspended),
+            limits,
+            spread,
+            quotas,
+            default.of_submissions,
+            breakers,
+            egress,
+            EgressJudge.of(usual.egress),
+        )
 
 
 def _stored(row: asyncpg.Record) -> _Stored:
@@ -134,6 +162,7 @@ def _stored(row: asyncpg.Record) -> _Stored:
         row["spread"],
         _decode(row["quotas"]),
         row["defaults"],
+        _decode_egress(row["egress"]),
     )
 
 

@@ -23,6 +23,7 @@ from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.errors import Conflict, FieldError, InvalidInput, NotFound, Unavailable
 from duetime.ids import SHARDS
+from duetime.model.egress_rules import NO_EGRESS_RULES, RIGHT_HOST, EgressLayers, EgressRules, read_host_pattern
 from duetime.model.quotas import NO_QUOTAS, Quotas, Source, wrong_pairs
 
 DEFAULT_TENANT = "default"
@@ -31,6 +32,7 @@ SECRET_BYTES = 32
 _SQL = load(__package__, "tenants.sql")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 RIGHT_NAME = "use 1 to 63 letters, digits, '.', '_' and '-', beginning with a letter or digit"
+_decode_egress = msgspec.json.Decoder(EgressRules).decode
 
 __all__ = ["DEFAULT_TENANT", "Act", "Rules", "Tenant", "create_tenant", "find_tenant", "put_tenant", "read_rules"]
 
@@ -42,6 +44,7 @@ class Effective(msgspec.Struct, frozen=True):
 
     weight: int
     quotas: Quotas
+    egress: EgressRules
     #: Who says each of these values.
     sources: dict[str, Source]
 
@@ -62,6 +65,7 @@ class Tenant(msgspec.Struct, frozen=True):
     quotas: Quotas
     #: Whether the defaults hold where neither it nor its tier says anything.
     defaults: bool
+    egress: EgressRules
     effective: Effective
 
 
@@ -75,6 +79,8 @@ class TenantChange(msgspec.Struct, frozen=True):
     #: By the names of `Quotas`; None instead of all of it takes every one away.
     quotas: dict[str, float | None] | None = {}
     defaults: bool | None = None
+    #: The same, by the names of `EgressRules`.
+    egress: dict[str, object] | None = {}
 
 
 class _Wanted(msgspec.Struct, frozen=True):
@@ -84,6 +90,7 @@ class _Wanted(msgspec.Struct, frozen=True):
     spread: int = 1
     quotas: Quotas = NO_QUOTAS
     defaults: bool = True
+    egress: EgressRules = NO_EGRESS_RULES
 
     def changed(self, change: TenantChange) -> "_Wanted":
         if isinstance(change.tier, str):
@@ -95,6 +102,7 @@ class _Wanted(msgspec.Struct, frozen=True):
             change.spread or self.spread,
             merge_quotas(self.quotas, change.quotas),
             self.defaults if change.defaults is None else change.defaults,
+            merge_egress(self.egress, change.egress),
         )
 
     def parameters(self) -> dict[str, object]:
@@ -105,6 +113,7 @@ class _Wanted(msgspec.Struct, frozen=True):
             "spread": self.spread,
             "quotas": msgspec.json.encode(self.quotas).decode(),
             "defaults": self.defaults,
+            "egress": msgspec.json.encode(self.egress).decode(),
         }
 
 
@@ -145,6 +154,22 @@ def merge_quotas(stored: Quotas, change: dict[str, float | None] | None) -> Quot
     return merged
 
 
+def merge_egress(stored: EgressRules, change: dict[str, object] | None) -> EgressRules:
+    """The rules after a change; raises for what is no pattern of hosts."""
+    if change is None:
+        return NO_EGRESS_RULES
+    hosts, ports = change.get("hosts"), change.get("ports")
+    if isinstance(hosts, list | tuple):
+        patterns = [read_host_pattern(host) for host in hosts]
+        errors = [FieldError(f"egress.hosts[{at}]", RIGHT_HOST) for at, host in enumerate(patterns) if host is None]
+        if errors:
+            raise InvalidInput.all(errors)
+        change = change | {"hosts": tuple(dict.fromkeys(patterns))}
+    if isinstance(ports, list | tuple):
+        change = change | {"ports": tuple(sorted(set(ports)))}
+    return msgspec.structs.replace(stored, **change)
+
+
 async def create_tenant(
     database: Database, name: str, change: TenantChange | None = None, *, by: int | None = None
 ) -> Tenant:
@@ -177,7 +202,13 @@ async def change_tenant(database: Database, name: str, change: TenantChange, *, 
             row = await connection.fetchrow(_SQL["find"].sql, name)
             stored = _tenant(row)
             wanted = _Wanted(
-                stored.weight, stored.state, stored.tier, stored.spread, stored.quotas, stored.defaults
+                stored.weight,
+                stored.state,
+                stored.tier,
+                stored.spread,
+                stored.quotas,
+                stored.defaults,
+                stored.egress,
             ).changed(change)
             tier = wanted.tier
             statement = _SQL["change"]
@@ -254,12 +285,21 @@ async def _find(database: Database, name: str) -> Tenant:
     return found
 
 
+def read_egress(text: str | None) -> EgressRules:
+    return NO_EGRESS_RULES if text is None else _decode_egress(text)
+
+
+def _read_egress_layers(row: asyncpg.Record) -> EgressLayers:
+    default = row["default_egress"] if row["defaults"] else None
+    return EgressLayers(read_egress(row["egress"]), read_egress(row["tier_egress"]), read_egress(default))
+
+
 def _no_tier(name: str | None) -> InvalidInput:
     return InvalidInput.at("tier", f"there is no tier {name}; make it first (PUT /v1/tiers/{name})")
 
 
 def _tenant(row: asyncpg.Record) -> Tenant:
-    layers = read_layers(row)
+    layers, egress = read_layers(row), _read_egress_layers(row)
     weights: tuple[tuple[Source, int | None], ...] = (
         ("own", row["weight"]),
         ("tier", row["tier_weight"]),
@@ -279,5 +319,6 @@ def _tenant(row: asyncpg.Record) -> Tenant:
         row["spread"],
         layers.own,
         row["defaults"],
-        Effective(weight, layers.together, {"weight": source, **layers.sources()}),
+        egress.own,
+        Effective(weight, layers.together, egress.together, {"weight": source, **layers.sources(), **egress.sources()}),
     )

@@ -16,9 +16,9 @@ counted AS (
  RETURNING change
 ),
 made AS (
-    INSERT INTO tenant (name, shard, signing_secret, weight, state, tier, spread, quotas, defaults, change)
+    INSERT INTO tenant (name, shard, signing_secret, weight, state, tier, spread, quotas, defaults, egress, change)
     SELECT @name::text, @shard::smallint, @secret::bytea, @weight::int, @state::text, @tier::text, @spread::smallint,
-           @quotas::jsonb, @defaults::boolean, COALESCE((SELECT change FROM counted), 0)
+           @quotas::jsonb, @defaults::boolean, @egress::jsonb, COALESCE((SELECT change FROM counted), 0)
         ON CONFLICT (name) DO NOTHING
  RETURNING id, name
 ),
@@ -27,7 +27,7 @@ noted AS (
     SELECT id, @key::int, 'tenant.create', name,
            jsonb_build_object('weight', @weight::int, 'state', @state::text, 'tier', @tier::text,
                               'spread', @spread::smallint, 'quotas', @quotas::jsonb,
-                          'defaults', @defaults::boolean)
+                              'defaults', @defaults::boolean, 'egress', @egress::jsonb)
       FROM made
 )
 SELECT id
@@ -44,12 +44,12 @@ SELECT id
 -- A change that changes nothing is not noted.
 -- Locks: the tenant, then the number of changes, until the commit.
 WITH old AS MATERIALIZED (
-    SELECT id, name, weight, state, tier, spread, quotas, defaults
+    SELECT id, name, weight, state, tier, spread, quotas, defaults, egress
       FROM tenant
      WHERE name = @name::text
-       AND (weight, state, tier, spread, quotas, defaults)
+       AND (weight, state, tier, spread, quotas, defaults, egress)
            IS DISTINCT FROM (@weight::int, @state::text, @tier::text, @spread::smallint, @quotas::jsonb,
-                             @defaults::boolean)
+                             @defaults::boolean, @egress::jsonb)
        FOR UPDATE
 ),
 counted AS (
@@ -62,24 +62,26 @@ counted AS (
 changed AS (
     UPDATE tenant
        SET weight = @weight::int, state = @state::text, tier = @tier::text, spread = @spread::smallint,
-           quotas = @quotas::jsonb, defaults = @defaults::boolean, updated_at = clock_timestamp(), change = counted.change
+           quotas = @quotas::jsonb, defaults = @defaults::boolean, egress = @egress::jsonb,
+           updated_at = clock_timestamp(), change = counted.change
       FROM old, counted
      WHERE tenant.id = old.id
 )
 INSERT INTO audit (tenant, key, action, subject, before, after)
 SELECT old.id, @key::int, 'tenant.change', old.name,
        jsonb_build_object('weight', old.weight, 'state', old.state, 'tier', old.tier, 'spread', old.spread,
-                          'quotas', old.quotas, 'defaults', old.defaults),
+                          'quotas', old.quotas, 'defaults', old.defaults, 'egress', old.egress),
        jsonb_build_object('weight', @weight::int, 'state', @state::text, 'tier', @tier::text,
                           'spread', @spread::smallint, 'quotas', @quotas::jsonb,
-                          'defaults', @defaults::boolean)
+                          'defaults', @defaults::boolean, 'egress', @egress::jsonb)
   FROM old;
 
 -- name: find
 SELECT tenant.id, tenant.name, tenant.weight, tenant.state, tenant.shard, tenant.created_at, tenant.updated_at,
        tenant.tier, tenant.spread, tenant.quotas::text AS quotas, tier.weight AS tier_weight,
        tier.quotas::text AS tier_quotas, tenant.defaults, usual.weight AS default_weight,
-       usual.quotas::text AS default_quotas
+       usual.quotas::text AS default_quotas, tenant.egress::text AS egress, tier.egress::text AS tier_egress,
+       usual.egress::text AS default_egress
   FROM tenant
   LEFT JOIN tier
     ON tier.name = tenant.tier
@@ -91,7 +93,8 @@ SELECT tenant.id, tenant.name, tenant.weight, tenant.state, tenant.shard, tenant
 SELECT tenant.id, tenant.name, tenant.weight, tenant.state, tenant.shard, tenant.created_at, tenant.updated_at,
        tenant.tier, tenant.spread, tenant.quotas::text AS quotas, tier.weight AS tier_weight,
        tier.quotas::text AS tier_quotas, tenant.defaults, usual.weight AS default_weight,
-       usual.quotas::text AS default_quotas
+       usual.quotas::text AS default_quotas, tenant.egress::text AS egress, tier.egress::text AS tier_egress,
+       usual.egress::text AS default_egress
   FROM tenant
   LEFT JOIN tier
     ON tier.name = tenant.tier

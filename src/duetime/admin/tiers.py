@@ -10,10 +10,11 @@ import asyncpg
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from duetime.admin.tenants import check_short_name, merge_quotas
+from duetime.admin.tenants import check_short_name, merge_egress, merge_quotas, read_egress
 from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.errors import Conflict, InvalidInput, NotFound
+from duetime.model.egress_rules import NO_EGRESS_RULES, EgressRules
 from duetime.model.quotas import DEFAULT_TIER, DEFAULTS, NO_QUOTAS, Quotas
 
 MAX_TIERS = 1_000
@@ -26,6 +27,7 @@ class Tier(msgspec.Struct, frozen=True):
     name: str
     weight: int | None
     quotas: Quotas
+    egress: EgressRules
     #: How many have it.
     tenants: int
     created_at: datetime
@@ -37,6 +39,7 @@ class TierChange(msgspec.Struct, frozen=True):
 
     weight: int | UnsetType | None = UNSET
     quotas: dict[str, float | None] | None = {}
+    egress: dict[str, object] | None = {}
 
 
 async def put_tier(database: Database, name: str, change: TierChange, *, by: int | None = None) -> tuple[bool, Tier]:
@@ -50,10 +53,12 @@ async def put_tier(database: Database, name: str, change: TierChange, *, by: int
             raise InvalidInput.at("name", f"there are at most {MAX_TIERS:,} tiers")
         weight = None if stored is None else stored["weight"]
         quotas = NO_QUOTAS if stored is None else _decode_quotas(stored["quotas"])
+        egress = NO_EGRESS_RULES if stored is None else read_egress(stored["egress"])
         wanted: dict[str, object] = {
             "name": name,
             "weight": weight if change.weight is UNSET else change.weight,
             "quotas": msgspec.json.encode(merge_quotas(quotas, change.quotas)).decode(),
+            "egress": msgspec.json.encode(merge_egress(egress, change.egress)).decode(),
             "key": by,
         }
         is_new: bool = await connection.fetchval(put.sql, *put.arguments(wanted))
@@ -92,6 +97,7 @@ def _tier(row: asyncpg.Record) -> Tier:
         row["name"],
         row["weight"],
         quotas.over(DEFAULTS) if row["name"] == DEFAULT_TIER else quotas,
+        read_egress(row["egress"]),
         row["tenants"],
         row["created_at"],
         row["updated_at"],

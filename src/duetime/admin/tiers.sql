@@ -2,17 +2,19 @@
 -- Locks: the tier, then the number of changes, until the commit.
 -- Gives: whether it is new; a change that changes nothing is not noted.
 WITH old AS MATERIALIZED (
-    SELECT name, weight, quotas
+    SELECT name, weight, quotas, egress
       FROM tier
      WHERE name = @name::text
        FOR NO KEY UPDATE
 ),
 stored AS (
-    INSERT INTO tier AS kept (name, weight, quotas)
-    VALUES (@name::text, @weight::int, @quotas::jsonb)
+    INSERT INTO tier AS kept (name, weight, quotas, egress)
+    VALUES (@name::text, @weight::int, @quotas::jsonb, @egress::jsonb)
         ON CONFLICT (name) DO UPDATE
-       SET weight = excluded.weight, quotas = excluded.quotas, updated_at = clock_timestamp()
-     WHERE (kept.weight, kept.quotas) IS DISTINCT FROM (excluded.weight, excluded.quotas)
+       SET weight = excluded.weight, quotas = excluded.quotas, egress = excluded.egress,
+           updated_at = clock_timestamp()
+     WHERE (kept.weight, kept.quotas, kept.egress)
+           IS DISTINCT FROM (excluded.weight, excluded.quotas, excluded.egress)
  RETURNING name
 ),
 counted AS (
@@ -24,8 +26,10 @@ counted AS (
 noted AS (
     INSERT INTO audit (key, action, subject, before, after)
     SELECT @key::int, CASE WHEN old.name IS NULL THEN 'tier.create' ELSE 'tier.change' END, stored.name,
-           CASE WHEN old.name IS NOT NULL THEN jsonb_build_object('weight', old.weight, 'quotas', old.quotas) END,
-           jsonb_build_object('weight', @weight::int, 'quotas', @quotas::jsonb)
+           CASE WHEN old.name IS NOT NULL
+                THEN jsonb_build_object('weight', old.weight, 'quotas', old.quotas, 'egress', old.egress)
+           END,
+           jsonb_build_object('weight', @weight::int, 'quotas', @quotas::jsonb, 'egress', @egress::jsonb)
       FROM stored
       LEFT JOIN old
         ON old.name = stored.name
@@ -34,7 +38,7 @@ SELECT NOT EXISTS (SELECT FROM old) AS is_new;
 
 -- name: lock
 -- Locks: the tier, until the commit; not its key, which a tenant that gets it looks at.
-SELECT name, weight, quotas::text AS quotas
+SELECT name, weight, quotas::text AS quotas, egress::text AS egress
   FROM tier
  WHERE name = @name::text
    FOR NO KEY UPDATE;
@@ -44,11 +48,11 @@ SELECT name, weight, quotas::text AS quotas
 WITH gone AS (
     DELETE FROM tier
      WHERE name = @name::text
- RETURNING name, weight, quotas
+ RETURNING name, weight, quotas, egress
 ),
 noted AS (
     INSERT INTO audit (key, action, subject, before)
-    SELECT @key::int, 'tier.delete', name, jsonb_build_object('weight', weight, 'quotas', quotas)
+    SELECT @key::int, 'tier.delete', name, jsonb_build_object('weight', weight, 'quotas', quotas, 'egress', egress)
       FROM gone
 )
 SELECT name
@@ -60,7 +64,8 @@ SELECT count(*) AS tiers
 
 -- name: find
 -- The tier `default` is that of those that have none.
-SELECT tier.name, tier.weight, tier.quotas::text AS quotas, tier.created_at, tier.updated_at,
+SELECT tier.name, tier.weight, tier.quotas::text AS quotas, tier.egress::text AS egress, tier.created_at,
+       tier.updated_at,
        (SELECT count(*)
           FROM tenant
          WHERE tenant.tier = tier.name
@@ -70,7 +75,8 @@ SELECT tier.name, tier.weight, tier.quotas::text AS quotas, tier.created_at, tie
 
 -- name: read_page
 -- The tier `default` is that of those that have none.
-SELECT tier.name, tier.weight, tier.quotas::text AS quotas, tier.created_at, tier.updated_at,
+SELECT tier.name, tier.weight, tier.quotas::text AS quotas, tier.egress::text AS egress, tier.created_at,
+       tier.updated_at,
        (SELECT count(*)
           FROM tenant
          WHERE tenant.tier = tier.name

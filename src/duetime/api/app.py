@@ -47,7 +47,7 @@ from duetime.api.tasks import Tasks
 from duetime.api.tenants import Tenancy
 from duetime.api.tiers import TierCalls
 from duetime.api.types import TypeCalls
-from duetime.api.validation import TaskReader
+from duetime.api.validation import EgressOf, TaskReader
 from duetime.api.workers import Beating, Leasing, Workers
 from duetime.cluster.contract import NodeView
 from duetime.config import DEFAULT_SILENCE_SECONDS
@@ -109,6 +109,7 @@ class App:
         nodes: Callable[[], list[NodeView]],
         node: str,
         vault: Vault | None = None,
+        egress_of: EgressOf = lambda _: None,
         max_silence: float = DEFAULT_SILENCE_SECONDS,
         peers: Peers | None = None,
         connections: Connections | None = None,
@@ -129,7 +130,7 @@ class App:
         self._workers = Workers(
             lanes, feeder, holders, settler, limits, keys, reach, max_silence, turns, self.connections.bound_polls()
         )
-        judging = Judging(TaskReader(types, vault), turns)
+        judging = Judging(TaskReader(types, vault, egress_of), turns)
         flow = FlowControl(database, submitter, steering)
         #: How long lists and verbs look for what matches a filter.
         self.patience = patience = Patience()

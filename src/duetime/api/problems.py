@@ -116,7 +116,9 @@ def with_more(error: InvalidInput, judge: Callable[[], object]) -> InvalidInput:
     try:
         judge()
     except DuetimeError as deeper:
-        return type(error).all(known + [each for each in deeper.errors if not _is_named(each, known)])
+        more = [each for each in deeper.errors if not _is_named(each, known)]
+        # Alone it keeps its own code.
+        return type(error).all(known + more) if more else error
     return error
 
 

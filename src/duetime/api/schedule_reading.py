@@ -11,7 +11,7 @@ from duetime.api.schedule_schemas import ScheduleRequest, ScheduleTimes, SpecReq
 from duetime.api.schemas import NAME_PATTERN, TargetRequest, TaskRequest
 from duetime.api.target_reading import secret_names_of
 from duetime.api.validation import TaskReader, invalid
-from duetime.errors import DuetimeError, FieldError, InvalidInput, NoSecretsKey
+from duetime.errors import DuetimeError, EgressRefused, FieldError, InvalidInput, NoSecretsKey
 from duetime.lifecycle.stored_schedule import NewSchedule
 from duetime.model.headers import HIDDEN
 from duetime.model.schedule import (
@@ -150,6 +150,9 @@ def _read_task(
     )
     try:
         task = reader.read(request, tenant, now)
+    except EgressRefused as error:
+        [refusal] = error.errors
+        raise EgressRefused.at(f"task.{refusal.path}", refusal.message) from error
     except NoSecretsKey:
         # Nothing of the schedule is wrong.
         raise
@@ -214,6 +217,8 @@ def wrong_with_schedule(
     except JudgeLaterError:
         # Nothing but its payload is left, and that takes longer than anybody else should wait.
         pass
+    except EgressRefused as refusal:
+        errors += refusal.errors
     bare = msgspec.structs.replace(asked, start_at=None, end_at=None)
     definition = read_times(bare).definition(name)
     return errors + [FieldError(each.path, each.message) for each in find_spec_errors(definition)]

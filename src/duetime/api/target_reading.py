@@ -7,8 +7,10 @@ from urllib.parse import urlsplit
 import msgspec
 
 from duetime.api.schemas import TargetRequest
-from duetime.errors import FieldError, NoSecretsKey
+from duetime.errors import EgressRefused, FieldError, NoSecretsKey
+from duetime.model.egress_rules import EgressJudge
 from duetime.model.headers import HIDDEN, secret_names
+from duetime.model.origin import split_origin
 from duetime.model.reserved_headers import is_reserved
 from duetime.model.task import Target
 from duetime.model.vault import Vault
@@ -22,6 +24,13 @@ _URL = re.compile(r"[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]+")
 _HOST = re.compile(
     r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?(?:\.[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?)*\.?"
 )
+
+
+def check_egress(url: str, judge: EgressJudge | None) -> None:
+    """Raise why the tenant may not call there; for a URL that is right otherwise."""
+    refusal = judge.refusal(split_origin(url)[0]) if judge is not None else None
+    if refusal is not None:
+        raise EgressRefused.at("target.url", refusal)
 
 
 def check_target(target: TargetRequest, errors: list[FieldError]) -> Target:

@@ -7,6 +7,16 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from duetime.admin.tenants import Tenant
 from duetime.admin.tiers import Tier
 from duetime.api.seconds import BreakerWindow, ProbeEvery, Seconds
+from duetime.model.egress_rules import (
+    HOST_PATTERN,
+    HOSTS,
+    HTTPS_ONLY,
+    MAX_HOST_CHARACTERS,
+    MAX_HOSTS,
+    MAX_PORTS,
+    PORTS,
+    Port,
+)
 from duetime.model.quotas import (
     MAX_SPREAD,
     Burst,
@@ -86,6 +96,33 @@ class QuotasRequest(Struct, forbid_unknown_fields=True):
         return {name: value for name, value in plain.items() if value is not UNSET}
 
 
+_Host = Annotated[
+    str,
+    Meta(
+        max_length=MAX_HOST_CHARACTERS,
+        extra_json_schema={"anyOf": [{"pattern": HOST_PATTERN}, {"format": "ipv6"}]},
+    ),
+]
+
+
+class EgressRequest(Struct, forbid_unknown_fields=True):
+    """Where HTTP targets may be; what is left out stays as it is, null takes it away."""
+
+    hosts: Annotated[
+        Annotated[list[_Host], Meta(max_length=MAX_HOSTS)] | UnsetType | None,
+        HOSTS,
+    ] = UNSET
+    ports: Annotated[
+        Annotated[list[Port], Meta(min_length=1, max_length=MAX_PORTS)] | UnsetType | None,
+        PORTS,
+    ] = UNSET
+    https_only: Annotated[bool | UnsetType | None, HTTPS_ONLY] = UNSET
+
+    def given(self) -> dict[str, object]:
+        values = {name: getattr(self, name) for name in self.__struct_fields__}
+        return {name: value for name, value in values.items() if value is not UNSET}
+
+
 class TenantRequest(Struct, forbid_unknown_fields=True):
     """A tenant; what is left out stays as it is, or is as for a new one."""
 
@@ -112,6 +149,9 @@ class TenantRequest(Struct, forbid_unknown_fields=True):
         bool | None,
         Meta(description="Whether the default quotas hold where neither it nor its tier says anything (true)."),
     ] = None
+    egress: Annotated[
+        EgressRequest | UnsetType | None, Meta(description="Where its HTTP targets may be; null: anywhere.")
+    ] = UNSET
 
 
 class TierRequest(Struct, forbid_unknown_fields=True):
@@ -120,6 +160,9 @@ class TierRequest(Struct, forbid_unknown_fields=True):
     weight: Annotated[Weight | UnsetType | None, Meta(description="The weight of its tenants; null: 1.")] = UNSET
     quotas: Annotated[
         QuotasRequest | UnsetType | None, Meta(description="The quotas of its tenants; null takes all away.")
+    ] = UNSET
+    egress: Annotated[
+        EgressRequest | UnsetType | None, Meta(description="Where their HTTP targets may be; null: anywhere.")
     ] = UNSET
 
 
@@ -144,6 +187,12 @@ class TierPage(Struct):
 
 
 def changed_quotas(asked: QuotasRequest | UnsetType | None) -> dict[str, float | None] | None:
+    if asked is UNSET:
+        return {}
+    return None if asked is None else asked.given()
+
+
+def changed_egress(asked: EgressRequest | UnsetType | None) -> dict[str, object] | None:
     if asked is UNSET:
         return {}
     return None if asked is None else asked.given()

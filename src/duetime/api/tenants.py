@@ -22,13 +22,15 @@ from duetime.api.http import Answer, Request, Route, json_answer, make_decoder
 from duetime.api.operations import ADMINS, OWNERS, Operation, Parameter, Reply
 from duetime.api.problems import with_more, wrong_with_each
 from duetime.api.task_operations import PAGES
-from duetime.api.tenant_schemas import TenantPage, TenantPut, TenantRequest, changed_quotas
+from duetime.api.tenant_schemas import TenantPage, TenantPut, TenantRequest, changed_egress, changed_quotas
 from duetime.database.pool import Database
 from duetime.errors import Forbidden, InvalidInput, NotFound
 from duetime.lifecycle.waiting import count_waiting
+from duetime.model.egress_rules import NO_EGRESS_RULES
 
 _TAG = "Administration"
 _decode = make_decoder(TenantRequest)
+_EGRESS_NOTE = "egress holds for what is there already too: a task whose call it refuses becomes a dead letter"
 #: Beyond this, how many wait is not counted to the end for a note.
 _COUNT_AT_MOST = 1_000_000
 
@@ -135,12 +137,15 @@ class Tenancy:
             spread=asked.spread,
             quotas=changed_quotas(asked.quotas),
             defaults=asked.defaults,
+            egress=changed_egress(asked.egress),
         )
         try:
             is_new, stored = await put_tenant(self.database, name, change, by=by)
         except InvalidInput as error:
             raise with_more(error, partial(judge, asked)) from error
         notes = () if is_new else tuple(await self._notes(stored))
+        if not is_new and asked.egress is not msgspec.UNSET and stored.effective.egress != NO_EGRESS_RULES:
+            notes += (_EGRESS_NOTE,)
         return json_answer(201 if is_new else 200, TenantPut(**msgspec.structs.asdict(stored), notes=notes))
 
     async def _notes(self, tenant: Tenant) -> list[str]:

@@ -8,7 +8,7 @@ from duetime.api.filters import read_page
 from duetime.api.http import Answer, Request, Route, json_answer, make_decoder
 from duetime.api.operations import ADMINS, Operation, Reply
 from duetime.api.task_operations import PAGES
-from duetime.api.tenant_schemas import TierPage, TierRequest, changed_quotas
+from duetime.api.tenant_schemas import TierPage, TierRequest, changed_egress, changed_quotas
 from duetime.database.pool import Database
 from duetime.errors import InvalidInput, NotFound
 
@@ -92,7 +92,7 @@ class TierCalls:
         request.query()
         name = request.path["name"]
         asked = await request.json(_decode, judge=lambda _: check_short_name("name", name))
-        change = TierChange(asked.weight, changed_quotas(asked.quotas))
+        change = TierChange(asked.weight, changed_quotas(asked.quotas), changed_egress(asked.egress))
         is_new, tier = await put_tier(self.database, name, change, by=request.caller.key)
         return json_answer(201 if is_new else 200, tier)
 

@@ -9,7 +9,7 @@ import copy
 import hashlib
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 
 import msgspec
@@ -27,8 +27,9 @@ from duetime.api.schemas import (
     RetryRequest,
     TaskRequest,
 )
-from duetime.api.target_reading import check_target, seal_target, secret_names_of
+from duetime.api.target_reading import check_egress, check_target, seal_target, secret_names_of
 from duetime.errors import DuetimeError, FieldError, InvalidInput
+from duetime.model.egress_rules import EgressJudge
 from duetime.model.flow import TypeDefaults
 from duetime.model.retry import DEFAULT_RETRY, RetryPolicy
 from duetime.model.task import (
@@ -66,6 +67,9 @@ _plain_decoder = make_decoder(PlainTaskRequest)
 _encode_sorted = msgspec.json.Encoder(order="sorted", enc_hook=float).encode
 
 
+EgressOf = Callable[[int], EgressJudge | None]
+
+
 class NotPlainError(Exception):
     """A task of a batch needs more than a glance."""
 
@@ -73,8 +77,11 @@ class NotPlainError(Exception):
 class TaskReader:
     """Makes new tasks of requests, remembering the lanes and names it has judged."""
 
-    def __init__(self, types: Types | None = None, vault: Vault | None = None) -> None:
+    def __init__(
+        self, types: Types | None = None, vault: Vault | None = None, egress_of: EgressOf = lambda _: None
+    ) -> None:
         self._registered = types
+        self._egress_of = egress_of
         self.vault = vault or Vault()
         #: Whoever reads with it waits for a turn before each task: so it may judge what takes some time.
         self.is_patient = False
@@ -224,6 +231,8 @@ class TaskReader:
         check_flow(request, kind, now, errors)
         if errors:
             raise invalid([*errors, *self._wrong_with_payload(request, kind)])
+        if target is not None:
+            check_egress(target.url, self._egress_of(tenant))
         payload = self._read_payload_of(request, kind)
         secret: list[str] = []
         if target is not None and request.target is not None:

@@ -8,6 +8,7 @@ import msgspec
 
 from duetime.cli import arguments as words
 from duetime.cli.connect import add_connection_options, add_json_option, talk
+from duetime.cli.egress_options import EGRESS, ShownEgress, add_egress_options, read_egress_options
 from duetime.cli.output import Column, Table, local_time, print_line, print_note, print_raw
 from duetime.cli.quota_options import ShownQuotas, add_quota_options, read_quota_options
 from duetime.sdk.client import Client
@@ -17,11 +18,17 @@ from duetime.sdk.wire import Call
 class _Effective(msgspec.Struct):
     weight: int
     quotas: ShownQuotas
+    egress: ShownEgress = ShownEgress()
     sources: dict[str, str] = {}
 
     def words_from(self, *sources: str) -> str:
         """The quotas that come from there; an older server does not say it of any."""
         return self.quotas.words_of(lambda name: self.sources.get(name, "own") in sources)
+
+    def facts_from(self, source: str) -> list[str]:
+        """The quotas and the rules of HTTP targets that come from there."""
+        egress = self.egress.words_of(lambda name: self.sources.get(f"egress.{name}", "own") == source)
+        return [words for words in (self.words_from(source), egress) if words]
 
 
 class _Tenant(msgspec.Struct):
@@ -58,7 +65,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     show.set_defaults(run=lambda given: talk(given, lambda client: _show(client, given)))
 
     put = actions.add_parser("put", help="create a tenant, or change its weight and quotas", allow_abbrev=False)
-    add_quota_options(put, "tier")
+    add_quota_options(put, "tier", *EGRESS)
+    add_egress_options(put)
     put.add_argument("--tier", metavar="TIER", help="whose values hold where the tenant sets none")
     put.add_argument("--spread", type=words.count, metavar="N", help="over how many shards its new lanes go (1)")
     put.add_argument(
@@ -118,7 +126,7 @@ def _list(client: Client, arguments: argparse.Namespace) -> int:
 
 
 def _read_put(arguments: argparse.Namespace) -> dict[str, object]:
-    fields = read_quota_options(arguments, "tier")
+    fields = read_quota_options(arguments, "tier") | read_egress_options(arguments)
     given = {"spread": arguments.spread, "defaults": arguments.defaults}
     return fields | {name: value for name, value in given.items() if value is not None}
 
@@ -155,11 +163,11 @@ def _say(tenant: _Tenant) -> None:
     facts += [f"tier {tenant.tier}"] if tenant.tier is not None else []
     facts += [f"over {tenant.spread} shards"] if tenant.spread > 1 else []
     facts += [] if tenant.defaults else ["without default quotas"]
-    facts += [quotas] if (quotas := tenant.effective.words_from("own")) else []
+    facts += tenant.effective.facts_from("own")
     print_line(f"Tenant {tenant.name}: {', '.join(facts)}.")
     for source, title in (("tier", f"From tier {tenant.tier}"), ("default", "Defaults")):
-        if quotas := tenant.effective.words_from(source):
-            print_line(f"{title}: {quotas}.")
+        if said := tenant.effective.facts_from(source):
+            print_line(f"{title}: {', '.join(said)}.")
 
 
 def _path(name: str) -> str:

@@ -7,6 +7,7 @@ import msgspec
 
 from duetime.cli import arguments as words
 from duetime.cli.connect import add_connection_options, add_json_option, talk
+from duetime.cli.egress_options import EGRESS, ShownEgress, add_egress_options, read_egress_options
 from duetime.cli.output import Column, Table, print_line, print_raw
 from duetime.cli.quota_options import ShownQuotas, add_quota_options, read_quota_options
 from duetime.sdk.client import Client
@@ -18,6 +19,7 @@ class _Tier(msgspec.Struct):
     weight: int | None
     quotas: ShownQuotas
     tenants: int
+    egress: ShownEgress = ShownEgress()
 
 
 class _Page(msgspec.Struct):
@@ -42,10 +44,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     show.set_defaults(run=lambda given: talk(given, lambda client: _one(client, given, "GET", None)))
 
     put = actions.add_parser("put", help="create a tier, or change it", allow_abbrev=False)
-    add_quota_options(put)
-    put.set_defaults(
-        run=lambda given: talk(given, lambda client: _one(client, given, "PUT", read_quota_options(given)))
-    )
+    add_quota_options(put, *EGRESS)
+    add_egress_options(put)
+    put.set_defaults(run=lambda given: talk(given, lambda client: _one(client, given, "PUT", _read_put(given))))
 
     delete = actions.add_parser("delete", help="delete a tier that no tenant has", allow_abbrev=False)
     delete.set_defaults(run=lambda given: talk(given, lambda client: _delete(client, given)))
@@ -80,6 +81,10 @@ def _list(client: Client, arguments: argparse.Namespace) -> int:
         cursor = f"&cursor={quote(page.next, safe='')}"
 
 
+def _read_put(arguments: argparse.Namespace) -> dict[str, object]:
+    return read_quota_options(arguments) | read_egress_options(arguments)
+
+
 def _one(client: Client, arguments: argparse.Namespace, method: str, fields: dict[str, object] | None) -> int:
     sent = None if fields is None else msgspec.json.encode(fields)
     body = client.send(Call(method, _path(arguments.name), bytes, sent))
@@ -88,7 +93,8 @@ def _one(client: Client, arguments: argparse.Namespace, method: str, fields: dic
         return 0
     tier = msgspec.json.decode(body, type=_Tier)
     quotas = f", {said}" if (said := tier.quotas.words()) else ""
-    print_line(f"Tier {tier.name}: weight {tier.weight or 1}{quotas}; {tier.tenants:,} tenants.")
+    egress = f", {said}" if (said := tier.egress.words()) else ""
+    print_line(f"Tier {tier.name}: weight {tier.weight or 1}{quotas}{egress}; {tier.tenants:,} tenants.")
     return 0
 
 

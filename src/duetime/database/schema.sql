@@ -506,7 +506,8 @@ CREATE TABLE duetime.tenant (
     quotas jsonb DEFAULT '{}'::jsonb NOT NULL,
     change bigint DEFAULT 0 NOT NULL,
     schedules integer DEFAULT 0 NOT NULL,
-    defaults boolean DEFAULT true NOT NULL
+    defaults boolean DEFAULT true NOT NULL,
+    egress jsonb DEFAULT '{}'::jsonb NOT NULL
 );
 
 CREATE TABLE duetime.tenant_breaker (
@@ -540,7 +541,8 @@ CREATE TABLE duetime.tier (
     weight integer,
     quotas jsonb DEFAULT '{}'::jsonb NOT NULL,
     created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
-    updated_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
+    updated_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    egress jsonb DEFAULT '{}'::jsonb NOT NULL
 );
 
 CREATE TABLE duetime.write_proof (

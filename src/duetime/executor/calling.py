@@ -20,6 +20,7 @@ from duetime.executor.messages import NoResponse, Request, Response
 from duetime.executor.secret_headers import Opener, hide_echoes
 from duetime.executor.verdict import verdict_of
 from duetime.lifecycle.settle import Report
+from duetime.model.egress_rules import EGRESS_REFUSED, EgressJudge
 from duetime.model.origin import TargetError
 from duetime.model.task import LaneKey, Outcome
 from duetime.model.vault import SealError, Vault
@@ -30,8 +31,14 @@ _WAIT_FOR_LOOKUP_SECONDS = 1.0
 
 SecretOf = Callable[[int], Awaitable[bytes]]
 KeyOf = Callable[[int], LaneKey | None]
+#: What the calls of a tenant are judged by, if anything.
+EgressOf = Callable[[int], EgressJudge | None]
 
 log = structlog.get_logger(__name__)
+
+
+class _EgressRefusedError(Exception):
+    """The tenant may not call there; the message is for the tenant."""
 
 
 class Caller:
@@ -45,6 +52,7 @@ class Caller:
         key_of: KeyOf,
         over: Callable[[Held, Report | GiveBack], None],
         vault: Vault,
+        egress_of: EgressOf,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._client = client
@@ -53,6 +61,7 @@ class Caller:
         self._key_of = key_of
         self._over = over
         self._opener = Opener(vault)
+        self._egress_of = egress_of
         self._secrets: dict[int, bytes] = {}
         self._beginning: list[Held] = []
 
@@ -104,12 +113,19 @@ class Caller:
                 tenant, queue = (None, None) if key is None else (key.tenant, key.queue)
                 opened = held.opened = self._opener.open(task, tenant)
                 request = build_request(task, secret, int(now.timestamp()), queue, opened, tenant=tenant or 0)
+                judge = self._egress_of(request.tenant)
+                refusal = judge.refusal(request.origin) if judge is not None else None
+                if refusal is not None:
+                    raise _EgressRefusedError(refusal)
                 if not self._client.guard.is_ready(request.tenant, request.origin.host):
                     held.call = self._loop.create_task(self._await_lookup(held, secret, request))
                     return
                 held.is_started, held.started_at = True, now
                 held.call = self._client.begin(request, timeout_of(task), functools.partial(self._answered, held, now))
                 return
+        except _EgressRefusedError as error:
+            # The rule is newer than the task; who takes it away redrives the task.
+            end = report_failure(task.id, task.number, str(error), reason=EGRESS_REFUSED, is_permanent=True)
         except SealError as error:
             # A node that is given the key makes the call.
             end = report_failure(task.id, task.number, str(error), reason="secrets")

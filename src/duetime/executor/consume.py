@@ -17,7 +17,7 @@ import structlog
 from duetime.clock import DatabaseClock
 from duetime.errors import Unavailable
 from duetime.executor.call import host_of_task, report_release
-from duetime.executor.calling import Caller, KeyOf, SecretOf
+from duetime.executor.calling import Caller, EgressOf, KeyOf, SecretOf
 from duetime.executor.held import GiveBack, Held, Phase, backoff_of
 from duetime.executor.hosts import GRACE_SECONDS, HostSlots
 from duetime.executor.http import HttpClient
@@ -65,13 +65,14 @@ class Executor:
         beat_every_seconds: float = BEAT_EVERY_SECONDS,
         report: Reporter | None = None,
         vault: Vault | None = None,
+        egress_of: EgressOf = lambda _: None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._feeder = feeder
         self._holders = holders
         self._settler = settler
         self._clock = clock
-        self._caller = Caller(client, clock, secret_of, key_of, self._over, vault or Vault())
+        self._caller = Caller(client, clock, secret_of, key_of, self._over, vault or Vault(), egress_of)
         self._max_calls = max_calls
         self._allowance = max_calls
         self._beat_every_seconds = beat_every_seconds

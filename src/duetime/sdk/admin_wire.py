@@ -1,4 +1,4 @@
-"""The calls about task types, queues and limits, without I/O: what both clients share.
+"""The calls about task types, queues, limits and tenants, without I/O: what both clients share.
 
 All of these are named by their caller, so to put or pause one again changes nothing.
 """
@@ -22,6 +22,7 @@ from duetime.sdk.admin_shapes import (
 )
 from duetime.sdk.errors import Duration
 from duetime.sdk.shapes import seconds_of
+from duetime.sdk.tenant_shapes import Tenant
 from duetime.sdk.wire import Call, encode, make_query, without_none
 
 _read_type = msgspec.json.Decoder(TaskType).decode
@@ -31,6 +32,7 @@ _read_type_preview = msgspec.json.Decoder(TypePreview).decode
 _read_queue = msgspec.json.Decoder(Queue).decode
 _read_queues = msgspec.json.Decoder(QueuePage).decode
 _read_limit = msgspec.json.Decoder(KeyLimit).decode
+_read_tenant = msgspec.json.Decoder(Tenant).decode
 _read_limits = msgspec.json.Decoder(KeyLimitPage).decode
 
 
@@ -101,3 +103,12 @@ def list_limits(*, limit: int | None, cursor: str | None) -> Call[KeyLimitPage]:
 
 def delete_limit(key: str) -> Call[None]:
     return Call("DELETE", _path("limits", key), lambda body: None)
+
+
+def put_tenant(name: str, options: Mapping[str, Any]) -> Call[Tenant]:
+    # None is sent: it takes a value away.
+    return Call("PUT", _path("tenants", name), _read_tenant, encode(options))
+
+
+def get_tenant(name: str) -> Call[Tenant]:
+    return Call("GET", _path("tenants", name), _read_tenant)

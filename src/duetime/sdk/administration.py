@@ -1,4 +1,4 @@
-"""What clients have for administration: task types, queues, limits of keys, API keys.
+"""What clients have for administration: task types, queues, limits of keys, API keys, tenants.
 
 Both kinds of client stand side by side here, with the same methods; each gives
 its own way of sending a call.
@@ -14,6 +14,7 @@ from duetime.sdk import key_wire as key_calls
 from duetime.sdk.admin_shapes import KeyLimit, Limits, Queue, TaskType, TypeOptions, TypePreview, TypePut
 from duetime.sdk.errors import Duration
 from duetime.sdk.key_wire import Key, NewKey, Role
+from duetime.sdk.tenant_shapes import Tenant, TenantOptions
 from duetime.sdk.wire import Call
 
 T = TypeVar("T")
@@ -126,6 +127,14 @@ class Administration(ABC):
         """End a key."""
         self.send(key_calls.revoke_key(key))
 
+    def put_tenant(self, name: str, **options: Unpack[TenantOptions]) -> Tenant:
+        """Make or change a tenant, with an admin key: what is left out stays as it is, None takes it away."""
+        return self.send(calls.put_tenant(name, options))
+
+    def get_tenant(self, name: str) -> Tenant:
+        """A tenant, with an admin key; with an owner's, its own."""
+        return self.send(calls.get_tenant(name))
+
 
 class AsyncAdministration(ABC):
     """For asyncio."""
@@ -236,3 +245,11 @@ class AsyncAdministration(ABC):
     async def revoke_key(self, key: int) -> None:
         """End a key."""
         await self.send(key_calls.revoke_key(key))
+
+    async def put_tenant(self, name: str, **options: Unpack[TenantOptions]) -> Tenant:
+        """Make or change a tenant, with an admin key: what is left out stays as it is, None takes it away."""
+        return await self.send(calls.put_tenant(name, options))
+
+    async def get_tenant(self, name: str) -> Tenant:
+        """A tenant, with an admin key; with an owner's, its own."""
+        return await self.send(calls.get_tenant(name))

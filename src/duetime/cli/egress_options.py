@@ -1,0 +1,65 @@
+"""The options of egress rules, which tenants and tiers share."""
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from duetime.errors import UsageError
+
+#: What `--unset` takes of them; the first is all.
+EGRESS = ("egress", "egress-hosts", "egress-ports", "egress-https-only")
+_FIELDS = {"hosts": "egress_host", "ports": "egress_port", "https_only": "egress_https_only"}
+
+
+class ShownEgress(msgspec.Struct, frozen=True):
+    hosts: list[str] | None = None
+    ports: list[int] | None = None
+    https_only: bool | None = None
+
+    def words(self) -> str:
+        """Those that are set."""
+        return self.words_of(lambda _: True)
+
+    def words_of(self, is_meant: Callable[[str], bool]) -> str:
+        """Some of them."""
+        words = {
+            "hosts": None if self.hosts is None else f"egress_hosts={','.join(self.hosts) or 'none'}",
+            "ports": None if self.ports is None else f"egress_ports={','.join(map(str, self.ports))}",
+            "https_only": "egress_https_only" if self.https_only else None,
+        }
+        return " ".join(word for name, word in words.items() if word is not None and is_meant(name))
+
+
+def add_egress_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("where its HTTP targets may be")
+    group.add_argument(
+        "--egress-host",
+        action="append",
+        metavar="HOST",
+        help="a host that may be called, like api.example.com or *.example.com; may be given several times",
+    )
+    group.add_argument(
+        "--egress-port", action="append", type=_port, metavar="PORT", help="a port; may be given several times"
+    )
+    group.add_argument("--egress-https-only", action="store_true", default=None, help="only https")
+
+
+def read_egress_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The field of the request, or nothing; what is unset is null."""
+    given = {field: getattr(arguments, option) for field, option in _FIELDS.items()}
+    unset = {field for field in _FIELDS if f"egress-{field.replace('_', '-')}" in arguments.unset}
+    for field, value in given.items():
+        if value is not None and (field in unset or "egress" in arguments.unset):
+            raise UsageError(f"--{_FIELDS[field].replace('_', '-')} is both set and unset")
+    if "egress" in arguments.unset:
+        return {"egress": None}
+    egress = {field: value for field, value in given.items() if value is not None or field in unset}
+    return {"egress": egress} if egress else {}
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 0 < int(text[:6]) < 65536):
+        raise argparse.ArgumentTypeError(f"'{text}' is not a port: 1 to 65535")
+    return int(text)

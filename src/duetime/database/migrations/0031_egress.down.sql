@@ -1,0 +1,2 @@
+ALTER TABLE tier DROP COLUMN egress;
+ALTER TABLE tenant DROP COLUMN egress;
