@@ -21,7 +21,7 @@ from duetime.admin.changes import read_changes
 from duetime.admin.keyring import Keys
 from duetime.admin.limits import LimitRules
 from duetime.admin.rules import Rules, TenantRules
-from duetime.admin.tenants import read_signing_secret
+from duetime.admin.signing import Signing, SigningSecrets
 from duetime.admin.types import Types
 from duetime.api.app import App
 from duetime.api.connections import Connections
@@ -241,7 +241,7 @@ class Node:
             peers=peers,
             connections=self.connections,
         )
-        self._secrets: dict[int, bytes] = {}
+        self._signing = SigningSecrets(database, lambda: self.rules.current.signing)
         #: What the limits in force were made of.
         self._limited_by: Rules | None = None
         self._limited: tuple[int, int] = (-1, -1)
@@ -411,7 +411,10 @@ class Node:
     async def _read_rules(self) -> timedelta:
         """Weights, suspensions, types, limits and forced breakers take effect within a second."""
         changes = await read_changes(self.database)
+        rotated = self.rules.current.signing
         rules = await self.rules.refresh(changes["tenants"].number)
+        if rules.signing != rotated:
+            self.executor.forget_secrets()
         self.feeder.rule(rules.weights, rules.suspended)
         self.admission.rule(rules.quotas, rules.default)
         self.tenant_breakers.rule(rules.breakers)
@@ -437,13 +440,11 @@ class Node:
     def _ended(self, attempts: Sequence[Past]) -> None:
         (self.shared or self.feeder).ended(attempts)
 
-    async def _secret_of(self, lane: int) -> bytes:
+    async def _secret_of(self, lane: int) -> Signing:
         key = await self.lanes.resolve(lane)
         if key is None:
             raise NotFound(f"lane {lane} is unknown")
-        if key.tenant not in self._secrets:
-            self._secrets[key.tenant] = await read_signing_secret(self.database, key.tenant)
-        return self._secrets[key.tenant]
+        return await self._signing.of(key.tenant)
 
 
 def _breaker_rules(config: Config) -> BreakerRules:

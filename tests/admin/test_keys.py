@@ -9,7 +9,8 @@ import pytest
 from duetime.admin.first_keys import ensure_default
 from duetime.admin.keyring import IN_USE_SECONDS, REFRESH_EVERY, REMEMBER_SECONDS, Keys
 from duetime.admin.keys import create_key, hash_key, revoke_key
-from duetime.admin.tenants import create_tenant, find_tenant, page_tenants, read_signing_secret, shard_of_tenant
+from duetime.admin.signing import read_signing
+from duetime.admin.tenants import create_tenant, find_tenant, page_tenants, shard_of_tenant
 from duetime.database.pool import Database
 from duetime.database.statements import Statement
 from duetime.errors import Conflict, InvalidInput
@@ -182,7 +183,7 @@ async def test_a_tenants_name_is_its_own(database: Database) -> None:
     assert await find_tenant(database, "a") == tenant
     assert await find_tenant(database, "b") is None
     assert await page_tenants(database, "", 10) == [tenant]
-    assert len(await read_signing_secret(database, tenant.id)) == 32
+    assert len((await read_signing(database, tenant.id)).secret) == 32
 
 
 @pytest.mark.parametrize("name", ["", "-a", "a b", "a\n", "a" * 64, "é", "a/b"])

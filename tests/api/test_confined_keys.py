@@ -138,6 +138,7 @@ CALLS: dict[str, tuple[str, Any, int, str]] = {
     "revoke_key": ("/v1/keys/1", None, 403, ""),
     "rotate_key": ("/v1/keys/1/rotate", None, 403, ""),
     "get_signing_secret": ("/v1/signing-secret", None, 403, ""),
+    "rotate_signing_secret": ("/v1/signing-secret/rotate", None, 403, ""),
     "list_tenants": ("/v1/tenants", None, 403, ""),
     "get_tenant": ("/v1/tenants/TENANT", None, 403, ""),
     "put_tenant": ("/v1/tenants/TENANT", {}, 403, ""),

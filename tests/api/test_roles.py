@@ -27,6 +27,7 @@ MAY = {
     "beat": WORKER,
     "preview_schedule": EVERYONE,
     "get_signing_secret": OPERATOR,
+    "rotate_signing_secret": OPERATOR,
     "list_keys": OWNER,
     "make_key": OWNER,
     "revoke_key": OWNER,

@@ -27,6 +27,7 @@ OF_ONE = {
     *("delete_calendar", "get_signing_secret", "make_key", "revoke_key", "rotate_key", "put_breaker", "get_limit"),
     *("delete_limit", "get_queue", "put_queue", "delete_queue", "get_tenant", "put_tenant", "get_tier", "put_tier"),
     *("delete_tier", "delete_type", "get_outbox", "retry_outbox", "delete_outbox", "health", "ready", "docs", "start"),
+    "rotate_signing_secret",
 }
 
 Call = Callable[..., Coroutine[Any, Any, Reply]]

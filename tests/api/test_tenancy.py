@@ -121,6 +121,7 @@ CALLS: list[tuple[str, str, Any, set[str]]] = [
     ("GET", "/v1/breakers", None, set(ROLES)),
     ("PUT", "/v1/breakers/a.example:443", {"state": "auto"}, {"operator", "owner", "admin"}),
     ("GET", "/v1/signing-secret", None, {"operator", "owner", "admin"}),
+    ("POST", "/v1/signing-secret/rotate", {}, {"operator", "owner", "admin"}),
     ("GET", "/v1/keys", None, {"owner", "admin"}),
     ("POST", "/v1/keys", {"role": "viewer"}, {"owner", "admin"}),
     ("GET", "/v1/tenants", None, {"admin"}),

@@ -359,7 +359,7 @@ def test_the_signing_secret_is_printed(duetime: Run) -> None:
     secret = duetime("keys", "signing-secret").out.strip()
 
     assert secret.startswith("whsec_")
-    assert duetime("keys", "signing-secret", "--json").json == {"secret": secret}
+    assert duetime("keys", "signing-secret", "--json").json == {"secret": secret, "former_until": None}
 
 
 def test_the_folder_of_a_node_is_enough(run: Run, node: NodeProcess, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,9 @@ import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from standardwebhooks import Webhook
+from standardwebhooks import Webhook, WebhookVerificationError
 
+from duetime.admin.signing import show_secret
 from duetime.clock import to_us
 from duetime.executor.call import (
     MAX_RETRY_AFTER_SECONDS,
@@ -25,7 +26,6 @@ from duetime.executor.call import (
 )
 from duetime.executor.connection import Reason
 from duetime.executor.messages import NoResponse, Response, Timings
-from duetime.executor.signing import show_secret
 from duetime.lifecycle.settle import Report
 from duetime.model.origin import Origin, TargetError
 from duetime.model.reserved_headers import RESERVED_HEADERS, RESERVED_PREFIXES
@@ -80,6 +80,21 @@ def test_a_request_carries_who_what_when_and_a_signature() -> None:
     assert headers["duetime-type"] == "email.send"
     assert headers["duetime-queue"] == "mail"
     Webhook(show_secret(SECRET)).verify(body, headers)
+
+
+def test_while_secrets_overlap_a_request_is_signed_with_both_and_the_newest_first() -> None:
+    former = b"f" * 32
+    request = build_request(leased(), SECRET, int(datetime.now(UTC).timestamp()), "mail", former=former)
+    head, _, body = request.content.partition(b"\r\n\r\n")
+    headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in head.decode().split("\r\n"))}
+
+    for secret in (SECRET, former):
+        Webhook(show_secret(secret)).verify(body, headers)
+    with pytest.raises(WebhookVerificationError):
+        Webhook(show_secret(b"x" * 32)).verify(body, headers)
+    newest, second = headers["webhook-signature"].split(" ")
+    Webhook(show_secret(SECRET)).verify(body, headers | {"webhook-signature": newest})
+    Webhook(show_secret(former)).verify(body, headers | {"webhook-signature": second})
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])

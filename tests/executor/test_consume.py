@@ -8,15 +8,15 @@ from datetime import datetime, timedelta
 
 import msgspec
 import pytest
-from standardwebhooks import Webhook
+from standardwebhooks import Webhook, WebhookVerificationError
 
-from duetime.admin.tenants import create_tenant, read_signing_secret
+from duetime.admin.signing import Signing, read_signing, rotate_signing, show_secret
+from duetime.admin.tenants import create_tenant
 from duetime.database.partitions import Partitions
 from duetime.database.pool import Database
 from duetime.executor.consume import Executor, Reporter
 from duetime.executor.egress import Guard, read_networks
 from duetime.executor.http import HttpClient
-from duetime.executor.signing import show_secret
 from duetime.lifecycle.holders import Holders, Named
 from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.lapse import end_silent_holders, sweep_left_behind
@@ -62,10 +62,10 @@ class Node:
         await self.settler.close()
         await self.client.close()
 
-    async def _secret_of(self, lane: int) -> bytes:
+    async def _secret_of(self, lane: int) -> Signing:
         key = self.lanes.key_of(lane)
         assert key is not None
-        return await read_signing_secret(self.database, key.tenant)
+        return await read_signing(self.database, key.tenant)
 
     def executor(self, max_calls: int = 64, max_calls_per_host: int = 64, report: Reporter | None = None) -> Executor:
         return Executor(
@@ -174,8 +174,8 @@ async def test_a_due_task_is_called_signed_and_settled_with_its_answer(node: Nod
     assert received.headers["x-own"] == "1"
     assert received.headers["duetime-attempt"] == "1"
     assert received.headers["duetime-queue"] == "mail"
-    secret = await read_signing_secret(node.database, node.tenant)
-    Webhook(show_secret(secret)).verify(received.body, received.headers)
+    signing = await read_signing(node.database, node.tenant)
+    Webhook(show_secret(signing.secret)).verify(received.body, received.headers)
     [row] = await node.database.fetch(
         "SELECT attempt.*, holder.name FROM attempt JOIN holder ON holder.id = attempt.holder WHERE task = $1", task
     )
@@ -185,6 +185,30 @@ async def test_a_due_task_is_called_signed_and_settled_with_its_answer(node: Nod
     response = msgspec.json.decode(row["detail"])["response"]
     assert (response["status"], response["body"]) == (200, '{"ok":true}')
     assert response["timings"]["total_ms"] > 0
+
+
+async def test_after_a_rotation_calls_are_signed_with_both_secrets_until_the_overlap_ends(node: Node) -> None:
+    first = await read_signing(node.database, node.tenant)
+
+    async with serving(answer_everything) as target, executing(node.executor()) as executor:
+        for overlap_seconds in (None, 60.0, 0.3, 0.0):
+            if overlap_seconds is not None:
+                await rotate_signing(node.database, node.tenant, overlap_seconds)
+                executor.forget_secrets()
+            if overlap_seconds == 0.3:
+                now = await read_signing(node.database, node.tenant)
+                assert now.former_until is not None
+                await until(lambda ends=now.former_until: _is(node.database.clock.now() >= ends))
+            tasks = await node.submit(target)
+            await until(lambda each=tasks: is_all(node, each, TaskState.SUCCEEDED))
+
+    signatures = [received.headers["webhook-signature"].split(" ") for received in target.received]
+    assert [len(each) for each in signatures] == [1, 2, 1, 1]
+    before, during, after, _ = target.received
+    Webhook(show_secret(first.secret)).verify(before.body, before.headers)
+    Webhook(show_secret(first.secret)).verify(during.body, during.headers)
+    with pytest.raises(WebhookVerificationError):
+        Webhook(show_secret(first.secret)).verify(after.body, after.headers)
 
 
 async def is_all(node: Node, tasks: list[uuid.UUID], state: TaskState) -> bool:

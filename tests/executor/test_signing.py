@@ -4,13 +4,15 @@ import base64
 import hmac
 import json
 import time
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from duetime.executor.signing import show_secret, sign
+from duetime.admin.signing import Signing, show_secret
+from duetime.executor.signing import sign
 
 SECRET = bytes(range(32))
 
@@ -65,3 +67,12 @@ def test_a_signature_is_the_one_of_the_specification() -> None:
         sign(key, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, b'{"test": 2432232314}')
         == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
     )
+
+
+def test_a_former_secret_signs_until_its_time_and_not_at_it() -> None:
+    until = datetime(2030, 1, 1, tzinfo=UTC)
+    signing = Signing(b"new", b"former", until)
+
+    assert signing.former_at(until - timedelta(microseconds=1)) == b"former"
+    assert signing.former_at(until) is None
+    assert Signing(b"new").former_at(until) is None

@@ -1,12 +1,11 @@
 """The players of a fault test: real processes around one database, and a look at what they left in it."""
 
 import asyncio
-import base64
 import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-from duetime.admin.tenants import read_signing_secret
+from duetime.admin.signing import read_signing, show_secret
 from duetime.database.pool import Database
 from duetime.model.task import Outcome
 from faults.journal import Reader
@@ -48,8 +47,8 @@ class Cast:
 
     async def target(self) -> TargetProcess:
         secret = await self.database.fetch("SELECT id FROM tenant WHERE name = 'default'")
-        raw = await read_signing_secret(self.database, secret[0]["id"])
-        target = TargetProcess(self.folder, whsec_of(raw))
+        signing = await read_signing(self.database, secret[0]["id"])
+        target = TargetProcess(self.folder, show_secret(signing.secret))
         self.processes.append(target)
         await asyncio.to_thread(target.start)
         return target
@@ -94,7 +93,3 @@ def has_begun(journal: Path, task: object, number: int = 1) -> bool:
 async def begun(journal: Path, task: object, number: int = 1) -> None:
     """Wait until a holder's own log says that it runs the attempt."""
     await until(lambda: has_begun(journal, task, number))
-
-
-def whsec_of(secret: bytes) -> str:
-    return "whsec_" + base64.b64encode(secret).decode()

@@ -174,7 +174,12 @@ async def test_what_is_not_there_and_what_is_not_allowed(each_client: Any, node:
 
 
 async def test_the_signing_secret(each_client: Any) -> None:
-    assert (await each_client.signing_secret()).startswith("whsec_")
+    former = await each_client.signing_secret()
+    rotated = await each_client.rotate_signing_secret("10m")
+
+    assert former.startswith("whsec_")
+    assert await each_client.signing_secret() == rotated.secret != former
+    assert rotated.former_until is not None
 
 
 async def test_waiting_ends_with_what_was_seen_last(each_client: Any, queue: str) -> None:

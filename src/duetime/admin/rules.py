@@ -41,6 +41,8 @@ class Rules(msgspec.Struct, frozen=True):
     #: Where HTTP targets may be, and what holds for those that are not named; None: anywhere.
     egress: dict[int, EgressJudge | None] = {}
     default_egress: EgressJudge | None = None
+    #: How often the secret that signs its calls was rotated, where it ever was.
+    signing: dict[int, int] = {}
 
 
 class _Stored(msgspec.Struct, frozen=True):
@@ -51,6 +53,7 @@ class _Stored(msgspec.Struct, frozen=True):
     quotas: Quotas
     defaults: bool
     egress: EgressRules
+    signing: int
 
 
 class _Tier(msgspec.Struct, frozen=True):
@@ -119,7 +122,7 @@ class TenantRules:
         now = self.current
         weights, limits, spread, quotas = dict(now.weights), dict(now.limits), dict(now.spread), dict(now.quotas)
         suspended, breakers = set(now.suspended), dict(now.breakers)
-        egress = dict(now.egress)
+        egress, signing = dict(now.egress), dict(now.signing)
         usual = self._tiers.get(DEFAULT_TIER, _NO_TIER)
         default = Layers(NO_QUOTAS, defaults=defaults_of(usual.quotas, has_defaults=True)).together.enforced
         for tenant, stored in changed.items():
@@ -140,6 +143,7 @@ class TenantRules:
                 egress.pop(tenant, None)
             else:
                 egress[tenant] = EgressJudge.of(rules)
+            _set(signing, tenant, stored.signing or None)
             (suspended.add if stored.is_suspended else suspended.discard)(tenant)
         return Rules(
             weights,
@@ -151,6 +155,7 @@ class TenantRules:
             breakers,
             egress,
             EgressJudge.of(usual.egress),
+            signing,
         )
 
 
@@ -163,6 +168,7 @@ def _stored(row: asyncpg.Record) -> _Stored:
         _decode(row["quotas"]),
         row["defaults"],
         _decode_egress(row["egress"]),
+        row["signing_version"],
     )
 
 

@@ -250,14 +250,6 @@ async def page_tenants(database: Database, after: str, limit: int) -> list[Tenan
     return [_tenant(row) for row in await database.run(_SQL["read_page"], after=after, limit=limit)]
 
 
-async def read_signing_secret(database: Database, tenant: int) -> bytes:
-    rows = await database.run(_SQL["read_secret"], tenant=tenant)
-    if not rows:
-        raise NotFound("there is no such tenant")
-    secret: bytes = rows[0]["signing_secret"]
-    return secret
-
-
 async def read_audit(database: Database, tenant: int | None, before: int, limit: int) -> list[Act]:
     """The latest first; None: of all tenants."""
     rows = await database.run(_SQL["read_audit"], tenant=tenant, before=before, limit=limit)

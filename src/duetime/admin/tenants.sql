@@ -104,11 +104,6 @@ SELECT tenant.id, tenant.name, tenant.weight, tenant.state, tenant.shard, tenant
  ORDER BY tenant.name
  LIMIT @limit::int;
 
--- name: read_secret
-SELECT signing_secret
-  FROM tenant
- WHERE id = @tenant::int;
-
 -- name: read_audit
 -- The latest first; of one tenant, or of all.
 SELECT audit.id, audit.at, tenant.name AS tenant, audit.key, api_key.hint AS key_hint, audit.action, audit.subject,

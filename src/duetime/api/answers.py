@@ -137,6 +137,15 @@ class SecretAnswer(Struct):
     secret: Annotated[
         str, Meta(description="`whsec_` and base64.", extra_json_schema={"pattern": "^whsec_[A-Za-z0-9+/]+=*$"})
     ]
+    former_until: Annotated[
+        datetime | None, Meta(description="Until then calls are signed with the secret before it as well.")
+    ] = None
+
+
+class SecretRotated(SecretAnswer):
+    """The new secret."""
+
+    notes: Annotated[list[str], Meta(description="What does not sign any more, if it did.")] = []
 
 
 class HealthAnswer(Struct):

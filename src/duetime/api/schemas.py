@@ -20,6 +20,7 @@ from duetime.api.seconds import (
     Overlapping,
     RetryAfter,
     RetrySpan,
+    SigningOverlap,
     Silence,
     Sla,
     Timeout,
@@ -386,3 +387,9 @@ class RotateRequest(Struct, forbid_unknown_fields=True):
     """How long the old key goes on."""
 
     overlap: Overlapping = cast(Overlapping, 3600.0)
+
+
+class RotateSigningRequest(Struct, forbid_unknown_fields=True):
+    """How long the former secret signs as well."""
+
+    overlap: SigningOverlap = cast(SigningOverlap, 86_400.0)

@@ -62,6 +62,11 @@ class Unused(Seconds):
     purpose = "How long a key was not used"
 
 
+class SigningOverlap(Seconds):
+    maximum = 30 * _DAY
+    purpose = "How long the former secret signs as well"
+
+
 class Wait(Seconds):
     maximum = 60.0
     purpose = "How long to wait for a task to become due"

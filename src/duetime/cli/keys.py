@@ -9,6 +9,7 @@ import msgspec
 from duetime.cli.arguments import add_database_options, count
 from duetime.cli.connect import add_connection_options, add_json_option, sentence_of, talk
 from duetime.cli.output import Column, Table, local_time, print_line, print_note, print_raw
+from duetime.cli.signing import add_signing_parsers
 from duetime.sdk.client import Client
 from duetime.sdk.errors import NotFound
 from duetime.sdk.wire import Call
@@ -40,10 +41,6 @@ class _KeyMade(msgspec.Struct):
     key: str
     role: str
     notes: list[str] = []
-
-
-class _Secret(msgspec.Struct):
-    secret: str
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -104,12 +101,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     revoke.add_argument("ids", nargs="+", type=count, metavar="ID", help="its number in `duetime keys list`")
     revoke.set_defaults(run=lambda given: talk(given, lambda client: _revoke(client, given)))
 
-    secret = actions.add_parser(
-        "signing-secret", help="print the secret that signs calls to HTTP targets", allow_abbrev=False
-    )
-    secret.set_defaults(run=lambda given: talk(given, lambda client: _print_secret(client, given)))
-
-    for parser in (listing, create, rotate, revoke, secret):
+    for parser in (listing, create, rotate, revoke, *add_signing_parsers(actions)):
         add_json_option(parser)
         add_connection_options(parser)
 
@@ -194,12 +186,3 @@ def _revoke(client: Client, arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_line(msgspec.json.encode({"revoked": revoked}).decode())
     return 0 if len(revoked) == len(set(arguments.ids)) else 1
-
-
-def _print_secret(client: Client, arguments: argparse.Namespace) -> int:
-    body = client.send(Call("GET", "/v1/signing-secret", bytes))
-    if arguments.json:
-        print_raw(body)
-    else:
-        print_line(msgspec.json.decode(body, type=_Secret).secret)
-    return 0

@@ -507,7 +507,11 @@ CREATE TABLE duetime.tenant (
     change bigint DEFAULT 0 NOT NULL,
     schedules integer DEFAULT 0 NOT NULL,
     defaults boolean DEFAULT true NOT NULL,
-    egress jsonb DEFAULT '{}'::jsonb NOT NULL
+    egress jsonb DEFAULT '{}'::jsonb NOT NULL,
+    former_secret bytea,
+    former_secret_until timestamp with time zone,
+    signing_version integer DEFAULT 0 NOT NULL,
+    signing_request uuid
 );
 
 CREATE TABLE duetime.tenant_breaker (

@@ -120,9 +120,10 @@ def build_request(
     queue: str | None,
     opened: Mapping[str, str] | None = None,
     *,
+    former: bytes | None = None,
     tenant: int = 0,
 ) -> Request:
-    """The signed request of one attempt, with its secret headers opened; raises TargetError."""
+    """The request of one attempt, signed, with its secret headers opened; raises TargetError."""
     options = task.options
     target = options.target if options is not None else None
     if options is None or target is None:
@@ -136,13 +137,17 @@ def build_request(
     head = _head_of(target.method, target.url, tuple(own.items()), task.type, queue, options.trace)
     body = task.payload if head.has_body else b""
     task_id = str(task.id)
+    signature = sign(secret, task_id, now_seconds, body)
+    if former is not None:
+        # The newest first: most receivers stop at the first that fits.
+        signature += f" {sign(former, task_id, now_seconds, body)}"
     text = (
         f"{head.text}"
         f"{head.framing % len(body)}"
         f"Idempotency-Key: {task_id}\r\nDuetime-Task-Id: {task_id}\r\n"
         f"Duetime-Attempt: {task.number}\r\nDuetime-Due-At: {_rfc3339(task.run_at)}\r\n"
         f"webhook-id: {task_id}\r\nwebhook-timestamp: {now_seconds}\r\n"
-        f"webhook-signature: {sign(secret, task_id, now_seconds, body)}\r\n\r\n"
+        f"webhook-signature: {signature}\r\n\r\n"
     )
     return Request(head.origin, text.encode() + body, head.is_head, tenant)
 

@@ -11,6 +11,7 @@ from datetime import datetime
 
 import structlog
 
+from duetime.admin.signing import Signing
 from duetime.clock import DatabaseClock, to_us
 from duetime.errors import Unavailable
 from duetime.executor.call import build_request, report_answer, report_failure, timeout_of
@@ -29,7 +30,7 @@ _AWAY_SECONDS = 0.5
 # Long enough for hundreds of names that are answered, and no longer: who waits has a place of the node.
 _WAIT_FOR_LOOKUP_SECONDS = 1.0
 
-SecretOf = Callable[[int], Awaitable[bytes]]
+SecretOf = Callable[[int], Awaitable[Signing]]
 KeyOf = Callable[[int], LaneKey | None]
 #: What the calls of a tenant are judged by, if anything.
 EgressOf = Callable[[int], EgressJudge | None]
@@ -62,11 +63,11 @@ class Caller:
         self._over = over
         self._opener = Opener(vault)
         self._egress_of = egress_of
-        self._secrets: dict[int, bytes] = {}
+        self._secrets: dict[int, Signing] = {}
         self._beginning: list[Held] = []
 
     def forget_secrets(self) -> None:
-        """Ask for them anew, in case they have been changed."""
+        """Ask for them anew."""
         self._secrets.clear()
 
     def begin(self, held: Held) -> None:
@@ -100,7 +101,7 @@ class Caller:
         else:
             self._call(held, secret)
 
-    def _call(self, held: Held, secret: bytes) -> None:
+    def _call(self, held: Held, secret: Signing) -> None:
         task, now = held.task, self._clock.now()
         end: Report | GiveBack
         try:
@@ -112,7 +113,15 @@ class Caller:
                 key = self._key_of(task.lane)
                 tenant, queue = (None, None) if key is None else (key.tenant, key.queue)
                 opened = held.opened = self._opener.open(task, tenant)
-                request = build_request(task, secret, int(now.timestamp()), queue, opened, tenant=tenant or 0)
+                request = build_request(
+                    task,
+                    secret.secret,
+                    int(now.timestamp()),
+                    queue,
+                    opened,
+                    former=secret.former_at(now),
+                    tenant=tenant or 0,
+                )
                 judge = self._egress_of(request.tenant)
                 refusal = judge.refusal(request.origin) if judge is not None else None
                 if refusal is not None:
@@ -135,7 +144,7 @@ class Caller:
             end = _broken(held, error)
         self._over(held, end)
 
-    async def _await_lookup(self, held: Held, secret: bytes, request: Request) -> None:
+    async def _await_lookup(self, held: Held, secret: Signing, request: Request) -> None:
         """Its tenant has as many look-ups under way as it may: the call begins when its own can."""
         until = min(held.begin_by, self._loop.time() + _WAIT_FOR_LOOKUP_SECONDS)
         try:

@@ -96,6 +96,10 @@ class Executor:
         """How many calls are under way."""
         return self._hosts.running
 
+    def forget_secrets(self) -> None:
+        """A secret that signs calls was rotated: ask for them anew."""
+        self._caller.forget_secrets()
+
     async def run(self) -> None:
         """Execute until stopped; raises what broke a loop."""
         if self._is_stopping:
@@ -359,7 +363,6 @@ class Executor:
         """Name what we hold, hear what to stop; then begin what was announced."""
         announced, self._announcing = self._announcing, []
         self._must_announce.clear()
-        self._caller.forget_secrets()
         held_now = list(self._held.values())
         named = [
             Named(held.task.id, held.task.number, held.is_started or held.phase is Phase.ANNOUNCING)

@@ -1,23 +1,15 @@
 """Sign calls as Standard Webhooks 1.0 asks, so that a target can tell ours from anybody's.
 
-The signature is over id, timestamp and the very bytes that are sent.  The
-secret is the tenant's; people see it as `whsec_…`.
+The signature is over id, timestamp and the very bytes that are sent.
 """
 
-import base64
 import binascii
 import functools
 import hashlib
 
-_PREFIX = "whsec_"
 _BLOCK_BYTES = 64
 _INNER = bytes(byte ^ 0x36 for byte in range(256))
 _OUTER = bytes(byte ^ 0x5C for byte in range(256))
-
-
-def show_secret(secret: bytes) -> str:
-    """The secret as every Standard Webhooks library takes it."""
-    return _PREFIX + base64.b64encode(secret).decode()
 
 
 def sign(secret: bytes, message_id: str, timestamp: int, body: bytes) -> str:

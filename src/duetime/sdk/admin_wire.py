@@ -22,7 +22,7 @@ from duetime.sdk.admin_shapes import (
 )
 from duetime.sdk.errors import Duration
 from duetime.sdk.shapes import seconds_of
-from duetime.sdk.tenant_shapes import Tenant
+from duetime.sdk.tenant_shapes import SigningSecret, Tenant
 from duetime.sdk.wire import Call, encode, make_query, without_none
 
 _read_type = msgspec.json.Decoder(TaskType).decode
@@ -33,6 +33,7 @@ _read_queue = msgspec.json.Decoder(Queue).decode
 _read_queues = msgspec.json.Decoder(QueuePage).decode
 _read_limit = msgspec.json.Decoder(KeyLimit).decode
 _read_tenant = msgspec.json.Decoder(Tenant).decode
+_read_secret = msgspec.json.Decoder(SigningSecret).decode
 _read_limits = msgspec.json.Decoder(KeyLimitPage).decode
 
 
@@ -112,3 +113,8 @@ def put_tenant(name: str, options: Mapping[str, Any]) -> Call[Tenant]:
 
 def get_tenant(name: str) -> Call[Tenant]:
     return Call("GET", _path("tenants", name), _read_tenant)
+
+
+def rotate_signing_secret(overlap: Duration) -> Call[SigningSecret]:
+    body = encode({"overlap": seconds_of(overlap)})
+    return Call("POST", "/v1/signing-secret/rotate", _read_secret, body)

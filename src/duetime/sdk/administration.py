@@ -14,7 +14,7 @@ from duetime.sdk import key_wire as key_calls
 from duetime.sdk.admin_shapes import KeyLimit, Limits, Queue, TaskType, TypeOptions, TypePreview, TypePut
 from duetime.sdk.errors import Duration
 from duetime.sdk.key_wire import Key, NewKey, Role
-from duetime.sdk.tenant_shapes import Tenant, TenantOptions
+from duetime.sdk.tenant_shapes import SigningSecret, Tenant, TenantOptions
 from duetime.sdk.wire import Call
 
 T = TypeVar("T")
@@ -135,6 +135,10 @@ class Administration(ABC):
         """A tenant, with an admin key; with an owner's, its own."""
         return self.send(calls.get_tenant(name))
 
+    def rotate_signing_secret(self, overlap: Duration = "1d") -> SigningSecret:
+        """Replace the secret that signs calls; the former one signs as well for the overlap (at most 30 days)."""
+        return self.send(calls.rotate_signing_secret(overlap))
+
 
 class AsyncAdministration(ABC):
     """For asyncio."""
@@ -253,3 +257,7 @@ class AsyncAdministration(ABC):
     async def get_tenant(self, name: str) -> Tenant:
         """A tenant, with an admin key; with an owner's, its own."""
         return await self.send(calls.get_tenant(name))
+
+    async def rotate_signing_secret(self, overlap: Duration = "1d") -> SigningSecret:
+        """Replace the secret that signs calls; the former one signs as well for the overlap (at most 30 days)."""
+        return await self.send(calls.rotate_signing_secret(overlap))

@@ -56,3 +56,13 @@ class Tenant(msgspec.Struct, frozen=True):
     updated_at: datetime | None = None
     #: What a change means for what is there already, in the answer to it.
     notes: list[str] = []
+
+
+class SigningSecret(msgspec.Struct, frozen=True):
+    """The secret that signs calls to HTTP targets (Standard Webhooks)."""
+
+    secret: str
+    #: Until then the one before it signs as well.
+    former_until: datetime | None = None
+    #: What does not sign any more, if it did.
+    notes: list[str] = []
