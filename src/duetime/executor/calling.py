@@ -126,11 +126,12 @@ class Caller:
                 refusal = judge.refusal(request.origin) if judge is not None else None
                 if refusal is not None:
                     raise _EgressRefusedError(refusal)
-                if not self._client.guard.is_ready(request.tenant, request.origin.host):
+                answered = functools.partial(self._answered, held, now)
+                held.call = self._client.begin(request, timeout_of(task), answered)
+                if held.call is None:
                     held.call = self._loop.create_task(self._await_lookup(held, secret, request))
-                    return
-                held.is_started, held.started_at = True, now
-                held.call = self._client.begin(request, timeout_of(task), functools.partial(self._answered, held, now))
+                else:
+                    held.is_started, held.started_at = True, now
                 return
         except _EgressRefusedError as error:
             # The rule is newer than the task; who takes it away redrives the task.

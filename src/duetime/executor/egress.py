@@ -154,17 +154,13 @@ class Guard:
             raise type(remembered[1])(str(remembered[1]))
         return remembered[1]
 
-    def is_ready(self, tenant: int, host: str) -> bool:
-        """Whether `vet` needs not wait for the tenant's other look-ups; a look-up that is needed has begun."""
-        try:
-            return self.known(tenant, host) is not None or self._lookups.begin(tenant, host) is not None
-        except EgressError:
-            return True
+    def look_up(self, tenant: int, host: str) -> bool:
+        """Begin to look up a host that is not known; False if the tenant has as many look-ups under way as it may."""
+        return self._lookups.begin(tenant, host) is not None
 
     async def turn(self, tenant: int, host: str) -> None:
-        """Wait until it is ready; cancelling this gives up the place in the tenant's line."""
-        if not self.is_ready(tenant, host):
-            await self._lookups.turn(tenant, host)
+        """Wait until the look-up has begun; cancelling this gives up the place in the tenant's line."""
+        await self._lookups.turn(tenant, host)
 
     async def vet(self, tenant: int, host: str) -> tuple[Address, ...]:
         """The addresses that may be dialled for a host; raises RefusedError or UnresolvableError."""

@@ -96,17 +96,20 @@ class HttpClient:
         self._deadlines: Deadlines[Call] = Deadlines(self._loop, Call.time_out)
         self._connecting: set[asyncio.Task[tuple[Connection, Address]]] = set()
 
-    def begin(self, request: Request, timeout_seconds: float, answered: Answered) -> Call:
+    def begin(self, request: Request, timeout_seconds: float, answered: Answered) -> Call | None:
         """Begin one call; `answered` hears once how it went, never from in here.
 
-        It is over after `timeout_seconds` whatever happens.
+        It is over after `timeout_seconds` whatever happens.  None: nothing was
+        done, because its tenant has as many look-ups under way as it may.
         """
-        call = Call(self, request, timeout_seconds, self._loop.time() + timeout_seconds, answered)
         try:
             addresses = self.guard.known(request.tenant, request.origin.host)
+            if addresses is None and not self.guard.look_up(request.tenant, request.origin.host):
+                return None
         except EgressError:
             # The task below comes upon it too, and says so.
             addresses = None
+        call = Call(self, request, timeout_seconds, self._loop.time() + timeout_seconds, answered)
         line = self._kept.take(request.origin, addresses) if addresses is not None else None
         if line is not None:
             self._send(call, line)
