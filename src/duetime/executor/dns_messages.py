@@ -16,8 +16,9 @@ _CLASS_IN = 1
 _NAME_ERROR = 3
 _MAX_NAME_BYTES = 255
 _MAX_LABELS = 128
-#: More answers than any honest server gives.
+#: More than any honest server gives: what is read of an answer, and what is taken of it.
 _MAX_RECORDS = 256
+_MAX_ADDRESSES = 64
 _MAX_ALIASES = 16
 _IS_REPLY, _IS_TRUNCATED, _WANTS_RECURSION = 0x8000, 0x0200, 0x0100
 _OPCODE = 0x7800
@@ -109,7 +110,7 @@ def _addresses(question: Question, content: bytes, at: int, records: int) -> tup
         if name in found or name not in aliases:
             break
         name = aliases[name]
-    return tuple(dict.fromkeys(found.get(name, ())))
+    return tuple(dict.fromkeys(found.get(name, ())))[:_MAX_ADDRESSES]
 
 
 def _read_name(content: bytes, at: int) -> tuple[str, int]:
