@@ -138,7 +138,7 @@ async def test_a_connection_that_is_refused_is_a_failure_and_an_address_that_is_
 async def test_every_task_that_was_taken_is_told_once_however_it_ends(node: Reporting) -> None:
     gate = Gate()
     async with serving(gate) as target:
-        executor = node.executor(max_calls=3, max_calls_per_host=2, report=node.report)
+        executor = node.executor(max_calls=8, max_calls_per_host=2, report=node.report)
         async with executing(executor):
             tasks = await node.submit(target, 3)
             async with asyncio.timeout(10):

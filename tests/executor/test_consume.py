@@ -3,13 +3,14 @@
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime, timedelta
 
 import msgspec
 import pytest
 from standardwebhooks import Webhook, WebhookVerificationError
 
+from duetime.admin.invariants import check_invariants
 from duetime.admin.signing import Signing, read_signing, rotate_signing, show_secret
 from duetime.admin.tenants import create_tenant
 from duetime.database.partitions import Partitions
@@ -29,6 +30,7 @@ from duetime.model.egress_rules import EgressJudge, EgressRules
 from duetime.model.retry import RetryPolicy
 from duetime.model.task import Kind, LaneKey, NewTask, Options, Outcome, PriorityClass, Target, TaskState
 from duetime.scheduler.feed import Ask, Feeder
+from duetime.views.explain import Waiting, explain
 from executor.targets import LocalTarget, Visitor, answer_everything, serving
 
 
@@ -91,12 +93,13 @@ class Node:
         *,
         expires_in: float | None = None,
         retry: RetryPolicy | None = None,
+        tenant: int | None = None,
         **fields: object,
     ) -> list[uuid.UUID]:
         expires_at = None if expires_in is None else self.database.clock.now() + timedelta(seconds=expires_in)
         url = target if isinstance(target, str) else target.url
         options = Options(target=Target(url, **fields), retry=retry)  # type: ignore[arg-type]
-        lane = LaneKey(self.tenant, "mail", PriorityClass.NORMAL, Kind.PUSH)
+        lane = LaneKey(self.tenant if tenant is None else tenant, "mail", PriorityClass.NORMAL, Kind.PUSH)
         task = NewTask(lane, "email.send", b'{"n":1}', options=options, expires_at=expires_at)
         answers = await self.submitter.submit([task] * count)
         return [answer.id for answer in answers if isinstance(answer, Submitted)]
@@ -314,7 +317,9 @@ async def test_a_host_that_hangs_does_not_keep_others_waiting_and_costs_its_task
         await until(lambda: is_all(node, fast_tasks, TaskState.SUCCEEDED))
         assert gate.inside == 4
         assert len(slow.received) == 4
-        assert await has_released(node, 20)
+        # Nothing is claimed again and again that cannot begin.
+        await until(lambda: is_parked(node, 96))
+        assert len(slow.received) == 4
         rows = await node.database.fetch(
             """
             SELECT failures, crashes, releases FROM due
@@ -327,6 +332,118 @@ async def test_a_host_that_hangs_does_not_keep_others_waiting_and_costs_its_task
         gate.opened.set()
         await until(lambda: is_all(node, slow_tasks, TaskState.SUCCEEDED))
     assert gate.most == 4
+    assert await count_released(node) <= 32
+
+
+async def run_all(node: Node, tasks: list[uuid.UUID]) -> None:
+    await until(lambda: is_all(node, tasks, TaskState.SUCCEEDED))
+
+
+async def is_parked(node: Node, count: int) -> bool:
+    """Whether so many tasks wait at gates."""
+    [row] = await node.database.fetch("SELECT count(*) FROM due WHERE home IS NOT NULL")
+    return bool(row[0] == count)
+
+
+async def count_released(node: Node) -> int:
+    rows = await node.database.fetch("SELECT FROM attempt WHERE outcome = $1", int(Outcome.RELEASED))
+    return len(rows)
+
+
+async def reason_of(node: Node, tenant: int, task: uuid.UUID) -> Waiting | None:
+    """Why the task waits."""
+    told = await explain(node.database, node.lanes, node.feeder, tenant, task)
+    return told.waiting_for[0] if told is not None and told.waiting_for else None
+
+
+async def test_a_tenant_with_silent_hosts_keeps_no_other_waiting(node: Node) -> None:
+    gates = [Gate() for _ in range(6)]
+    other = (await create_tenant(node.database, "other")).id
+
+    def inside() -> int:
+        return sum(gate.inside for gate in gates)
+
+    async with AsyncExitStack() as stack:
+        silent = [await stack.enter_async_context(serving(gate)) for gate in gates]
+        fast = await stack.enter_async_context(serving(answer_everything))
+        executor = await stack.enter_async_context(executing(node.executor(512, 64)))
+        tasks = [task for target in silent for task in await node.submit(target, 100, timeout=45.0)]
+
+        async def is_held_back() -> bool:
+            reason = await reason_of(node, node.tenant, tasks[-1])
+            return reason is not None and reason.reason == "no_slot" and inside() == executor.calls
+
+        await until(is_held_back)
+        reason = await reason_of(node, node.tenant, tasks[-1])
+        assert reason is not None
+        assert "of the 512 calls that the node makes at once" in reason.detail
+        held = inside()
+        assert 150 <= held <= 256
+        for _ in range(5):
+            await run_all(node, await node.submit(fast, 20, tenant=other))
+
+        # They began and ended while all calls of the first were under way.
+        assert inside() >= held
+        assert sum(len(target.received) for target in silent) == inside() <= 256
+        assert sum(gate.aborted for gate in gates) == 0
+        for gate in gates:
+            gate.opened.set()
+        await until(lambda: is_all(node, tasks, TaskState.SUCCEEDED))
+
+    # Each was given back once at the most, and called once.
+    assert await count_released(node) <= len(tasks)
+    assert sum(len(target.received) for target in silent) == len(tasks)
+    assert await check_invariants(node.database, deep=True) == []
+
+
+async def test_many_hosts_that_hang_cost_no_loop_of_claims_while_the_lane_is_read_for_a_quick_one(node: Node) -> None:
+    gate = Gate()
+    async with AsyncExitStack() as stack:
+        silent = [await stack.enter_async_context(serving(gate)) for _ in range(30)]
+        fast = await stack.enter_async_context(serving(answer_everything))
+        executor = await stack.enter_async_context(executing(node.executor(32, 8)))
+        await run_all(node, await node.submit(fast, 1))
+        tasks = [task for target in silent for task in await node.submit(target, 2, timeout=45.0)]
+        for _ in range(5):
+            await run_all(node, await node.submit(fast, 5))
+        await until(lambda: _is(gate.inside == executor.calls))
+        assert gate.inside <= 16
+        gate.opened.set()
+        await until(lambda: is_all(node, tasks, TaskState.SUCCEEDED))
+
+    assert await count_released(node) <= len(tasks)
+
+
+async def test_two_tenants_that_call_the_same_slow_host_do_not_wait_for_each_other(node: Node) -> None:
+    gate = Gate()
+    other = (await create_tenant(node.database, "other")).id
+    async with serving(gate) as target, executing(node.executor(512, 64)):
+        tasks = await node.submit(target, 80, timeout=45.0)
+        await until(lambda: _is(gate.inside == 64))
+
+        [others] = await node.submit(target, 1, tenant=other)
+
+        await until(lambda: _is(gate.inside == 65))
+        assert target.received[-1].headers["duetime-task-id"] == str(others)
+        await until(lambda: is_parked(node, 16))
+        gate.opened.set()
+        await until(lambda: is_all(node, [*tasks, others], TaskState.SUCCEEDED))
+
+
+async def test_a_task_at_the_gate_of_a_full_host_is_explained(node: Node) -> None:
+    gate = Gate()
+    async with serving(gate) as target, executing(node.executor(64, 2)):
+        tasks = await node.submit(target, 10, timeout=45.0)
+        await until(lambda: is_parked(node, 8))
+        [row] = await node.database.fetch("SELECT task FROM due LIMIT 1")
+
+        reason = await reason_of(node, node.tenant, row["task"])
+
+        assert reason is not None
+        assert reason.reason == "no_slot"
+        assert f"its host 127.0.0.1:{target.port} has no free place: 2 calls are under way to it" in reason.detail
+        gate.opened.set()
+        await until(lambda: is_all(node, tasks, TaskState.SUCCEEDED))
 
 
 async def test_a_cancelled_task_stops_being_called(node: Node) -> None:

@@ -1,132 +1,192 @@
 """Lines in front of target hosts."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from duetime.executor.hosts import GRACE_SECONDS, HostSlots
+from depth import far
+from duetime.executor.hosts import GRACE_SECONDS, Lines
+from duetime.executor.slots import Host, Place, Slots
 
 LATER = 1_000.0
 
 
-def fill(slots: HostSlots[str], host: str, count: int, now: float = 0.0) -> None:
-    for _ in range(count):
-        assert slots.take(host, now)
+def make_lines(per_host: int = 1, size: int = 1_000) -> Lines[str]:
+    return Lines(Slots(size, per_host))
 
 
-def test_a_host_has_no_more_calls_than_its_limit() -> None:
-    slots: HostSlots[str] = HostSlots(2, 10)
+def host_of(lines: Lines[str], name: str = "a", tenant: int = 1, now: float = 0.0) -> Host:
+    return lines._slots.host(tenant, name, now)
 
-    assert [slots.take("a", 0.0) for _ in range(3)] == [True, True, False]
-    assert slots.take("b", 0.0)
-    assert slots.running == 3
+
+def begin(lines: Lines[str], host: Host, now: float = 0.0) -> Place:
+    place = lines.take(host, now)
+    assert place is not None
+    return place
+
+
+def make_quick(lines: Lines[str], host: Host, calls: int = 1, now: float = 0.0) -> None:
+    """So many calls to the host end at once."""
+    for _ in range(calls):
+        lines.free(begin(lines, host, now), now)
 
 
 def test_who_waits_first_goes_first() -> None:
-    slots: HostSlots[str] = HostSlots(1, 10)
-    fill(slots, "a", 1)
-    slots.wait("a", "first", LATER, 0.0)
-    slots.wait("a", "second", LATER, 0.0)
+    lines = make_lines()
+    host = host_of(lines)
+    place = begin(lines, host)
+    lines.wait(host, "first", LATER, 0.0)
+    lines.wait(host, "second", LATER, 0.0)
 
-    assert slots.free("a", 0.1) == "first"
-    assert slots.free("a", 0.2) == "second"
-    assert slots.free("a", 0.3) is None
-    assert (slots.running, slots.waiting) == (0, 0)
+    [(first, place)] = lines.free(place, 0.1)
+    [(second, place)] = lines.free(place, 0.2)
 
-
-def test_a_burst_may_wait_for_a_moment_and_then_only_as_many_as_the_host_answers() -> None:
-    slots: HostSlots[str] = HostSlots(1, 100)
-    fill(slots, "a", 1)
-    for place in range(50):
-        assert slots.wait("a", f"t{place}", LATER, 0.0)
-    assert slots.sweep(GRACE_SECONDS / 2) == []
-
-    out = slots.sweep(GRACE_SECONDS)
-
-    assert len(out) == 42
-    assert set(slots) == {f"t{place}" for place in range(8)}
-    assert not slots.wait("a", "late", LATER, GRACE_SECONDS)
+    assert (first, second) == ("first", "second")
+    assert lines.free(place, 0.3) == []
+    assert (lines._slots.running, lines.waiting) == (0, 0)
 
 
-def test_a_fast_host_may_have_a_long_line() -> None:
-    slots: HostSlots[str] = HostSlots(1, 100)
-    fill(slots, "a", 1)
-    for place in range(100):
-        slots.wait("a", f"t{place}", LATER, 0.0)
-    for _ in range(60):
-        slots.free("a", 0.2)
+def test_nobody_overtakes_who_waits() -> None:
+    lines = make_lines(per_host=2)
+    host = host_of(lines)
+    places = [begin(lines, host), begin(lines, host)]
+    lines.wait(host, "first", LATER, 0.0)
+    lines._slots.end(places[0], 0.1)
 
-    assert slots.sweep(0.3) == []
-    assert slots.waiting == 40
-    assert all(slots.wait("a", f"u{place}", LATER, 0.3) for place in range(20))
-    assert not slots.wait("a", "one too many", LATER, 0.3)
+    assert lines.take(host, 0.1) is None
 
 
-def test_all_lines_together_are_bounded() -> None:
-    slots: HostSlots[str] = HostSlots(1, 3)
-    for host in ("a", "b", "c", "d"):
-        fill(slots, host, 1)
+def test_a_burst_for_a_new_host_may_wait_for_a_moment_and_not_again() -> None:
+    lines = make_lines(size=200)
+    host = host_of(lines)
+    begin(lines, host)
+    for item in range(50):
+        assert lines.wait(host, f"t{item}", LATER, 0.0)
+    assert lines.sweep(GRACE_SECONDS / 2) == ([], [])
 
-    assert [slots.wait(host, host, LATER, 0.0) for host in ("a", "b", "c", "d")] == [True, True, True, False]
+    out, begun = lines.sweep(GRACE_SECONDS)
+
+    assert len(out) == 50
+    assert begun == []
+    assert not lines.wait(host, "late", LATER, GRACE_SECONDS)
+    assert not lines.wait(host, "much later", LATER, 30.0)
+
+
+def test_a_quick_host_may_have_a_line_as_long_as_what_it_answers() -> None:
+    lines = make_lines()
+    host = host_of(lines)
+    make_quick(lines, host, 60)
+    begin(lines, host, 0.2)
+
+    assert all(lines.wait(host, f"t{item}", LATER, 0.3) for item in range(60))
+    assert not lines.wait(host, "one too many", LATER, 0.3)
+    assert lines.sweep(0.4) == ([], [])
+
+
+def test_a_host_that_hangs_loses_its_line() -> None:
+    lines = make_lines()
+    host = host_of(lines)
+    make_quick(lines, host, 60)
+    begin(lines, host, 0.2)
+    for item in range(60):
+        lines.wait(host, f"t{item}", LATER, 0.2)
+
+    out, begun = lines.sweep(3.0)
+
+    assert (len(out), begun) == (60, [])
+    assert not lines.wait(host, "late", LATER, 3.0)
+
+
+def test_each_tenant_leaves_as_much_room_in_line_as_it_takes() -> None:
+    lines = make_lines(size=300)
+    taken = []
+    for tenant in (1, 2, 3):
+        host = host_of(lines, tenant=tenant)
+        begin(lines, host)
+        taken.append(0)
+        while lines.wait(host, "t", LATER, 0.0):
+            taken[-1] += 1
+
+    assert taken == [150, 75, 38]
 
 
 def test_nobody_waits_longer_than_until_its_time() -> None:
-    slots: HostSlots[str] = HostSlots(1, 10)
-    fill(slots, "a", 1)
-    slots.wait("a", "short", 1.0, 0.0)
-    slots.wait("a", "long", 2.0, 0.0)
+    lines = make_lines()
+    host = host_of(lines)
+    make_quick(lines, host)
+    begin(lines, host)
+    lines.wait(host, "short", 1.0, 0.0)
+    lines.wait(host, "long", 2.0, 0.0)
 
-    assert slots.sweep(1.0) == ["short"]
-    assert slots.sweep(2.0) == ["long"]
-    assert slots.waiting == 0
+    assert lines.sweep(1.0) == (["short"], [])
+    assert lines.sweep(2.0) == (["long"], [])
+    assert lines.waiting == 0
 
 
 def test_who_leaves_a_line_is_not_called() -> None:
-    slots: HostSlots[str] = HostSlots(1, 10)
-    fill(slots, "a", 1)
-    slots.wait("a", "gone", LATER, 0.0)
-    slots.wait("a", "here", LATER, 0.0)
+    lines = make_lines()
+    host = host_of(lines)
+    place = begin(lines, host)
+    lines.wait(host, "gone", LATER, 0.0)
+    lines.wait(host, "here", LATER, 0.0)
 
-    slots.leave("a", "gone")
+    lines.leave(host, "gone")
 
-    assert slots.free("a", 0.1) == "here"
-
-
-def test_hosts_that_nobody_calls_are_forgotten() -> None:
-    slots: HostSlots[str] = HostSlots(1, 10)
-    for place in range(100):
-        fill(slots, f"h{place}", 1)
-        slots.free(f"h{place}", 0.0)
-
-    slots.sweep(5.0)
-
-    assert slots._hosts == {}
+    assert [item for item, _ in lines.free(place, 0.1)] == ["here"]
 
 
-@given(st.lists(st.tuples(st.sampled_from(["arrive", "end", "sweep"]), st.sampled_from("ab"), st.floats(0, 0.5))))
+def test_a_slot_that_comes_free_goes_to_another_host_if_its_own_has_nobody() -> None:
+    lines = make_lines(per_host=10, size=10)
+    first, second = host_of(lines, tenant=1), host_of(lines, tenant=2)
+    for host in (first, second):
+        make_quick(lines, host, 20)
+    places = [place for _ in range(10) if (place := lines.take(first, 0.1)) is not None]
+    filling = [place for _ in range(10) if (place := lines.take(second, 0.1)) is not None]
+    assert lines.wait(second, "t", LATER, 0.1)
+
+    begun = []
+    while not begun:
+        begun = lines.free((places or filling).pop(), 0.2)
+
+    assert [item for item, _ in begun] == ["t"]
+
+
+NAMES = st.tuples(st.sampled_from([1, 2]), st.sampled_from("ab"))
+
+
+@settings(max_examples=far(100, 3_000), deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(["arrive", "end", "sweep"]), NAMES, st.floats(0, 0.5)), max_size=80))
 @pytest.mark.parametrize("per_host", [1, 3])
-def test_counts_stay_true_whatever_happens(per_host: int, steps: list[tuple[str, str, float]]) -> None:
-    slots: HostSlots[str] = HostSlots(per_host, 5)
-    running = {"a": 0, "b": 0}
-    waiting = {"a": 0, "b": 0}
+def test_counts_stay_true_whatever_happens(per_host: int, steps: list[tuple[str, tuple[int, str], float]]) -> None:
+    slots = Slots(5, per_host)
+    lines: Lines[tuple[int, str]] = Lines(slots)
+    running: dict[tuple[int, str], list[Place]] = {}
+    waiting: list[tuple[int, str]] = []
     now = 0.0
-    for step, host, passed in steps:
-        now += passed
-        if step == "arrive":
-            if slots.take(host, now):
-                assert waiting[host] == 0
-                running[host] += 1
-            elif slots.wait(host, host, now + 4, now):
-                waiting[host] += 1
-        elif step == "end" and running[host]:
-            if slots.free(host, now) is None:
-                running[host] -= 1
-            else:
-                waiting[host] -= 1
-        elif step == "sweep":
-            for item in slots.sweep(now):
-                waiting[item] -= 1
 
-        assert max(running.values()) <= per_host
-        assert slots.running == sum(running.values())
-        assert slots.waiting == sum(waiting.values()) <= 5
+    def begun(items: list[tuple[tuple[int, str], Place]]) -> None:
+        for item, place in items:
+            waiting.remove(item)
+            running.setdefault(item, []).append(place)
+
+    for step, name, passed in steps:
+        now += passed
+        places = running.setdefault(name, [])
+        if step == "arrive":
+            host = slots.host(*name, now)
+            if (place := lines.take(host, now)) is not None:
+                assert name not in waiting
+                places.append(place)
+            elif lines.wait(host, name, now + 4, now):
+                waiting.append(name)
+        elif step == "end" and places:
+            begun(lines.free(places.pop(0), now))
+        elif step == "sweep":
+            out, let_in = lines.sweep(now)
+            begun(let_in)
+            for item in out:
+                waiting.remove(item)
+
+        assert all(len(places) <= per_host for places in running.values())
+        assert slots.running == sum(len(places) for places in running.values()) <= 5
+        assert lines.waiting == len(waiting) <= 5

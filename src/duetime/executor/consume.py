@@ -19,9 +19,11 @@ from duetime.errors import Unavailable
 from duetime.executor.call import host_of_task, report_release
 from duetime.executor.calling import Caller, EgressOf, KeyOf, SecretOf
 from duetime.executor.held import GiveBack, Held, Phase, backoff_of
-from duetime.executor.hosts import GRACE_SECONDS, HostSlots
+from duetime.executor.hosts import SWEEP_SECONDS
 from duetime.executor.http import HttpClient
 from duetime.executor.outbox import Outbox
+from duetime.executor.places import Places
+from duetime.executor.slots import Place
 from duetime.executor.verdict import ABANDONED, RETURNED
 from duetime.lifecycle.holders import BEAT_EVERY_SECONDS, Holders, Named
 from duetime.lifecycle.settle import Report, Settler
@@ -38,7 +40,6 @@ _LEASE_WAIT_SECONDS = 20.0
 _GATHER_ROOM_SECONDS = 0.01
 _GATHER_ANNOUNCEMENTS_SECONDS = 0.02
 _AWAY_SECONDS = 0.5
-_LEAST_ALLOWANCE = 8
 _FLUSH_SECONDS = 5.0
 _TENANT = 0
 
@@ -60,7 +61,7 @@ class Executor:
         secret_of: SecretOf,
         key_of: KeyOf,
         node: str,
-        max_calls: int = 256,
+        max_calls: int = 512,
         max_calls_per_host: int = 64,
         beat_every_seconds: float = BEAT_EVERY_SECONDS,
         report: Reporter | None = None,
@@ -73,19 +74,20 @@ class Executor:
         self._settler = settler
         self._clock = clock
         self._caller = Caller(client, clock, secret_of, key_of, self._over, vault or Vault(), egress_of)
+        self._key_of = key_of
         self._max_calls = max_calls
-        self._allowance = max_calls
         self._beat_every_seconds = beat_every_seconds
         self._report = report
         self.name = f"executor-{node}-{secrets.token_hex(8)}"
         self._held: dict[uuid.UUID, Held] = {}
-        self._hosts: HostSlots[Held] = HostSlots(max_calls_per_host, max_calls)
+        self._places: Places[Held] = Places(max_calls, max_calls_per_host, feeder.weight_of, self._loop.time)
         self._announcing: list[Held] = []
         self._must_announce = asyncio.Event()
         self._has_room = asyncio.Event()
         self._settling: Outbox[tuple[Held, Report]] = Outbox(self._settle, lambda item: self._forget(item[0]))
         self._returning: Outbox[tuple[Held, GiveBack]] = Outbox(self._return, lambda item: self._forget(item[0]))
         self._sweeper: asyncio.TimerHandle | None = None
+        self._teller: asyncio.TimerHandle | None = None
         self._leasing: asyncio.Task[object] | None = None
         self._has_no_calls = asyncio.Event()
         self._is_stopping = False
@@ -94,7 +96,7 @@ class Executor:
     @property
     def calls(self) -> int:
         """How many calls are under way."""
-        return self._hosts.running
+        return self._places.running
 
     def forget_secrets(self) -> None:
         """A secret that signs calls was rotated: ask for them anew."""
@@ -127,8 +129,9 @@ class Executor:
             for task in everything:
                 task.cancel()
             await asyncio.gather(*everything, return_exceptions=True)
-            if self._sweeper is not None:
-                self._sweeper.cancel()
+            for timer in (self._sweeper, self._teller):
+                if timer is not None:
+                    timer.cancel()
 
     async def stop(self, deadline_seconds: float) -> None:
         """Take no more, let calls end until the deadline, give back or report the rest.
@@ -146,7 +149,7 @@ class Executor:
                 self._end(held, GiveBack(0.0))
         try:
             async with asyncio.timeout(deadline_seconds):
-                while self._hosts.running:
+                while self._places.running:
                     self._has_no_calls.clear()
                     await self._has_no_calls.wait()
         except TimeoutError:
@@ -166,10 +169,9 @@ class Executor:
     # Taking tasks.
 
     async def _lease_for_ever(self) -> None:
-        worthwhile = max(1, self._max_calls // 8)
         while True:
             room = self._room()
-            if room < worthwhile:
+            if room < self._places.worthwhile:
                 self._has_room.clear()
                 await (asyncio.sleep(_GATHER_ROOM_SECONDS) if room > 0 else self._has_room.wait())
                 room = self._room()
@@ -177,7 +179,7 @@ class Executor:
                 continue
             try:
                 holder = await self._holders.register(_TENANT, self.name)
-                ask = Ask(holder, tenant=None, kind=Kind.PUSH, queues=None, tags=frozenset(), room=room)
+                ask = Ask(holder, None, Kind.PUSH, queues=None, tags=frozenset(), room=room, slots=self._places)
                 tasks = await self._feeder.lease(ask, _LEASE_WAIT_SECONDS)
                 is_alive = holder == await self._holders.register(_TENANT, self.name)
             except Unavailable as error:
@@ -197,39 +199,39 @@ class Executor:
     def _room(self) -> int:
         limit = self._max_calls
         # Ends that are not acknowledged count too: they must not pile up while the database is away.
-        room = min(limit - self._hosts.running, limit - self._hosts.waiting, 2 * limit - len(self._held))
-        return min(room, self._allowance)
-
-    def _turned_away(self) -> None:
-        """A host was full: ask for less, so that what cannot be begun is not claimed."""
-        self._allowance = max(_LEAST_ALLOWANCE, self._allowance // 2)
+        return min(limit - self._places.running, limit - self._places.waiting, 2 * limit - len(self._held))
 
     def _take(self, tasks: Iterable[LeasedTask], is_alive: bool) -> None:
         now, database_now = self._loop.time(), self._clock.now()
-        is_full = False
         for task in tasks:
             former = self._held.get(task.id)
             if former is not None:
                 # It was lost and comes back under a new number.
                 self._drop(former)
             age_seconds = max(0.0, (database_now - task.picked_at).total_seconds())
-            held = Held(task, host_of_task(task), now + BEGIN_WITHIN_SECONDS - age_seconds)
+            key = self._key_of(task.lane)
+            host = self._places.host(0 if key is None else key.tenant, host_of_task(task), now)
+            held = Held(task, host, now + BEGIN_WITHIN_SECONDS - age_seconds)
             self._held[task.id] = held
             if not is_alive:
                 # Claimed for the holder that we were until we fell silent: nobody would take our word.
                 self._end(held, GiveBack(0.0))
-            elif self._hosts.take(held.host, now):
-                self._allowance = min(self._max_calls, self._allowance + 1)
-                self._prepare(held)
-            elif not self._hosts.wait(held.host, held, now + _WAIT_FOR_HOST_SECONDS - age_seconds, now):
-                is_full = True
-                self._end(held, GiveBack(backoff_of(task)))
-        if is_full:
-            self._turned_away()
+            elif (place := self._places.take(host, now)) is not None:
+                self._prepare(held, place)
+            elif not self._places.wait(host, held, now + _WAIT_FOR_HOST_SECONDS - age_seconds, now):
+                self._turn_away(held)
+        self._feeder.taken()
+        self._tell_of_room()
         self._sweep_soon()
 
-    def _prepare(self, held: Held) -> None:
+    def _turn_away(self, held: Held) -> None:
+        """There is no place for it; the next time it waits at the gate of its host."""
+        self._feeder.turned_away(held.host.tenant.number, held.host.name)
+        self._end(held, GiveBack(backoff_of(held.task)))
+
+    def _prepare(self, held: Held, place: Place) -> None:
         """Its host has a place for it."""
+        held.place = place
         if held.task.is_recovered:
             held.phase = Phase.ANNOUNCING
             self._announcing.append(held)
@@ -239,17 +241,27 @@ class Executor:
 
     def _sweep_soon(self) -> None:
         if self._sweeper is None:
-            self._sweeper = self._loop.call_later(GRACE_SECONDS, self._sweep)
+            self._sweeper = self._loop.call_later(SWEEP_SECONDS, self._sweep)
 
     def _sweep(self) -> None:
         self._sweeper = None
-        swept = self._hosts.sweep(self._loop.time())
+        swept, following = self._places.sweep(self._loop.time())
+        for held, place in following:
+            self._prepare(held, place)
         for held in swept:
-            self._end(held, GiveBack(backoff_of(held.task)))
-        if swept:
-            self._turned_away()
-        if self._hosts.waiting or self._hosts.running:
+            self._turn_away(held)
+        if self._places.waiting or self._places.running:
             self._sweep_soon()
+        self._tell_of_room()
+
+    def _tell_of_room(self) -> None:
+        """Say that there may be room, soon and once for many, if somebody waits for that."""
+        if self._teller is None and self._feeder.waits_for_room:
+            self._teller = self._loop.call_later(_GATHER_ROOM_SECONDS, self._told_of_room)
+
+    def _told_of_room(self) -> None:
+        self._teller = None
+        self._feeder.room_came()
 
     # Calling.
 
@@ -261,7 +273,7 @@ class Executor:
         """Its call has ended by itself."""
         held.call = None
         self._end(held, end)
-        self._free(held.host)
+        self._free(held)
 
     def _break_off(self, held: Held) -> None:
         """Stop its call; what becomes of the task is decided by whoever wants that."""
@@ -269,15 +281,19 @@ class Executor:
         if held.call is not None:
             held.call.cancel()
             held.call = None
-        self._free(held.host)
+        self._free(held)
 
-    def _free(self, host: str) -> None:
-        following = self._hosts.free(host, self._loop.time())
-        if following is not None:
-            self._prepare(following)
-        elif not self._hosts.running:
+    def _free(self, held: Held) -> None:
+        """Its slot is free for another."""
+        if held.place is None:
+            return
+        place, held.place = held.place, None
+        for following, given in self._places.free(place, self._loop.time()):
+            self._prepare(following, given)
+        if not self._places.running:
             self._has_no_calls.set()
         self._has_room.set()
+        self._tell_of_room()
 
     def _abort(self, held: Held) -> None:
         """Stop a call because the executor stops: the task goes to another one, and no attempt is used."""
@@ -339,10 +355,10 @@ class Executor:
 
     def _leave_line(self, held: Held) -> None:
         if held.phase is Phase.WAITING:
-            self._hosts.leave(held.host, held)
+            self._places.leave(held.host, held)
         elif held.phase is Phase.ANNOUNCING:
             held.phase = Phase.OVER
-            self._free(held.host)
+            self._free(held)
 
     # Beating.
 

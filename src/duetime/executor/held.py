@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from duetime.executor.http import Call
+from duetime.executor.slots import Host, Place
 from duetime.executor.verdict import Verdict
 from duetime.model.task import LeasedTask
 
@@ -31,10 +32,12 @@ class GiveBack:
 @dataclass(slots=True, eq=False)
 class Held:
     task: LeasedTask
-    host: str
+    host: Host
     #: Time of the loop after which its call may not begin.
     begin_by: float
     phase: Phase = Phase.WAITING
+    #: The slot that it holds.
+    place: Place | None = None
     is_started: bool = False
     started_at: datetime | None = None
     #: What to cancel to break it off: its call, or before that the task that gets its secret.

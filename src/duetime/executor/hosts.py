@@ -1,114 +1,144 @@
-"""How many calls each target host has under way, and which tasks wait for one.
+"""Lines of claimed tasks in front of hosts that answer quickly.
 
-Pure: no I/O, no clock.  A host that is full may have about as many tasks
-waiting as it answered in the last second, so that a fast host is kept busy and
-a slow one does not hold room that others could use.
+A host that answers may have about as many tasks waiting as it answered in the
+last second, so that a place that it leaves is taken at once.  A host that is
+slow has no line: its tasks wait at its gate in the database, and are claimed
+when there is a place for them.  Of a host that has not answered yet nobody
+knows, so a burst may wait for a moment.  Pure: no I/O and no clock.
 """
 
-from collections import deque
-from collections.abc import Iterator
+from collections import OrderedDict, deque
 from typing import Generic, TypeVar
+
+from duetime.executor.slots import Host, Place, Slots
 
 Item = TypeVar("Item")
 
-# A burst is let in for this long before its host is called slow.
-GRACE_SECONDS = 0.25
+#: How long a burst may wait in line for a host that has not answered yet.
+GRACE_SECONDS = 1.0
+#: How often to sweep.
+SWEEP_SECONDS = 0.25
 _LEAST_WAITING = 8
+#: Lines of other hosts that are looked at when a slot comes free.
+_MAX_OTHERS = 2
 
 
-class _Host(Generic[Item]):
-    __slots__ = ("answered", "answered_before", "full_since", "running", "second", "waiting")
+class _Line(Generic[Item]):
+    __slots__ = ("items", "since")
 
-    def __init__(self) -> None:
-        self.running = 0
-        self.full_since: float | None = None
-        self.waiting: deque[tuple[float, Item]] = deque()
-        self.second = 0
-        self.answered = 0
-        self.answered_before = 0
-
-    def count(self, now: float, answers: int) -> int:
-        """Note answers; returns how many there were in about the last second."""
-        second = int(now)
-        if second != self.second:
-            self.answered_before = self.answered if second == self.second + 1 else 0
-            self.second, self.answered = second, 0
-        self.answered += answers
-        return max(self.answered, self.answered_before)
+    def __init__(self, since: float) -> None:
+        self.since = since
+        self.items: deque[tuple[float, Item]] = deque()
 
 
-class HostSlots(Generic[Item]):
-    def __init__(self, per_host: int, max_waiting: int) -> None:
-        self._per_host = per_host
-        self._max_waiting = max_waiting
-        self._hosts: dict[str, _Host[Item]] = {}
-        self.running = 0
+class Lines(Generic[Item]):
+    """Calls begin here, or wait in line; who waits for a host is not overtaken."""
+
+    def __init__(self, slots: Slots) -> None:
+        self._slots = slots
+        #: By host, the one that was looked at longest ago first.
+        self._lines: OrderedDict[Host, _Line[Item]] = OrderedDict()
         self.waiting = 0
 
-    def take(self, host: str, now: float) -> bool:
-        """Begin a call if the host has room for it and nobody waits before it."""
-        state = self._hosts.get(host)
-        if state is None:
-            state = self._hosts[host] = _Host()
-        if state.running >= self._per_host:
+    def take(self, host: Host, now: float) -> Place | None:
+        """Begin a call if it may and nobody waits before it."""
+        if host.waiting or not self._slots.may_begin(host, now):
+            return None
+        return self._slots.begin(host, now)
+
+    def wait(self, host: Host, item: Item, until: float, now: float) -> bool:
+        """Stand in line; False: the line is as long as it may be."""
+        if host.waiting >= self.allowance(host, now):
             return False
-        state.running += 1
-        self.running += 1
-        if state.running >= self._per_host:
-            state.full_since = now
+        line = self._lines.get(host)
+        if line is None:
+            line = self._lines[host] = _Line(now)
+        line.items.append((until, item))
+        self._count(host, 1)
         return True
 
-    def wait(self, host: str, item: Item, until: float, now: float) -> bool:
-        """Stand in line for a host that is full; False if the line is too long."""
-        state = self._hosts[host]
-        if self.waiting >= self._max_waiting or len(state.waiting) >= self._allowance(state, now):
-            return False
-        state.waiting.append((until, item))
-        self.waiting += 1
-        return True
+    def allowance(self, host: Host, now: float) -> int:
+        """How many may wait in line for the host, those included that do."""
+        # Each tenant leaves as much room in line to the others as it takes.
+        room = (self._slots.size - self.waiting) - host.tenant.waiting
+        if self._slots.look_at(host, now):
+            most = max(_LEAST_WAITING, host.answers.lately(int(now)))
+        elif host.credit or not host.running or not self._is_new(host, now):
+            # Of a new host that has no call under way its tenant has no slot left for such.
+            return 0
+        else:
+            most = self._slots.size
+        return min(most, host.waiting + max(0, room))
 
-    def free(self, host: str, now: float) -> Item | None:
-        """A call is over; the first in line takes its place and is returned."""
-        state = self._hosts[host]
-        state.count(now, 1)
-        if state.waiting:
-            self.waiting -= 1
-            return state.waiting.popleft()[1]
-        state.running -= 1
-        self.running -= 1
-        state.full_since = None
-        return None
+    def free(self, place: Place, now: float) -> list[tuple[Item, Place]]:
+        """A call is over; returns who begins now."""
+        self._slots.end(place, now)
+        begun: list[tuple[Item, Place]] = []
+        if not self.waiting:
+            return begun
+        if place.host.waiting:
+            self._let_in(place.host, begun, now, 1)
+        if len(self._lines) == 1 and place.host.waiting:
+            return begun
+        for _ in range(min(_MAX_OTHERS, len(self._lines))):
+            host = next(iter(self._lines))
+            if host is not place.host:
+                self._let_in(host, begun, now, 1)
+            if host.waiting:
+                self._lines.move_to_end(host)
+        return begun
 
-    def leave(self, host: str, item: Item) -> None:
+    def leave(self, host: Host, item: Item) -> None:
         """Step out of the line."""
-        state = self._hosts[host]
-        for place, (_, candidate) in enumerate(state.waiting):
+        line = self._lines.get(host)
+        if line is None:
+            return
+        for position, (_, candidate) in enumerate(line.items):
             if candidate is item:
-                del state.waiting[place]
-                self.waiting -= 1
-                return
+                del line.items[position]
+                self._count(host, -1)
+                break
+        self._close_if_empty(host, line)
 
-    def sweep(self, now: float) -> list[Item]:
-        """Take out of the lines who waited for too long or stands too far back; forget idle hosts."""
+    def sweep(self, now: float) -> tuple[list[Item], list[tuple[Item, Place]]]:
+        """Who waited for too long or stands too far back leaves, and whoever may begin begins: (these, those)."""
+        self._slots.sweep(now)
         out: list[Item] = []
-        for host, state in list(self._hosts.items()):
-            while state.waiting and state.waiting[0][0] <= now:
-                out.append(state.waiting.popleft()[1])
-            allowance = self._allowance(state, now)
-            while len(state.waiting) > allowance:
-                out.append(state.waiting.pop()[1])
-            if not state.running and not state.waiting and int(now) > state.second + 1:
-                del self._hosts[host]
-        self.waiting -= len(out)
-        return out
+        begun: list[tuple[Item, Place]] = []
+        for host, line in list(self._lines.items()):
+            self._let_in(host, begun, now, host.waiting)
+            while line.items and line.items[0][0] <= now:
+                out.append(line.items.popleft()[1])
+                self._count(host, -1)
+            if not self._is_new(host, now):
+                self._slots.doubt(host)
+            allowance = self.allowance(host, now)
+            while len(line.items) > allowance:
+                out.append(line.items.pop()[1])
+                self._count(host, -1)
+            self._close_if_empty(host, line)
+        return out, begun
 
-    def __iter__(self) -> Iterator[Item]:
-        """Everybody in a line."""
-        for state in self._hosts.values():
-            for _, item in state.waiting:
-                yield item
+    def _let_in(self, host: Host, begun: list[tuple[Item, Place]], now: float, most: int) -> None:
+        line = self._lines.get(host)
+        if line is None:
+            return
+        while most and line.items and self._slots.may_begin(host, now):
+            most -= 1
+            begun.append((line.items.popleft()[1], self._slots.begin(host, now)))
+            self._count(host, -1)
+        self._close_if_empty(host, line)
 
-    def _allowance(self, state: _Host[Item], now: float) -> int:
-        if state.full_since is None or now - state.full_since < GRACE_SECONDS:
-            return self._max_waiting
-        return max(_LEAST_WAITING, state.count(now, 0))
+    def _count(self, host: Host, change: int) -> None:
+        host.waiting += change
+        host.tenant.waiting += change
+        self.waiting += change
+
+    def _close_if_empty(self, host: Host, line: _Line[Item]) -> None:
+        if not line.items:
+            self._lines.pop(host, None)
+
+    def _is_new(self, host: Host, now: float) -> bool:
+        """Whether it may still turn out to be quick."""
+        line = self._lines.get(host)
+        return line is None or now - line.since < GRACE_SECONDS

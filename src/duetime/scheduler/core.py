@@ -63,6 +63,9 @@ class Core:
         self._weights, self._suspended = weights, suspended
         return has_changed
 
+    def weight_of(self, tenant: int) -> int:
+        return self._weights.get(tenant, 1)
+
     def open_lanes(self, lanes: Iterable[int] | None = None) -> None:
         """Limits have changed, or attempts have ended: these lanes, or all, may have room again."""
         for lane in self._table.known if lanes is None else lanes:

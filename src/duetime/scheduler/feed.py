@@ -93,7 +93,34 @@ class Feeder:
         """What is due for this holder, as soon as there is something, or nothing when the wait is over."""
         if self._is_stopping:
             return []
+        if ask.slots is not None:
+            self._core.governor.serve(ask.slots)
         return await self.polls.wait(ask, wait_seconds)
+
+    def taken(self) -> None:
+        """The executor has counted in what its last ask brought."""
+        if (room := self._core.governor.executor_room) is not None:
+            room.landed()
+
+    @property
+    def waits_for_room(self) -> bool:
+        """Whether a lane waits for room at the executor: then `room_came` has to follow when there is some."""
+        room = self._core.governor.executor_room
+        return room is not None and room.is_wanted
+
+    def room_came(self) -> None:
+        """Calls have ended: whoever waited for their slots may have them."""
+        if (room := self._core.governor.executor_room) is not None and (lanes := room.take_opened()):
+            self._core.open_lanes(lanes)
+            self._changed.set()
+
+    def turned_away(self, tenant: int, host: str) -> None:
+        """The executor had no place for a task that it was given."""
+        if (room := self._core.governor.executor_room) is not None:
+            room.note_full(tenant, host, self._database.clock.now_ms())
+
+    def weight_of(self, tenant: int) -> int:
+        return self._core.weight_of(tenant)
 
     async def give_back(self, tasks: Sequence[LeasedTask], delay_seconds: float = 0.0) -> None:
         """These were claimed and never handed out: they wait again, and it costs them nothing."""

@@ -44,6 +44,7 @@ from duetime.scheduler.due_lanes import source_of
 from duetime.scheduler.foreign import Foreign, find_foreign, sift_behind
 from duetime.scheduler.limits import Governor, Reserved, Rulebook, Throttle
 from duetime.scheduler.plan import Plan
+from duetime.scheduler.rulebook import Book
 
 log = structlog.get_logger()
 #: How long a task waits that has no lane at its gate.
@@ -110,7 +111,7 @@ class Gatekeeper:
         self._governor = governor
         #: What a lane in which something is known to wait is taken for.
         self._planned = planned
-        self._rules: Rules | None = None
+        self._rules: Rules = Book()
         self._turns_ms: dict[int, int] = {}
         self.calls: Calls | None = None
         #: Gates to which rows are on their way: what is claimed meanwhile may not overtake them.
@@ -185,8 +186,6 @@ class Gatekeeper:
 
     async def _judge(self, claims: Claims, verdict: Verdict) -> None:
         rules, now_ms = self._rules, self._database.clock.now_ms()
-        if rules is None:
-            return
         kept: list[_Row] = []
         for lane, rows in claims.taken.items():
             key = self._planned(lane)
@@ -201,8 +200,7 @@ class Gatekeeper:
             for place, (_, task) in enumerate(rows):
                 if place in aside:
                     continue
-                begun = self._begin(key, task, passed, now_ms)
-                gate = gate_of(rules, key.tenant, task.type, task.payload, task.options)
+                gate, begun = self._find_gate(rules, key, task, passed, now_ms)
                 home, is_alike = self._home_of(task, lane, key)
                 admitted = self._admit(key, gate, passed, task.type, now_ms) if is_alike else None
                 if admitted is None:
@@ -223,21 +221,49 @@ class Gatekeeper:
 
     def _begin_all(self, key: LaneKey, rows: Sequence[tuple[uuid.UUID, LeasedTask]], now_ms: int) -> bool:
         """Count the calls of a lane that nothing limits; False: a target has to be asked for each of its own."""
-        if self.calls is None or key.kind is not Kind.PUSH:
+        room = self._governor.executor_room
+        if key.kind is not Kind.PUSH or (self.calls is None and room is None):
             return True
         hosts: dict[str, int] = {}
         for _, task in rows:
             host = _host_of(task)
             hosts[host] = hosts.get(host, 0) + 1
         hosts.pop("", None)
-        return self.calls.begin_all(key.tenant, hosts, now_ms)
+        if room is not None and not room.take_all(key.tenant, hosts, now_ms):
+            return False
+        if self.calls is None or self.calls.begin_all(key.tenant, hosts, now_ms):
+            return True
+        if room is not None:
+            room.give_back_all(key.tenant, hosts, now_ms)
+        return False
 
-    def _begin(self, key: LaneKey, task: LeasedTask, passed: frozenset[MeterName], now_ms: int) -> Reserved:
-        """Where a call is counted that asks for nothing; what comes from the gate of its target is counted there."""
-        if self.calls is None or not (host := _host_of(task)) or ("host", host, "") in passed:
-            return ()
-        begun = self.calls.begin(key.tenant, host, now_ms)
-        return () if begun is None else (begun,)
+    def _find_gate(
+        self, rules: Rules, key: LaneKey, task: LeasedTask, passed: frozenset[MeterName], now_ms: int
+    ) -> tuple[Gate, Reserved]:
+        """What a task has to pass; and where its call is counted if it does not have to pass the gate of its target."""
+        room, host = self._governor.executor_room, _host_of(task)
+        begun: Reserved = ()
+        at_host: MeterName = ("host", host, "")
+        is_full = False
+        if host and at_host not in passed:
+            is_full = room is not None and room.is_full(key.tenant, host, now_ms)
+            if not is_full:
+                begun = self._begin(key.tenant, host, now_ms)
+        gate = gate_of(rules, key.tenant, task.type, task.payload, task.options)
+        return ((*gate, at_host) if is_full and at_host not in gate else gate), begun
+
+    def _begin(self, tenant: int, host: str, now_ms: int) -> Reserved:
+        """Where a call is counted that asks for nothing; none if it has to ask."""
+        begun: list[Throttle] = []
+        if self.calls is not None:
+            if (breaker := self.calls.begin(tenant, host, now_ms)) is None:
+                return ()
+            begun.append(breaker)
+        if (room := self._governor.executor_room) is not None:
+            place = room.of_host(tenant, host)
+            place.took(1, now_ms)
+            begun.append(place)
+        return tuple(begun)
 
     def begun(self, tasks: Iterable[LeasedTask]) -> None:
         """These were handed over as they were stored: nobody was asked."""
@@ -349,7 +375,7 @@ class Gatekeeper:
             and governor.is_limited(key.tenant)
             and (shards is None or lane % SHARDS in shards or governor.is_shared_with(key.tenant))
         ]
-        if rules is None or not lanes:
+        if not lanes:
             return
         places: list[Place] = []
         for running in await read_running(self._database, lanes):

@@ -20,8 +20,9 @@ from duetime.clock import from_ms
 from duetime.model.attempt import Attempt, Past
 from duetime.model.gates import Gate, MeterName, decode_gate, encode_gate, is_for_type_alone
 from duetime.model.limits import Limits
-from duetime.model.task import LaneKey
+from duetime.model.task import Kind, LaneKey
 from duetime.scheduler.meter import UNLIMITED, Limitation, Meter, in_words
+from duetime.scheduler.rooms import Room, RoomMeter, Slots
 from duetime.scheduler.tenant_gate import TenantGate
 
 #: Meters of keys that are kept in memory; who would make more waits until others are at rest.
@@ -45,7 +46,7 @@ class Rulebook(Protocol):
 
 
 class Throttle(Protocol):
-    """A meter that decides by itself: the breaker of a target."""
+    """A meter that decides by itself: the breaker of a target, the room of the executor."""
 
     def available(self, now_ms: int) -> int: ...
     def took(self, count: int, now_ms: int) -> None: ...
@@ -82,6 +83,8 @@ class Governor:
         #: What every lane of a tenant has to pass that is stopped.
         self.tenant_gate_of: Callable[[int], TenantGate | None] = _no_gate
         self._at_hosts: dict[tuple[int, str], set[int]] = {}
+        #: Of the executor that asks here; None: there is none.
+        self.executor_room: Room | None = None
         #: Tenants that other nodes feed as well, with the number of nodes.
         self._nodes: Mapping[int, int] = {}
         #: Shards that are new here: what runs there has not been counted yet, nor is known which targets fail.
@@ -129,6 +132,12 @@ class Governor:
     @property
     def is_shared(self) -> bool:
         return bool(self._nodes)
+
+    def serve(self, slots: Slots) -> None:
+        """This executor asks for push tasks."""
+        if self.executor_room is None or self.executor_room.slots is not slots:
+            self.executor_room = Room(slots)
+            self._of_lane.clear()
 
     # Lanes
 
@@ -194,6 +203,8 @@ class Governor:
                 until = max(until, following)
             if isinstance(meter, TenantGate):
                 meter.is_wanted = True
+            if isinstance(meter, RoomMeter) and self.executor_room is not None:
+                self.executor_room.wait(meter, lane, now_ms)
             if isinstance(meter, Meter):
                 (meter.waiting if following is None or meter.reserved else meter.delayed).add(lane)
         for scope, host, _ in decode_gate(key.gate):
@@ -223,6 +234,8 @@ class Governor:
         ]
         if (stopped := self.tenant_gate_of(key.tenant)) is not None:
             found.append(stopped)
+        if self.executor_room is not None and key.kind is Kind.PUSH:
+            found.append(self.executor_room.of_tenant(key.tenant))
         if key.gate:
             found += self._of_gate(key.tenant, decode_gate(key.gate), now_ms)
             # What stands at a gate is few and comes and goes: a breaker may be gone tomorrow.
@@ -331,6 +344,10 @@ class Governor:
         """What keeps a lane from being served now, in words, and until when if that is known."""
         found: list[tuple[Limitation, str, datetime | None]] = []
         for meter in self.meters(key, now_ms):
+            if isinstance(meter, RoomMeter):
+                if meter.left <= 0:
+                    found.append(("no_slot", meter.reason, None))
+                continue
             if meter.available(now_ms) > 0:
                 continue
             following = meter.next_ms(now_ms)
@@ -355,6 +372,8 @@ class Governor:
                 throttle = self.throttle_of(tenant, name[1]) if self.throttle_of is not None else None
                 if throttle is not None:
                     found.append(throttle)
+                if self.executor_room is not None:
+                    found.append(self.executor_room.of_host(tenant, name[1]))
             elif (meter := self._meter(tenant, name, now_ms)) is not None:
                 found.append(meter)
         return found

@@ -15,7 +15,7 @@ WORTH_SECONDS = 0.01
 DRAW_SECONDS = 0.5
 DRAW_EVERY_MS = 100
 
-Limitation = Literal["cap", "rate_limit", "breaker", "tenant_breaker"]
+Limitation = Literal["cap", "rate_limit", "breaker", "tenant_breaker", "no_slot"]
 
 
 @dataclass(eq=False)

@@ -8,6 +8,7 @@ from datetime import datetime
 from duetime.model.gates import type_at
 from duetime.model.task import Kind, LaneKey
 from duetime.scheduler.meter import Limitation
+from duetime.scheduler.rooms import Slots
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,8 @@ class Ask:
     room: int
     #: What it handles; None: every type.
     types: frozenset[str] | None = None
+    #: Of an executor: how much of its room is for whom.  It tells at any time, so an ask that waits stays true.
+    slots: Slots | None = field(default=None, compare=False)
 
     def fits(self, key: LaneKey) -> bool:
         """Whether the lane may have something for it; of what type each row there is, only the lanes of types say."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Container, Mapping
 
 from duetime.lifecycle.handover import Seats
-from duetime.model.task import LaneKey
+from duetime.model.task import Kind, LaneKey
 from duetime.scheduler.due_lanes import DueLanes
 from duetime.scheduler.limits import Governor
 from duetime.scheduler.plan import Ask
@@ -29,6 +29,8 @@ def reserve(
     table.let_come_due(now_ms)
     left = {number: ask.room for number, ask in fitting if not _has_due_for(ask, table, suspended, now_ms)}
     seats: dict[int, list[tuple[int, int]]] = {}
+    #: What the executor has room for, by tenant.
+    rooms: dict[int, int] = {}
     if not left:
         return seats
     for lane, (key, count) in wanted.items():
@@ -38,6 +40,13 @@ def reserve(
         if governor.is_limited(key.tenant) or governor.is_closed(key):
             # What has to be counted, or may not start, goes the way of all others.
             continue
+        if (room := governor.executor_room) is not None and key.kind is Kind.PUSH:
+            if room.has_full(key.tenant, now_ms):
+                # Those who wait at the gate of a full host come first.
+                continue
+            rooms.setdefault(key.tenant, room.of_tenant(key.tenant).available(now_ms))
+            count = min(count, rooms[key.tenant])
+            rooms[key.tenant] -= count
         dealt = [
             seat
             for numbers in _alike({number: asks[number] for number in left if asks[number].fits(key)})

@@ -41,6 +41,7 @@ Reason = Literal[
     "rate_limit",
     "breaker",
     "tenant_breaker",
+    "no_slot",
     "no_worker",
     "no_handler",
     "no_node",
@@ -51,7 +52,7 @@ Reason = Literal[
 ]
 
 
-Limitation = Literal["cap", "rate_limit", "breaker", "tenant_breaker"]
+Limitation = Literal["cap", "rate_limit", "breaker", "tenant_breaker", "no_slot"]
 
 
 class LaneStatus(Protocol):
@@ -109,6 +110,7 @@ _REMEDIES: dict[Limitation, str] = {
     "rate_limit": "Its turn comes at the rate of the limit; raise the rate to be quicker",
     "breaker": "The target answers again: it is probed by itself; or force the breaker closed",
     "tenant_breaker": "A probe of it succeeds, and it resumes by itself; or force the breaker `tenant` closed",
+    "no_slot": "Calls that are under way end, at the latest by their timeout; a shorter one frees slots sooner",
 }
 
 
