@@ -87,7 +87,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "absent, at most a quarter of all."
         ),
     ] = None
-    executor_calls: Annotated[int, Meta(description="HTTP calls in flight per node.", ge=1, le=10_000)] = 256
+    executor_calls: Annotated[int, Meta(description="HTTP calls in flight per node.", ge=1, le=10_000)] = 512
     executor_calls_per_host: Annotated[
         int, Meta(description="HTTP calls in flight per target host.", ge=1, le=10_000)
     ] = 64

@@ -63,8 +63,10 @@ class Lines(Generic[Item]):
         room = (self._slots.size - self.waiting) - host.tenant.waiting
         if self._slots.look_at(host, now):
             most = max(_LEAST_WAITING, host.answers.lately(int(now)))
-        elif host.credit or not host.running or not self._is_new(host, now):
-            # Of a new host that has no call under way its tenant has no slot left for such.
+        elif host.credit or not self._is_new(host, now):
+            return 0
+        elif not host.running and not self._slots.may_begin(host, now):
+            # Its tenant has no slot left for such a host.
             return 0
         else:
             most = self._slots.size
