@@ -89,7 +89,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
     executor_calls: Annotated[int, Meta(description="HTTP calls in flight per node.", ge=1, le=10_000)] = 512
     executor_calls_per_host: Annotated[
-        int, Meta(description="HTTP calls in flight per target host.", ge=1, le=10_000)
+        int, Meta(description="HTTP calls in flight per tenant and target host.", ge=1, le=10_000)
     ] = 64
     shutdown_seconds: Annotated[
         float, Meta(description="How long a stop waits for calls in flight before it gives them back.", ge=0, le=600)

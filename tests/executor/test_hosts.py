@@ -97,6 +97,19 @@ def test_a_host_that_hangs_loses_its_line() -> None:
     assert not lines.wait(host, "late", LATER, 3.0)
 
 
+def test_a_new_host_has_no_line_if_its_tenant_holds_all_that_it_may_and_one_if_others_do() -> None:
+    lines = make_lines(per_host=64, size=64)
+    for name in "abcdefgh":
+        while lines.take(host_of(lines, name), 0.0) is not None:
+            pass
+
+    assert not lines.wait(host_of(lines, "new"), "t", LATER, 0.0)
+    for tenant in range(2, 100):
+        while lines.take(host_of(lines, tenant=tenant), 0.0) is not None:
+            pass
+    assert lines.wait(host_of(lines, tenant=100), "t", LATER, 0.0)
+
+
 def test_each_tenant_leaves_as_much_room_in_line_as_it_takes() -> None:
     lines = make_lines(size=300)
     taken = []

@@ -65,8 +65,8 @@ class Lines(Generic[Item]):
             most = max(_LEAST_WAITING, host.answers.lately(int(now)))
         elif host.credit or not self._is_new(host, now):
             return 0
-        elif not host.running and not self._slots.may_begin(host, now):
-            # Its tenant has no slot left for such a host.
+        elif host.tenant.slow and not host.running and not self._slots.may_begin(host, now):
+            # Its tenant has no slot left for such a host, because of what it holds itself.
             return 0
         else:
             most = self._slots.size
