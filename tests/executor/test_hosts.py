@@ -83,6 +83,33 @@ def test_a_quick_host_may_have_a_line_as_long_as_what_it_answers() -> None:
     assert lines.sweep(0.4) == ([], [])
 
 
+def test_a_host_some_of_whose_calls_take_long_keeps_its_line() -> None:
+    lines = make_lines(per_host=2)
+    host = host_of(lines)
+    slow = begin(lines, host)
+    for second in range(4):
+        make_quick(lines, host, 60, now=0.5 + second)
+    place = begin(lines, host, 4.0)
+    assert all(lines.wait(host, f"t{item}", LATER, 4.0) for item in range(60))
+
+    assert [item for item, _ in lines.free(slow, 4.1)] == ["t0"]
+
+    assert host.credit < 0
+    assert lines.sweep(4.2) == ([], [])
+    assert [item for item, _ in lines.free(place, 4.3)] == ["t1"]
+
+
+def test_calls_that_time_out_make_no_line() -> None:
+    lines = make_lines(per_host=4)
+    host = host_of(lines)
+    places = [begin(lines, host) for _ in range(4)]
+    for place in places:
+        lines.free(place, 45.0)
+    begin(lines, host, 45.0)
+
+    assert not lines.wait(host, "t", LATER, 45.0)
+
+
 def test_a_host_that_hangs_loses_its_line() -> None:
     lines = make_lines()
     host = host_of(lines)

@@ -69,6 +69,7 @@ def test_a_full_host_is_full_for_a_while_after_it_had_no_place(room: Room, place
     begun = hang(places, clock, "a")
     assert room.is_full(1, "a", NOW)
     assert room.has_full(1, NOW)
+    clock.now += 10.0
     places.free(begun[0], clock())
 
     # Those at its gate come first.

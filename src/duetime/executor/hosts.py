@@ -1,10 +1,10 @@
-"""Lines of claimed tasks in front of hosts that answer quickly.
+"""Lines of claimed tasks in front of hosts that answer.
 
-A host that answers may have about as many tasks waiting as it answered in the
-last second, so that a place that it leaves is taken at once.  A host that is
-slow has no line: its tasks wait at its gate in the database, and are claimed
-when there is a place for them.  Of a host that has not answered yet nobody
-knows, so a burst may wait for a moment.  Pure: no I/O and no clock.
+A host may have about as many tasks waiting as it answered in the last second,
+so that a place that it leaves is taken at once.  A host that does not answer
+has no line: its tasks wait at its gate in the database, and are claimed when
+there is a place for them.  Of a host that was not called before nobody knows,
+so a burst may wait for a moment.  Pure: no I/O and no clock.
 """
 
 from collections import OrderedDict, deque
@@ -61,8 +61,11 @@ class Lines(Generic[Item]):
         """How many may wait in line for the host, those included that do."""
         # Each tenant leaves as much room in line to the others as it takes.
         room = (self._slots.size - self.waiting) - host.tenant.waiting
-        if self._slots.look_at(host, now):
-            most = max(_LEAST_WAITING, host.answers.lately(int(now)))
+        if lately := host.answers.lately(int(now)):
+            # Also if some calls take long: the line is no longer than what it answers meanwhile.
+            most = max(_LEAST_WAITING, lately)
+        elif self._slots.look_at(host, now):
+            most = _LEAST_WAITING
         elif host.credit or not self._is_new(host, now):
             return 0
         elif host.tenant.slow and not host.running and not self._slots.may_begin(host, now):

@@ -44,7 +44,7 @@ _OLD_STEPS = int(_OLD_SECONDS * _STEPS) + 1
 
 
 class _Answers:
-    """How many calls ended in about the last second."""
+    """How many calls ended in about the last second, of those that did not take long."""
 
     __slots__ = ("_before", "_count", "_second")
 
@@ -257,9 +257,10 @@ class Slots:
         host = place.host
         tenant = host.tenant
         host.ended(place.begun, now)
-        second = int(now)
-        host.answers.add(second)
-        tenant.answers.add(second)
+        if now - place.begun <= QUICK_SECONDS:
+            second = int(now)
+            host.answers.add(second)
+            tenant.answers.add(second)
         tenant.running -= 1
         self.running -= 1
         self._weights -= tenant.weight

@@ -345,7 +345,7 @@ class Governor:
         found: list[tuple[Limitation, str, datetime | None]] = []
         for meter in self.meters(key, now_ms):
             if isinstance(meter, RoomMeter):
-                if meter.left <= 0:
+                if meter.room <= 0:
                     found.append(("no_slot", meter.reason, None))
                 continue
             if meter.available(now_ms) > 0:

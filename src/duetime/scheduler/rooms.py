@@ -50,10 +50,10 @@ class Slots(Protocol):
 class RoomMeter:
     """A meter (`limits.Throttle`) of a tenant's room, or of a host's."""
 
-    __slots__ = ("_room", "_took_ms", "host", "promised", "tenant", "waiting")
+    __slots__ = ("_rooms", "_took_ms", "host", "promised", "tenant", "waiting")
 
-    def __init__(self, room: "Room", tenant: int, host: str = "") -> None:
-        self._room = room
+    def __init__(self, rooms: "Room", tenant: int, host: str = "") -> None:
+        self._rooms = rooms
         self.tenant = tenant
         self.host = host
         self.promised = 0
@@ -62,24 +62,28 @@ class RoomMeter:
         self.waiting: set[int] = set()
 
     @property
+    def room(self) -> int:
+        """What the executor says."""
+        slots = self._rooms.slots
+        return slots.places(self.tenant, self.host) if self.host else slots.room(self.tenant)
+
+    @property
     def left(self) -> int:
-        slots = self._room.slots
-        room = slots.places(self.tenant, self.host) if self.host else slots.room(self.tenant)
-        return room - self.promised
+        return self.room - self.promised
 
     def available(self, now_ms: int) -> int:
         left = self.left
         if self.host or left <= 0:
             return max(0, left)
-        if self._room.has_full(self.tenant, now_ms):
+        if self._rooms.has_full(self.tenant, now_ms):
             # Most of what stands first may be for its full hosts, and goes to their gates.
             return max(left, _READ_ON)
-        return 0 if left < self._room.slots.worthwhile and 0 <= now_ms - self._took_ms < GATHER_MS else left
+        return 0 if left < self._rooms.slots.worthwhile and 0 <= now_ms - self._took_ms < GATHER_MS else left
 
     def took(self, count: int, now_ms: int) -> None:
         self.promised += count
         self._took_ms = now_ms
-        self._room.promised.add(self)
+        self._rooms.promised.add(self)
 
     def gave_back(self, count: int, now_ms: int) -> None:
         self.promised = max(0, self.promised - count)
@@ -89,7 +93,7 @@ class RoomMeter:
 
     @property
     def reason(self) -> str:
-        return self._room.slots.describe(self.tenant, self.host)
+        return self._rooms.slots.describe(self.tenant, self.host)
 
 
 class Room:
