@@ -118,7 +118,7 @@ def test_a_slow_host_is_one_whose_calls_are_old_or_ended_late() -> None:
     slots.end(old, 4.0)
 
     assert not host.is_quick
-    make_quick(slots, 1, "a", 5.0, 8)
+    make_quick(slots, 1, "a", 5.0, 3)
     assert not slots.look_at(host, 5.0)
     make_quick(slots, 1, "a", 5.0, 1)
     assert slots.look_at(host, 5.0)

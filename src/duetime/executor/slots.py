@@ -26,7 +26,7 @@ from collections.abc import Callable
 QUICK_SECONDS = 1.0
 _OLD_SECONDS = 2.0
 #: So many calls have to end quickly after one that did not, until the host is quick again.
-_PROBATION = 8
+_PROBATION = 3
 #: One part in so many of all slots is not for hosts that are slow.
 _RESERVED_PART = 8
 #: There a tenant may hold one part in so many of what is free, by hosts of which nothing is known.
