@@ -81,6 +81,26 @@ def test_a_full_host_is_full_for_a_while_after_it_had_no_place(room: Room, place
     assert not room.has_full(2, NOW)
 
 
+def test_a_quick_host_is_full_only_if_it_has_all_calls_that_it_may(
+    room: Room, places: Places[str], clock: Clock
+) -> None:
+    known = places.host(1, "a", clock())
+    for _ in range(3):
+        place = places.take(known, clock())
+        assert place is not None
+        places.free(place, clock())
+    room.take_all(1, {"a": 100}, NOW)
+    assert room.of_host(1, "a").left <= 0
+    assert not room.is_full(1, "a", NOW)
+    assert room.take_all(1, {"a": 1}, NOW)
+
+    for _ in range(4):
+        assert places.take(known, clock()) is not None
+
+    assert room.is_full(1, "a", NOW)
+    assert not room.take_all(1, {"a": 1}, NOW)
+
+
 def test_the_clock_may_go_back(room: Room) -> None:
     room.note_full(1, "a", NOW)
 

@@ -135,7 +135,7 @@ class Place:
 class Slots:
     def __init__(self, size: int, per_host: int, weight_of: Callable[[int], int] = lambda _: 1) -> None:
         self.size = size
-        self._per_host = per_host
+        self.per_host = per_host
         self._weight_of = weight_of
         self._most_slow = size - size // _RESERVED_PART
         self._quick_alone = size // _QUICK_PART
@@ -181,7 +181,7 @@ class Slots:
 
     def may_begin(self, host: Host, now: float) -> bool:
         """Whether a call to the host may begin."""
-        if host.running >= self._per_host:
+        if host.running >= self.per_host:
             return False
         free, tenant = self.size - self.running, host.tenant
         share, part = self._shares(tenant)
@@ -302,7 +302,7 @@ class Slots:
             if not host.credit and limit <= held:
                 limit, part = self._trial_limit(free, part), part / _TRIAL_PART
         base = min(_count(limit - held, 1.0 + part), _count(limit - held - host.running, 2.0 + part))
-        return max(0, min(free, self._per_host - host.running, max(earned, base)))
+        return max(0, min(free, self.per_host - host.running, max(earned, base)))
 
     # Time
 

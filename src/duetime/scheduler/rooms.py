@@ -42,6 +42,10 @@ class Slots(Protocol):
         """How many tasks for a host of the tenant could."""
         ...
 
+    def is_quick(self, tenant: int, host: str) -> bool:
+        """Whether the host answers, and has fewer calls than it may: what finds no place gets one within a moment."""
+        ...
+
     def describe(self, tenant: int, host: str) -> str:
         """Why there is no room, for people; of the tenant as a whole if `host` is empty."""
         ...
@@ -127,6 +131,9 @@ class Room:
 
     def is_full(self, tenant: int, host: str, now_ms: int) -> bool:
         """Whether tasks for the host have to pass its gate: it has no place, or had none a moment ago."""
+        if self.slots.is_quick(tenant, host):
+            self._forget(tenant, host)
+            return False
         until_ms = self._full.get((tenant, host))
         if until_ms is not None and until_ms > now_ms:
             return True
@@ -140,7 +147,9 @@ class Room:
         return tenant in self._full_of
 
     def note_full(self, tenant: int, host: str, now_ms: int) -> None:
-        """Something was turned away."""
+        """There was no place for something; to send all that waits for a quick host to its gate would cost more."""
+        if self.slots.is_quick(tenant, host):
+            return
         if (tenant, host) not in self._full:
             self._full_of[tenant] += 1
         self._full[tenant, host] = now_ms + _FULL_MS
@@ -149,20 +158,26 @@ class Room:
 
     def _forget_full(self, now_ms: int) -> None:
         while self._full:
-            place, until_ms = next(iter(self._full.items()))
+            (tenant, host), until_ms = next(iter(self._full.items()))
             if now_ms < until_ms <= now_ms + _FULL_MS and len(self._full) <= _MAX_FULL:
                 break
-            del self._full[place]
-            self._full_of[place[0]] -= 1
-            if not self._full_of[place[0]]:
-                del self._full_of[place[0]]
+            self._forget(tenant, host)
+
+    def _forget(self, tenant: int, host: str) -> None:
+        if self._full.pop((tenant, host), None) is not None:
+            self._full_of[tenant] -= 1
+            if not self._full_of[tenant]:
+                del self._full_of[tenant]
 
     # Claims
 
     def take_all(self, tenant: int, hosts: Mapping[str, int], now_ms: int) -> bool:
         """Promise places to all of these; False: one of the hosts is full, and nothing was promised."""
-        if tenant in self._full_of or any(self._left(tenant, host) < count for host, count in hosts.items()):
+        if tenant in self._full_of:
             return False
+        for host, count in hosts.items():
+            if self._left(tenant, host) < count and not self.slots.is_quick(tenant, host):
+                return False
         for host, count in hosts.items():
             self.of_host(tenant, host).took(count, now_ms)
         return True
