@@ -47,6 +47,9 @@ class Wire(asyncio.Transport):
     def get_write_buffer_size(self) -> int:
         return 0
 
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """All that is written is taken at once."""
+
     def can_write_eof(self) -> bool:
         return True
 

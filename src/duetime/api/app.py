@@ -29,7 +29,7 @@ from duetime.api.connections import Connections
 from duetime.api.dead import DeadLetters
 from duetime.api.express import Express
 from duetime.api.health import Health
-from duetime.api.http import PROBLEM_JSON, Answer, Receive, Request, Router, Scope, Send, encode
+from duetime.api.http import PROBLEM_JSON, Answer, Receive, Request, Route, Router, Scope, Send, encode
 from duetime.api.judging import Judging
 from duetime.api.keys import KeyCalls
 from duetime.api.limits import LimitCalls
@@ -43,10 +43,12 @@ from duetime.api.reference import Reference
 from duetime.api.request_id import read_or_mint
 from duetime.api.schedules import ScheduleCalls
 from duetime.api.steer import Steer
+from duetime.api.taking import LINE
 from duetime.api.tasks import Tasks
 from duetime.api.tenants import Tenancy
 from duetime.api.tiers import TierCalls
 from duetime.api.types import TypeCalls
+from duetime.api.unsent import Unsent
 from duetime.api.validation import EgressOf, TaskReader
 from duetime.api.workers import Beating, Leasing, Workers
 from duetime.cluster.contract import NodeView
@@ -74,6 +76,7 @@ from duetime.watchdog import describe_by
 log = structlog.get_logger()
 
 _PHRASES = {status.value: status.phrase.encode() for status in HTTPStatus}
+_READS = frozenset({"GET", "HEAD"})
 #: Stands in where a call needs no key.
 NOBODY = Caller(0, "", 0, "viewer")
 
@@ -118,6 +121,7 @@ class App:
         #: Who is on the other side: of a connection, or behind a trusted proxy.
         self.peers = peers or Peers()
         self.connections = Connections(self.peers) if connections is None else connections
+        self.unsent = Unsent(self.connections)
         self._clock = database.clock
         self._date = (0, b"")
         #: What answers of that date begin with, up to the length of their bodies.
@@ -133,7 +137,7 @@ class App:
         judging = Judging(TaskReader(types, vault, egress_of), turns)
         flow = FlowControl(database, submitter, steering)
         #: How long lists and verbs look for what matches a filter.
-        self.patience = patience = Patience()
+        self.patience = patience = Patience(reading=self.unsent.reading)
         tasks = Tasks(database, lanes, submitter, flow, feeder, judging, admission, reach, turns, patience=patience)
         #: The short way for single submissions.
         self.express = Express(tasks, keys, self.peers)
@@ -247,7 +251,22 @@ class App:
         if route.operation.needs_key:
             request.caller = await authenticate(self._keys, headers, request.peer)
             need_right(request.caller, route.operation)
+            if (line := scope.get(LINE)) is not None:
+                line.tenant = request.caller.tenant
+            if scope["method"] in _READS:
+                return await self._answer_read(request, route)
         return await route.handler(request)
+
+    async def _answer_read(self, request: Request, route: Route) -> Answer:
+        """What makes no change is refused to whoever does not read."""
+        tenant = request.caller.tenant
+        if not route.operation.is_large:
+            self.unsent.check(tenant)
+            return await route.handler(request)
+        async with self.unsent.reading(tenant):
+            if request.is_gone():
+                raise ClientGoneError
+            return await route.handler(request)
 
 
 def _describe(variables: Mapping[str, Any]) -> tuple[str, str | None]:

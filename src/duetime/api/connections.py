@@ -141,9 +141,9 @@ class Connections:
             if not self._evict("evicted", self._all, None):
                 return
 
-    def note_unread(self, connection: Connection, unsent: int) -> None:
-        """The client of it did not read its answers; it is cut off."""
-        self._note("unread", peer=self._peers.of_connection(connection.client).group, unsent_bytes=unsent)
+    def note_unread(self, client: Client, unsent: int) -> None:
+        """This client did not read its answers; it is cut off."""
+        self._note("unread", peer=self._peers.of_connection(client).group, unsent_bytes=unsent)
 
     def _is_free(self, peer: Peer) -> bool:
         return peer.address is None or peer.address.is_loopback or self._peers.is_trusted(peer)

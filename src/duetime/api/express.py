@@ -84,6 +84,12 @@ class Express:
         self._noted = keys.uses.noted
         self._peers = peers
 
+    def tenant_of(self, given: list[tuple[bytes, bytes]]) -> int:
+        """Whose key the headers of a request have, as far as is known without asking; 0: nobody's."""
+        key_hash = Head(given, dict(given)).key_hash
+        caller = None if key_hash is None else self._keys.recall(key_hash)
+        return 0 if caller is None else caller.tenant
+
     def take(self, head: Head, body: bytes, finish: Finish) -> bool:
         """Submit what the request asks for and finish later; False: nothing has happened, go the long way."""
         if head.key_hash is None:

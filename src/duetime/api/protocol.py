@@ -9,7 +9,7 @@ the parser has read once are not read again.
 
 A client has to send what it began: uvicorn knows no bounds on the size of a head
 nor on the time that a request takes to arrive, so one tenant could hold memory
-and connections for ever.
+and connections for ever.  And it has to take what it asked for (`taking.py`).
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from duetime.api.http import PROBLEM_JSON, TRANSPORT, Answer, encode
 from duetime.api.lingering import close_slowly
 from duetime.api.problems import problem_of
 from duetime.api.request_id import HEADER, mint, read_or_mint
-from duetime.api.strict import StrictProtocol
+from duetime.api.taking import TakingProtocol
 from duetime.errors import DuetimeError, MalformedRequest, TooSlow
 from duetime.model.task import MAX_REQUEST_BYTES
 
@@ -60,7 +60,7 @@ class Repeat(NamedTuple):
     head: express.Head
 
 
-class DuetimeProtocol(StrictProtocol):
+class DuetimeProtocol(TakingProtocol):
     """Strict, in time, and on a transport that keeps the head of an answer until its body comes."""
 
     _joining: "_JoiningTransport"

@@ -10,7 +10,7 @@ whoever searches much neither keeps the database busy nor others waiting.
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
@@ -32,12 +32,15 @@ class Patience:
         found_seconds: float = 1.0,
         empty_seconds: float = 10.0,
         monotonic: Callable[[], float] = time.monotonic,
+        reading: "Callable[[int], AbstractAsyncContextManager[None]]" = lambda tenant: nullcontext(),
     ) -> None:
         #: To fill a page that has something.
         self.found_seconds = found_seconds
         #: To find the first.
         self.empty_seconds = empty_seconds
         self.monotonic = monotonic
+        #: Gives a tenant room to read what was found, which may be large.
+        self.reading = reading
         self._room = asyncio.Lock()
         self._tenants: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
 
@@ -67,6 +70,10 @@ class Look:
         self.piece = FIRST_ROWS
         #: It waited for its turn in vain.
         self._gave_up = False
+
+    def reading(self) -> AbstractAsyncContextManager[None]:
+        """Read what was found within this: what it gives is as large as an answer."""
+        return self._patience.reading(self._tenant)
 
     def is_over(self, *, has_found: bool) -> bool:
         """Whether its time is up: sooner if there is something to answer with."""

@@ -188,7 +188,8 @@ async def list_tasks(
             found = await newest.scan(lanes, position, limit, look)
         else:
             found = await scan(database, lanes, tenant, wanted, position, limit, look, now=now)
-        items, position = await _read_found(database, lanes, tenant, tenant_name, wanted, found, now)
+        async with look.reading():
+            items, position = await _read_found(database, lanes, tenant, tenant_name, wanted, found, now)
         following = newest.cursor_at(position) if newest is not None else next_cursor(tenant, wanted, position)
         if items or following is None:
             return Page(items, following)
