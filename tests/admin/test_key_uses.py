@@ -54,7 +54,7 @@ class World:
         self.there = KeyUses(database, self.clock)
 
     async def read(self) -> list[KeyInfo]:
-        return await list_keys(self.database, self.tenant)
+        return await list_keys(self.database, self.tenant, 0, 100)
 
     async def peers(self) -> list[str | None]:
         return [info.last_used_from for info in await self.read()]
@@ -163,7 +163,7 @@ async def test_unused_keys_are_those_that_are_valid_and_were_not_used_for_so_lon
     await database.execute("UPDATE api_key SET revoked_at = now() WHERE id = $1", ended.id)
 
     async def unused_for(days: float) -> list[int]:
-        return [info.id for info in await list_keys(database, world.tenant, days * day)]
+        return [info.id for info in await list_keys(database, world.tenant, 0, 100, unused_seconds=days * day)]
 
     world.here.note(world.callers[0], "192.0.2.1")
     await world.here.write()

@@ -193,6 +193,23 @@ class Api:
         await self.settle(leased, "failed", error={"message": "no such user", "kind": "permanent"})
         return task
 
+    async def attempted(self, attempts: int, size: int) -> str:
+        """A task with so many failed attempts, each with an error of this size."""
+        task: str = (await self.submit(delay="1h"))["id"]
+        detail = json.dumps({"error": {"message": "x" * size, "kind": "transient"}}).encode()
+        await self.serving.database.execute(
+            """
+            INSERT INTO attempt (lane, task, number, outcome, final, picked_at, started_at, completed_at, detail)
+            SELECT task.lane, task.id, number, 2, false, now(), now(), now(), $2
+              FROM task, generate_series(1, $3) AS number
+             WHERE task.id = $1
+            """,
+            task,
+            detail,
+            attempts,
+        )
+        return task
+
     async def stored(self) -> int:
         """How many tasks of the tenant the database has."""
         rows = await self.serving.database.fetch(

@@ -88,6 +88,7 @@ CALLS: dict[str, tuple[str, Any, int, str]] = {
     "submit_tasks": ("/v1/tasks/batch", [TEMPLATE, {"type": "mine.task"}], 200, "accepted"),
     "list_tasks": ("/v1/tasks?type=other.task", None, 200, "items"),
     "get_task": ("/v1/tasks/ID", None, 404, ""),
+    "list_attempts": ("/v1/tasks/ID/attempts", None, 404, ""),
     "explain_task": ("/v1/tasks/ID/explain", None, 404, ""),
     **{
         f"{verb.replace('-', '_')}_task": (f"/v1/tasks/ID/{verb}", None, 404, "")
@@ -247,8 +248,9 @@ async def test_its_own_part_is_shown_in_every_list(api: Api) -> None:
     assert await ids(await api.get("/v1/schedules", key=key), "name") == ["s0"]
     assert await ids(await api.get("/v1/types", key=key), "name") == ["mine.task"]
     assert await ids(await api.get("/v1/queues", key=key), "name") == ["mine"]
-    for path in (f"/v1/tasks/{world.tasks[0]}", f"/v1/tasks/{world.tasks[0]}/explain", "/v1/schedules/s0/runs"):
-        assert (await api.get(path, key=key)).status == 200
+    for part in ("", "/attempts", "/explain"):
+        assert (await api.get(f"/v1/tasks/{world.tasks[0]}{part}", key=key)).status == 200
+    assert (await api.get("/v1/schedules/s0/runs", key=key)).status == 200
     for path in ("/v1/schedules/s0", "/v1/types/mine.task", "/v1/queues/mine", f"/v1/outbox/{world.refused[0]}"):
         assert (await api.get(path, key=key)).status == 200
 

@@ -43,6 +43,7 @@ async def test_no_operation_holds_the_event_loop_up(api: Api) -> None:
         await steer(caller.call, held)
         await schedule(caller.call)
         await administer(caller.call)
+        await read_full_pages(api, caller.call)
 
     operations = {
         each["operationId"]
@@ -203,3 +204,19 @@ async def administer(call: Call) -> None:
 
 def compact(value: object) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
+
+
+async def read_full_pages(api: Api, call: Call) -> None:
+    """Lists of so large things that their pages are full."""
+    task = await api.attempted(200, 60_000)
+    right(await call("get_task", "GET", f"/v1/tasks/{task}"))
+    right(await call("list_attempts", "GET", f"/v1/tasks/{task}/attempts?limit=200"))
+    minutes = ",".join(map(str, range(60)))
+    dates = [{"cron": f"{minutes} {n % 24} 1 1 *".ljust(700)} for n in range(1_000)]
+    for n in range(8):
+        right(await call("put_calendar", "PUT", f"/v1/calendars/full{n}", {"dates": dates}))
+    right(await call("list_calendars", "GET", "/v1/calendars?limit=200"))
+    for n in range(100):
+        body = {"spec": {"every": 3600}, "task": {"type": "a", "payload": "y" * 60_000}, "paused": True}
+        right(await call("put_schedule", "PUT", f"/v1/schedules/full{n:03}", body))
+    right(await call("list_schedules", "GET", "/v1/schedules?limit=200&prefix=full"))

@@ -13,6 +13,7 @@ import pytest
 
 from depth import far
 from duetime.clock import from_ms
+from duetime.database.pages import PAGE_BYTES
 from duetime.database.pool import Database
 from duetime.ids import EARLIEST, just_after, lane_of, make_id
 from duetime.lifecycle.claim import SQL as CLAIM_SQL
@@ -26,6 +27,7 @@ from duetime.model.task import LeasedTask, Options, Outcome, TaskState
 from duetime.scheduler.survey import SQL as SURVEY_SQL
 from duetime.scheduler.upkeep import Upkeep
 from duetime.views.dead import SQL as DEAD_SQL
+from duetime.views.tasks import SQL as TASK_SQL
 from duetime.views.tasks import read_tasks
 from engine import Engine, submitted
 from plans.explain import BELIEVE_EMPTY, MODES, ExplainingDatabase, Plan, Plans, explain
@@ -62,7 +64,18 @@ HOT = {
         "read_states",
         "read_oldest",
     ),
-    *("cancel", "pause", "resume", "run_now", "reschedule", "redrive", "drop", "read_tasks", "read_dead"),
+    *(
+        "cancel",
+        "pause",
+        "resume",
+        "run_now",
+        "reschedule",
+        "redrive",
+        "drop",
+        "read_tasks",
+        "read_attempts",
+        "read_dead",
+    ),
     *("free_keys", "keep_keys"),
 }
 #: Upkeep's own: it reads what ends by the index of ends, and how matters once there is much to read.
@@ -219,7 +232,10 @@ async def live(engine: Engine) -> Plans:
     await engine.steering.reschedule(chosen, from_ms(database.clock.now_ms() + 3_600_000))
     everything = [*chosen, *dead, *waiting]
     assert len(await read_tasks(database, everything[:BATCH], attempts=2)) == BATCH
-    await database.run(DEAD_SQL["read_dead"], lanes=[lane_of(task) for task in dead], ids=dead)
+    await database.run(
+        TASK_SQL["read_attempts"], lane=lane_of(dead[0]), task=dead[0], after=0, limit=51, bytes=PAGE_BYTES
+    )
+    await database.run(DEAD_SQL["read_dead"], lanes=[lane_of(task) for task in dead], ids=dead, bytes=PAGE_BYTES)
     await engine.steering.redrive(dead[::2])
     await engine.steering.drop(dead[1::2])
     later = database.clock.now() + timedelta(days=2)

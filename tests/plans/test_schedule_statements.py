@@ -69,11 +69,20 @@ async def test_a_turn_reads_its_own_rows_and_no_others(engine: Engine) -> None:
             database.plans = explained
         made += len(fired.tasks)
         assert len(fired.schedules) == BATCH
+    page, has_more = await engine.schedules.page(engine.tenant, after="later-1", limit=BATCH)
+    assert (len(page), has_more) == (BATCH, True)
     await peek(database, {row["shard"]: EARLIEST})
 
     assert made >= BATCH
     assert database.plans is not None
-    assert {plan.statement for plan in database.plans.all} >= {"read_due", "fire", "read_states", "read_runs", "peek"}
+    assert {plan.statement for plan in database.plans.all} >= {
+        "read_due",
+        "fire",
+        "read_states",
+        "read_runs",
+        "list",
+        "peek",
+    }
     for plan in database.plans.all:
         told = (plan.statement, plan.mode, plan.rows_read(), plan.pages())
         assert plan.wrong_ways() == [], told

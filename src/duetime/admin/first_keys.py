@@ -1,6 +1,6 @@
 """Admin keys for whoever has the database: the first one, and the way back when the last one is lost."""
 
-from duetime.admin.keys import KeyInfo, create_key, list_keys
+from duetime.admin.keys import KeyInfo, create_key
 from duetime.admin.tenants import DEFAULT_TENANT, Tenant, create_tenant, find_tenant
 from duetime.database.pool import Database
 from duetime.database.statements import load
@@ -15,8 +15,8 @@ _SQL = load(__package__, "keys.sql")
 async def ensure_default(database: Database) -> tuple[Tenant, str | None]:
     """The tenant `default`; with a first admin key if it has none that is valid."""
     tenant = await _default_tenant(database)
-    keys = await list_keys(database, tenant.id)
-    if any(key.revoked_at is None and key.expires_at is None and key.role == "admin" for key in keys):
+    [row] = await database.run(_SQL["has_lasting_admin"], tenant=tenant.id)
+    if row["has_one"]:
         return tenant, None
     _, key = await create_key(database, tenant.id, "admin")
     return tenant, key

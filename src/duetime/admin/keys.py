@@ -160,9 +160,14 @@ async def rotate_key(
     return _info(row), made
 
 
-async def list_keys(database: Database, tenant: int, unused_seconds: float | None = None) -> list[KeyInfo]:
-    """The tenant's keys; or those that are valid and were not used for so long."""
-    return [_info(row) for row in await database.run(_SQL["read_of_tenant"], tenant=tenant, unused_for=unused_seconds)]
+async def list_keys(
+    database: Database, tenant: int, after: int, limit: int, *, unused_seconds: float | None = None
+) -> list[KeyInfo]:
+    """The tenant's keys behind an id; or of these the valid ones that were not used for so long."""
+    rows = await database.run(
+        _SQL["read_of_tenant"], tenant=tenant, after=after, limit=limit, unused_for=unused_seconds
+    )
+    return [_info(row) for row in rows]
 
 
 async def read_key(database: Database, tenant: int, key: int) -> KeyInfo:

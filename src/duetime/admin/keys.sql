@@ -41,6 +41,16 @@ SELECT count(*) AS keys
    AND revoked_at IS NULL
    AND (expires_at IS NULL OR expires_at > clock_timestamp());
 
+-- name: has_lasting_admin
+-- Whether the tenant has a key that may do everything and goes on until it is revoked.
+-- Index: api_key_tenant.
+SELECT EXISTS (SELECT
+                 FROM api_key
+                WHERE tenant = @tenant::int
+                  AND role = 'admin'
+                  AND revoked_at IS NULL
+                  AND expires_at IS NULL) AS has_one;
+
 -- name: count_of_tenant
 -- How many valid keys the tenant has.
 -- Index: api_key_tenant.
@@ -52,8 +62,9 @@ SELECT count(*) AS keys
    AND (expires_at IS NULL OR expires_at > clock_timestamp());
 
 -- name: read_of_tenant
--- The tenant's keys with their last use; with @unused_for only those that are valid and were not used for so many seconds.
--- Index: api_key_use_pkey; the keys are read whole.
+-- A page of a tenant's keys with their last use, by id; with @unused_for only those that are valid and were not used for
+-- so many seconds.
+-- Index: api_key_pkey, where keys of others in between are read and left out; api_key_use_pkey.
 -- Time: the database's clock says whether a key's time is over.
 SELECT api_key.id, api_key.hint, api_key.role, api_key.name, api_key.types, api_key.queues, api_key.allowed_ips,
        api_key.created_at, api_key.expires_at, api_key.revoked_at, last.used_at, last.used_from
@@ -61,12 +72,14 @@ SELECT api_key.id, api_key.hint, api_key.role, api_key.name, api_key.types, api_
   LEFT JOIN api_key_use AS last
     ON last.key = api_key.id
  WHERE api_key.tenant = @tenant::int
+   AND api_key.id > @after::int
    AND (@unused_for::float8 IS NULL
         OR (api_key.revoked_at IS NULL
             AND (api_key.expires_at IS NULL OR api_key.expires_at > clock_timestamp())
             AND COALESCE(last.used_at, api_key.watched_since)
                 < clock_timestamp() - @unused_for::float8 * interval '1 second'))
- ORDER BY api_key.id;
+ ORDER BY api_key.id
+ LIMIT @limit::int;
 
 -- name: read_one
 -- Index: api_key_pkey.

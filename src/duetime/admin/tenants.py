@@ -19,6 +19,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from duetime.admin.quotas import read_layers
 from duetime.admin.rules import AT_WORK, Rules, read_rules
+from duetime.database.pages import PAGE_BYTES, cut_page
 from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.errors import Conflict, FieldError, InvalidInput, NotFound, Unavailable
@@ -250,10 +251,11 @@ async def page_tenants(database: Database, after: str, limit: int) -> list[Tenan
     return [_tenant(row) for row in await database.run(_SQL["read_page"], after=after, limit=limit)]
 
 
-async def read_audit(database: Database, tenant: int | None, before: int, limit: int) -> list[Act]:
-    """The latest first; None: of all tenants."""
-    rows = await database.run(_SQL["read_audit"], tenant=tenant, before=before, limit=limit)
-    return [
+async def read_audit(database: Database, tenant: int | None, before: int, limit: int) -> tuple[list[Act], bool]:
+    """The latest first, and whether there are more; None: of all tenants."""
+    found = await database.run(_SQL["read_audit"], tenant=tenant, before=before, limit=limit + 1, bytes=PAGE_BYTES)
+    rows, has_more = cut_page(found, limit)
+    acts = [
         Act(
             row["id"],
             row["at"],
@@ -268,6 +270,7 @@ async def read_audit(database: Database, tenant: int | None, before: int, limit:
         )
         for row in rows
     ]
+    return acts, has_more
 
 
 async def _find(database: Database, name: str) -> Tenant:

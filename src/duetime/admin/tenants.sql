@@ -106,17 +106,24 @@ SELECT tenant.id, tenant.name, tenant.weight, tenant.state, tenant.shard, tenant
 
 -- name: read_audit
 -- The latest first; of one tenant, or of all.
-SELECT audit.id, audit.at, tenant.name AS tenant, audit.key, api_key.hint AS key_hint, audit.action, audit.subject,
-       audit.before::text AS before, audit.after::text AS after
-  FROM audit
+-- Gives: as many as fit (see pages.py).
+SELECT weighed.id, weighed.at, tenant.name AS tenant, weighed.key, api_key.hint AS key_hint, weighed.action,
+       weighed.subject, weighed.before, weighed.after, weighed.found
+  FROM (SELECT page.*, count(*) OVER () AS found,
+               sum(COALESCE(octet_length(before), 0) + COALESCE(octet_length(after), 0)) OVER (
+                   ORDER BY id DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS bytes_before
+          FROM (SELECT id, at, tenant, key, action, subject, before::text AS before, after::text AS after
+                  FROM audit
+                 WHERE audit.id < @before::bigint
+                   AND (@tenant::int IS NULL OR audit.tenant = @tenant::int)
+                 ORDER BY audit.id DESC
+                 LIMIT @limit::int) AS page) AS weighed
   LEFT JOIN tenant
-    ON tenant.id = audit.tenant
+    ON tenant.id = weighed.tenant
   LEFT JOIN api_key
-    ON api_key.id = audit.key
- WHERE audit.id < @before::bigint
-   AND (@tenant::int IS NULL OR audit.tenant = @tenant::int)
- ORDER BY audit.id DESC
- LIMIT @limit::int;
+    ON api_key.id = weighed.key
+ WHERE COALESCE(weighed.bytes_before, 0) < @bytes::bigint
+ ORDER BY weighed.id DESC;
 
 -- name: read_names
 -- Index: tenant_pkey.

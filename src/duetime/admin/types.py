@@ -20,6 +20,7 @@ from msgspec import Raw
 from duetime.admin.changes import Change, read_changes
 from duetime.admin.quotas import lock_quotas, read_quotas
 from duetime.admin.schemas import TENANT_BYTES, Schemas, StoredSchema
+from duetime.database.pages import PAGE_BYTES, cut_page
 from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.errors import FieldError, InvalidInput, NotFound
@@ -299,10 +300,15 @@ class Types:
             raise NotFound(f"there is no registered type {name[:80]}")
         return _info_of(rows[0])
 
-    async def page(self, tenant: int, after: str, limit: int, likes: list[str] | None = None) -> list[TypeInfo]:
-        """Types by name; `likes` are patterns of which a name must fit one."""
-        rows = await self._database.run(_SQL["read_of_tenant"], tenant=tenant, after=after, limit=limit, likes=likes)
-        return [_info_of(row) for row in rows]
+    async def page(
+        self, tenant: int, after: str, limit: int, likes: list[str] | None = None
+    ) -> tuple[list[TypeInfo], bool]:
+        """The types behind a name, and whether there are more; `likes` are patterns of which a name must fit one."""
+        found = await self._database.run(
+            _SQL["read_of_tenant"], tenant=tenant, after=after, limit=limit + 1, likes=likes, bytes=PAGE_BYTES
+        )
+        rows, has_more = cut_page(found, limit)
+        return [_info_of(row) for row in rows], has_more
 
     async def delete(self, tenant: int, name: str, *, by: int | None = None) -> None:
         rows = await self._database.run(_SQL["delete"], tenant=tenant, name=name, by=by)

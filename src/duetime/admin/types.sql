@@ -81,13 +81,22 @@ SELECT name
   FROM gone;
 
 -- name: read_of_tenant
-SELECT name, version, schema, rules, updated_at
-  FROM task_type
- WHERE tenant = @tenant::int
-   AND name > @after::text
-   AND (@likes::text[] IS NULL OR name LIKE ANY (@likes))
- ORDER BY name
- LIMIT @limit::int;
+-- A page of a tenant's types, by name; @likes is for a key that is confined.
+-- Index: task_type_pkey (tenant, name).
+-- Gives: as many as fit (see pages.py).
+SELECT name, version, schema, rules, updated_at, found
+  FROM (SELECT page.*, count(*) OVER () AS found,
+               sum(COALESCE(octet_length(schema), 0) + COALESCE(octet_length(rules), 0)) OVER (
+                   ORDER BY name ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS bytes_before
+          FROM (SELECT *
+                  FROM task_type
+                 WHERE tenant = @tenant::int
+                   AND name > @after::text
+                   AND (@likes::text[] IS NULL OR name LIKE ANY (@likes))
+                 ORDER BY name
+                 LIMIT @limit::int) AS page) AS weighed
+ WHERE COALESCE(bytes_before, 0) < @bytes::bigint
+ ORDER BY name;
 
 -- name: count_of_tenant
 -- How many types the tenant has, whether this one is among them, and what the schemas of the others hold in memory.

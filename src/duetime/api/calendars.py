@@ -5,13 +5,13 @@ from functools import partial
 
 from duetime.api import schedule_operations as operations
 from duetime.api import schedule_views as views
-from duetime.api.filters import read_one
+from duetime.api.filters import read_page
 from duetime.api.http import Answer, Request, Route, json_answer, make_decoder
 from duetime.api.problems import with_more, wrong_with_each
 from duetime.api.schedule_queries import make_name_cursor, read_name_cursor
 from duetime.api.schedule_reading import check_name
 from duetime.api.schedule_schemas import CalendarRequest
-from duetime.errors import Conflict, FieldError, InvalidInput, NotFound
+from duetime.errors import Conflict, FieldError, InvalidInput
 from duetime.lifecycle.calendars import Calendars, StoredCalendar
 from duetime.lifecycle.schedules import Schedules
 from duetime.recurrence import NamedCalendar, find_calendar_errors
@@ -33,8 +33,8 @@ class CalendarCalls:
         ]
 
     async def list(self, request: Request) -> Answer:
-        after = read_name_cursor(read_one(request.query(), "cursor"))
-        found, has_more = await self.calendars.page(request.caller.tenant, after)
+        cursor, limit = read_page(request.query())
+        found, has_more = await self.calendars.page(request.caller.tenant, read_name_cursor(cursor), limit)
         following = make_name_cursor(found[-1].name) if has_more else None
         return json_answer(200, views.CalendarPage([_view_of(each) for each in found], following))
 
@@ -66,10 +66,7 @@ class CalendarCalls:
         return Answer(204, b"")
 
     async def _find(self, request: Request) -> StoredCalendar:
-        name = request.path["name"]
-        if "\0" in name:
-            raise NotFound("there is no such calendar")
-        return await self.calendars.find(request.caller.tenant, name)
+        return await self.calendars.find(request.caller.tenant, request.path["name"])
 
 
 def _check(name: str, asked: CalendarRequest) -> None:

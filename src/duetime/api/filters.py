@@ -66,6 +66,19 @@ def read_page(query: dict[str, list[str]]) -> tuple[str | None, int]:
     return read_one(query, "cursor"), DEFAULT_LIMIT if limit is None else limit
 
 
+def read_number_cursor(cursor: str | None, none: int = 0, digits: int = 9) -> int:
+    """The number behind which a page begins, of a list by number."""
+    if cursor is None:
+        return none
+    if not (cursor.isascii() and cursor.isdigit() and len(cursor) <= digits):
+        raise not_a_cursor()
+    return int(cursor)
+
+
+def not_a_cursor() -> InvalidInput:
+    return InvalidInput.at("cursor", "not a cursor of this list; use `next` of the page before, or none")
+
+
 def read_number(query: dict[str, list[str]], name: str, highest: int) -> int | None:
     """A number from 1 to the highest."""
     text = read_one(query, name)

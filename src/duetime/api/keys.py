@@ -14,12 +14,13 @@ import msgspec
 from duetime.admin.keyring import Keys
 from duetime.admin.keys import Caller, KeyInfo, Role, create_key, hash_key, list_keys, read_key, revoke_key, rotate_key
 from duetime.api.answers import KeyMade
-from duetime.api.filters import read_one
+from duetime.api.filters import read_number_cursor, read_one, read_page
 from duetime.api.http import Answer, Request, Route, json_answer, make_decoder
 from duetime.api.operations import CONFINABLE, OWNERS, Operation, Parameter, Reply
 from duetime.api.pages import KeyPage
 from duetime.api.schemas import KeyRequest, RotateRequest
 from duetime.api.seconds import Unused, decode_hook
+from duetime.api.task_operations import PAGES
 from duetime.database.pool import Database
 from duetime.errors import FieldError, Forbidden, InvalidInput, NotFound
 from duetime.model.duration import DURATION_PATTERN
@@ -37,7 +38,7 @@ LIST_KEYS = Operation(
     name="list_keys",
     roles=OWNERS,
     tag="Administration",
-    summary="List the tenant's API keys",
+    summary="List the tenant's API keys, by id",
     description="Never the keys themselves: those are shown once, when they are made. `last_used_at` and "
     "`last_used_from` are exact to about a minute; null: the key was not used since its use is noted.",
     parameters=(
@@ -46,8 +47,9 @@ LIST_KEYS = Operation(
             'Only keys that are valid and were not used for so long, such as "90d".',
             {"type": "string", "pattern": DURATION_PATTERN, "format": "duration-unused"},
         ),
+        *PAGES,
     ),
-    replies={200: Reply("The keys.", KeyPage)},
+    replies={200: Reply("A page.", KeyPage)},
     problems=(403, 404, 422),
 )
 MAKE_KEY = Operation(
@@ -105,8 +107,12 @@ class KeyCalls:
         ]
 
     async def list(self, request: Request) -> Answer:
-        unused = _read_unused(request.query())
-        return json_answer(200, KeyPage(await list_keys(self.database, request.caller.tenant, unused), None))
+        query = request.query()
+        cursor, limit = read_page(query)
+        after, unused = read_number_cursor(cursor), _read_unused(query)
+        found = await list_keys(self.database, request.caller.tenant, after, limit + 1, unused_seconds=unused)
+        following = str(found[limit - 1].id) if len(found) > limit else None
+        return json_answer(200, KeyPage(found[:limit], following))
 
     async def make(self, request: Request) -> Answer:
         request.query()

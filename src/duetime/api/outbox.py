@@ -8,7 +8,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from duetime.admin.keys import Caller
 from duetime.admin.types import Types
-from duetime.api.filters import read_page
+from duetime.api.filters import read_number_cursor, read_page
 from duetime.api.http import UNREADABLE, Answer, Request, Route, decode_json, json_answer, make_decoder
 from duetime.api.judging import Judging
 from duetime.api.operations import Confined, Operation, Reply
@@ -58,6 +58,7 @@ LIST_REFUSED = Operation(
     parameters=PAGES,
     replies={200: Reply("A page.", RefusedPage)},
     problems=(422,),
+    is_large=True,
 )
 GET_NUMBER = Operation(
     method="GET",
@@ -131,17 +132,16 @@ class OutboxCalls:
 
     async def page(self, request: Request) -> Answer:
         cursor, limit = read_page(request.query())
-        after = 0 if cursor is None else _read_number(cursor)
-        if after is None:
-            raise InvalidInput.at("cursor", "not a cursor of this list; use `next` of the page before, or none")
+        after = read_number_cursor(cursor, digits=18)
         caller, fits = request.caller, self._fits(request.caller)
+        following: int | None
         if fits is None:
-            found = await list_refused(self.database, caller.tenant, after, limit + 1)
-            following = found[limit - 1].id if len(found) > limit else None
+            found, has_more = await list_refused(self.database, caller.tenant, after, limit)
+            following = found[-1].id if has_more else None
         else:
             look = self.patience.begin(caller.tenant)
             found, following = await list_fitting(self.database, caller.tenant, after, limit, fits, look)
-        return json_answer(200, RefusedPage(found[:limit], None if following is None else str(following)))
+        return json_answer(200, RefusedPage(found, None if following is None else str(following)))
 
     async def get(self, request: Request) -> Answer:
         request.query()

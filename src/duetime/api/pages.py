@@ -4,6 +4,7 @@ from msgspec import Struct
 
 from duetime.admin.keys import KeyInfo
 from duetime.cluster.contract import NodeView
+from duetime.views.attempts import AttemptView
 from duetime.views.dead import DeadView
 from duetime.views.tasks import TaskView
 
@@ -15,6 +16,13 @@ class TaskPage(Struct):
     next: str | None
 
 
+class AttemptPage(Struct):
+    """Some attempts of a task; `next` is the cursor of the following page, null on the last one."""
+
+    items: list[AttemptView]
+    next: str | None
+
+
 class DeadPage(Struct):
     """Some dead letters; `next` is the cursor of the following page, null on the last one."""
 
@@ -23,7 +31,7 @@ class DeadPage(Struct):
 
 
 class KeyPage(Struct):
-    """All keys of the tenant."""
+    """Some keys, by id; `next` is the cursor of the following page, null on the last one."""
 
     items: list[KeyInfo]
     next: str | None

@@ -88,6 +88,7 @@ LIST = Operation(
     ),
     replies={200: Reply("A page.", views.SchedulePage)},
     problems=(422,),
+    is_large=True,
 )
 GET = Operation(
     method="GET",
@@ -213,6 +214,7 @@ RUNS = Operation(
     parameters=PAGES,
     replies={200: Reply("A page.", views.RunPage)},
     problems=(404, 422),
+    is_large=True,
 )
 PREVIEW_STORED = Operation(
     method="GET",
@@ -237,10 +239,11 @@ LIST_CALENDARS = Operation(
     name="list_calendars",
     confined=Confined.ALL,
     tag=_TAG,
-    summary="List the named calendars",
-    parameters=PAGES[:1],
-    replies={200: Reply("As many as are a page: all of them, unless they are large.", views.CalendarPage)},
+    summary="List the named calendars, by name",
+    parameters=PAGES,
+    replies={200: Reply("A page.", views.CalendarPage)},
     problems=(422,),
+    is_large=True,
 )
 GET_CALENDAR = Operation(
     method="GET",
@@ -251,6 +254,7 @@ GET_CALENDAR = Operation(
     summary="Get a calendar",
     replies={200: Reply("The calendar.", views.CalendarView)},
     problems=(404, 422),
+    is_large=True,
 )
 PUT_CALENDAR = Operation(
     method="PUT",

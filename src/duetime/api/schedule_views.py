@@ -147,6 +147,8 @@ class CalendarView(Struct):
 
 
 class CalendarPage(Struct):
+    """Some calendars, by name; `next` is the cursor of the following page, null on the last one."""
+
     items: list[CalendarView]
     next: str | None
 

@@ -61,8 +61,6 @@ _PREVIEWED = "a.preview"
 _ITEMS_AT_ONCE = 100
 #: And fewer where they are large.
 _BYTES_AT_ONCE = 256 * 1024
-#: A page of a list ends once its definitions have so many bytes.
-_PAGE_BYTES = 4 * 1024 * 1024
 
 _decode_schedule = make_decoder(ScheduleRequest)
 _decode_batch = make_decoder(RawScheduleBatch)
@@ -224,10 +222,10 @@ class ScheduleCalls:
         if within is not None and within.queues:
             lanes = await self.lanes.of_tenant(caller.tenant)
             task_lanes = [lane for lane, key in lanes.items() if within.has_queue(key.queue)]
-        found = await self.schedules.page(
+        found, has_more = await self.schedules.page(
             caller.tenant,
             after=read_name_cursor(cursor),
-            limit=limit + 1,
+            limit=limit,
             prefix=read_text(query, "prefix", MAX_NAME),
             origin=read_choice(query, "origin", get_args(Origin)),
             source=read_text(query, "source", MAX_SOURCE),
@@ -237,16 +235,14 @@ class ScheduleCalls:
         )
         shown: list[views.ScheduleView] = []
         size = 0
-        for each in found[:limit]:
-            size += len(each.definition)
-            if shown and size > _PAGE_BYTES:
-                break
+        for each in found:
             shown.append(view_of(each))
+            size += len(each.definition)
             if size > _BYTES_AT_ONCE:
                 # Large ones take their time to be read.
+                size = 0
                 await asyncio.sleep(0)
-        # One more than the page: its presence is the "next" link.
-        following = make_name_cursor(shown[-1].name) if len(found) > len(shown) else None
+        following = make_name_cursor(found[-1].name) if has_more else None
         return json_answer(200, views.SchedulePage(shown, following))
 
     async def get(self, request: Request) -> Answer:

@@ -3,7 +3,7 @@
 from duetime.api.answers import BatchAnswer, BulkAnswer
 from duetime.api.http import NDJSON
 from duetime.api.operations import PRODUCERS, Confined, Operation, Parameter, Reply
-from duetime.api.pages import TaskPage
+from duetime.api.pages import AttemptPage, TaskPage
 from duetime.api.schemas import (
     LABEL_KEY_PATTERN,
     NAME_PATTERN,
@@ -13,10 +13,11 @@ from duetime.api.schemas import (
     RescheduleRequest,
     TaskRequest,
 )
+from duetime.database.pages import PAGE_BYTES
 from duetime.model.task import MAX_BATCH, MAX_REQUEST_BYTES, SHOWN_STATES, PriorityClass
 from duetime.views.explain import Explanation
 from duetime.views.filters import DEFAULT_LIMIT, MAX_LIMIT
-from duetime.views.tasks import TaskView
+from duetime.views.tasks import MAX_ATTEMPTS, TaskView
 
 REQUEST_KEY = Parameter(
     "Idempotency-Key",
@@ -55,7 +56,8 @@ PAGES = (
     Parameter("cursor", "`next` of the page before, with the same filters.", {"type": "string", "format": "cursor"}),
     Parameter(
         "limit",
-        "How many to give; a page may be shorter and still have a next one, but is empty only at the end.",
+        "How many to give. A page may be shorter and still have a next one: where its items are large, it ends after "
+        f"{PAGE_BYTES // 2**20} MiB of what they hold. It is empty only at the end, so go on until `next` is null.",
         {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT},
     ),
 )
@@ -131,9 +133,25 @@ GET = Operation(
     name="get_task",
     confined=Confined.PART,
     tag="Tasks",
-    summary="Get a task with all its attempts",
+    summary="Get a task with its attempts",
+    description=f"With its latest attempts: up to {MAX_ATTEMPTS:,}, and of large ones those that fit into a megabyte. "
+    "`attempts_omitted` says how many earlier ones there are.",
     replies={200: Reply("The task.", TaskView)},
     problems=(404, 422),
+    is_large=True,
+)
+LIST_ATTEMPTS = Operation(
+    method="GET",
+    path="/v1/tasks/{id}/attempts",
+    name="list_attempts",
+    confined=Confined.PART,
+    tag="Tasks",
+    summary="List a task's attempts, by number",
+    description="The running one comes last.",
+    parameters=PAGES,
+    replies={200: Reply("A page.", AttemptPage)},
+    problems=(404, 422),
+    is_large=True,
 )
 EXPLAIN = Operation(
     method="GET",
@@ -192,4 +210,4 @@ BULK_VERBS = {
     )
     for verb, (summary, description) in _VERBS.items()
 }
-OPERATIONS = [SUBMIT, SUBMIT_BATCH, LIST, GET, EXPLAIN, *VERBS.values(), *BULK_VERBS.values()]
+OPERATIONS = [SUBMIT, SUBMIT_BATCH, LIST, GET, LIST_ATTEMPTS, EXPLAIN, *VERBS.values(), *BULK_VERBS.values()]

@@ -19,7 +19,7 @@ from duetime.api import task_operations as operations
 from duetime.api.answers import Accepted, BatchAnswer, BatchProblem, Rejected
 from duetime.api.auth import need_reach, need_type
 from duetime.api.batch import Unread, read_item, read_items, read_plain_items
-from duetime.api.filters import read_flag, read_list
+from duetime.api.filters import read_flag, read_list, read_number_cursor, read_page
 from duetime.api.http import (
     JSON,
     PROBLEM_JSON,
@@ -60,7 +60,7 @@ from duetime.model.task import NewTask, TaskState
 from duetime.turns import LONG_BYTES, LONG_TASKS, Turns
 from duetime.views.explain import LaneFeeder, explain
 from duetime.views.patience import Patience
-from duetime.views.tasks import get_task, list_tasks
+from duetime.views.tasks import get_task, list_attempts, list_tasks
 
 REQUEST_KEY_AGE = timedelta(hours=1)
 #: How far a client's clock may be ahead of the database's.
@@ -99,6 +99,7 @@ class Tasks:
             Route(operations.SUBMIT_BATCH, self.submit_batch),
             Route(operations.LIST, self.list),
             Route(operations.GET, self.get),
+            Route(operations.LIST_ATTEMPTS, self.list_attempts),
             Route(operations.EXPLAIN, self.explain),
         ]
 
@@ -297,6 +298,16 @@ class Tasks:
         if view is None or not caller.may_use(view.type, view.queue):
             raise NotFound(f"there is no task {task}")
         return json_answer(200, view)
+
+    async def list_attempts(self, request: Request) -> Answer:
+        cursor, limit = read_page(request.query())
+        caller, task, after = request.caller, request.task_id(), read_number_cursor(cursor)
+        page = None
+        if not caller.is_confined or await self.reach.has(caller, task):
+            page = await list_attempts(self.database, self.lanes, caller.tenant, task, after, limit)
+        if page is None:
+            raise NotFound(f"there is no task {task}")
+        return json_answer(200, page)
 
     async def list(self, request: Request) -> Answer:
         query = request.query()

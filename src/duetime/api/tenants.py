@@ -17,7 +17,7 @@ from duetime.admin.tenants import (
     put_tenant,
     read_audit,
 )
-from duetime.api.filters import read_one, read_page
+from duetime.api.filters import read_number_cursor, read_one, read_page
 from duetime.api.http import Answer, Request, Route, json_answer, make_decoder
 from duetime.api.operations import ADMINS, OWNERS, Operation, Parameter, Reply
 from duetime.api.problems import with_more, wrong_with_each
@@ -92,6 +92,7 @@ AUDIT = Operation(
     ),
     replies={200: Reply("A page.", AuditPage)},
     problems=(404, 422),
+    is_large=True,
 )
 OPERATIONS = [LIST_TENANTS, GET_TENANT, PUT_TENANT, AUDIT]
 
@@ -166,18 +167,13 @@ class Tenancy:
     async def audit(self, request: Request) -> Answer:
         query = request.query()
         cursor, limit = read_page(query)
-        before = (1 << 63) - 1
-        if cursor is not None:
-            if not (cursor.isascii() and cursor.isdigit() and len(cursor) < 19):
-                raise InvalidInput.at("cursor", "not a cursor of this list; use `next` of the page before, or none")
-            before = int(cursor)
+        before = read_number_cursor(cursor, (1 << 63) - 1, 18)
         caller, name = request.caller, read_one(query, "tenant")
         tenant = None if caller.role == "admin" else caller.tenant
         if name is not None:
             tenant = (await self._find(name, caller)).id
-        found = await read_audit(self.database, tenant, before, limit + 1)
-        following = str(found[limit - 1].id) if len(found) > limit else None
-        return json_answer(200, AuditPage(found[:limit], following))
+        found, has_more = await read_audit(self.database, tenant, before, limit)
+        return json_answer(200, AuditPage(found, str(found[-1].id) if has_more else None))
 
     async def _find(self, name: str, caller: Caller) -> Tenant:
         """The tenant; for anybody but an admin there is none but its own."""

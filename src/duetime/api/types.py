@@ -40,6 +40,7 @@ LIST_TYPES = Operation(
     parameters=PAGES,
     replies={200: Reply("A page.", TypePage)},
     problems=(422,),
+    is_large=True,
 )
 GET_TYPE = Operation(
     method="GET",
@@ -117,9 +118,8 @@ class TypeCalls:
             raise InvalidInput.at("cursor", "not a cursor of this list; use `next` of the page before, or none")
         caller = request.caller
         likes = None if caller.confinement is None else caller.confinement.type_likes
-        found = await self.types.page(caller.tenant, cursor or "", limit + 1, likes)
-        following = found[limit - 1].name if len(found) > limit else None
-        return json_answer(200, TypePage(found[:limit], following))
+        found, has_more = await self.types.page(caller.tenant, cursor or "", limit, likes)
+        return json_answer(200, TypePage(found, found[-1].name if has_more else None))
 
     async def get(self, request: Request) -> Answer:
         request.query()

@@ -8,6 +8,7 @@ from duetime.cli import arguments as words
 from duetime.cli import schedule_calls as calls
 from duetime.cli.connect import add_connection_options, add_json_option, talk
 from duetime.cli.output import Column, Table, counted, paint, print_line, print_note, print_raw, printable
+from duetime.cli.paging import fetch_all
 from duetime.cli.schedule_fields import WrongField, canonical_dates
 from duetime.cli.schedule_files import read_calendar
 from duetime.cli.schedule_options import read_named
@@ -57,19 +58,11 @@ def _show_help(parser: argparse.ArgumentParser) -> int:
 
 
 def _list(client: Client, arguments: argparse.Namespace) -> int:
-    found: list[calls.Calendar] = []
-    cursor: str | None = None
-    while True:
-        body = client.send(calls.ask("/v1/calendars", {"cursor": cursor}))
-        if arguments.json:
-            # One page of the server's JSON a line; most have but one.
-            print_raw(body)
-        page = msgspec.json.decode(body, type=calls.Calendars)
-        found += page.items
-        if (cursor := page.next) is None:
-            break
+    body = fetch_all(client, "/v1/calendars")
     if arguments.json:
+        print_raw(body)
         return 0
+    found = msgspec.json.decode(body, type=calls.Calendars).items
     if not found:
         print_note("There is no calendar.")
         return 0

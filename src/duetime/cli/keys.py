@@ -2,13 +2,13 @@
 
 import argparse
 from datetime import datetime
-from urllib.parse import urlencode
 
 import msgspec
 
 from duetime.cli.arguments import add_database_options, count
 from duetime.cli.connect import add_connection_options, add_json_option, sentence_of, talk
 from duetime.cli.output import Column, Table, local_time, print_line, print_note, print_raw
+from duetime.cli.paging import fetch_all
 from duetime.cli.signing import add_signing_parsers
 from duetime.sdk.client import Client
 from duetime.sdk.errors import NotFound
@@ -119,8 +119,7 @@ def _bootstrap(arguments: argparse.Namespace) -> int:
 
 
 def _list(client: Client, arguments: argparse.Namespace) -> int:
-    query = "" if arguments.unused_for is None else "?" + urlencode({"unused_for": arguments.unused_for})
-    body = client.send(Call("GET", f"/v1/keys{query}", bytes))
+    body = fetch_all(client, "/v1/keys", unused_for=arguments.unused_for)
     if arguments.json:
         print_raw(body)
         return 0

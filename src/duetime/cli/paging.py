@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
+from urllib.parse import urlencode
 
 import msgspec
 
@@ -83,6 +84,19 @@ def print_list(
     elif cursor is not None:
         print_note(f"There are more: add --all, or --cursor {cursor}")
     return 0
+
+
+def fetch_all(client: Client, path: str, **filters: str | None) -> bytes:
+    """All items of a list that is not long, as the server's JSON of one page."""
+    gathered: list[msgspec.Raw] = []
+    query = {"limit": str(PAGE)} | {name: value for name, value in filters.items() if value is not None}
+    while True:
+        body = client.send(Call("GET", f"{path}?{urlencode(query)}", bytes))
+        page = msgspec.json.decode(body, type=_RawPage)
+        gathered += page.items
+        if page.next is None:
+            return msgspec.json.encode(_RawPage(gathered))
+        query["cursor"] = page.next
 
 
 def _print_json(client: Client, arguments: argparse.Namespace, make_call: MakeCall[Item]) -> None:

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from duetime.cli.output import (
     Column,
     Table,
+    counted,
     local_time,
     paint,
     paint_state,
@@ -39,7 +40,7 @@ DEAD_COLUMNS = (
     Column("REASON"),
     Column("LAST ERROR", shrinks=True),
 )
-_ATTEMPT_COLUMNS = (
+ATTEMPT_COLUMNS = (
     Column("N"),
     Column("OUTCOME", paint=paint_state),
     Column("PICKED UP"),
@@ -54,7 +55,16 @@ _ATTEMPT_COLUMNS = (
 def task_row(task: Task) -> Sequence[str]:
     labels = " ".join(f"{name}={value}" for name, value in (task.labels or {}).items())
     due = local_time(task.next_run_at or task.run_at)
-    return task.id, task.state, due, str(len(task.attempts)), task.type, task.queue, task.priority, labels
+    return (
+        task.id,
+        task.state,
+        due,
+        str(task.attempts_omitted + len(task.attempts)),
+        task.type,
+        task.queue,
+        task.priority,
+        labels,
+    )
 
 
 def dead_row(letter: DeadLetter) -> Sequence[str]:
@@ -69,7 +79,10 @@ def print_task(task: Task, *, has_all_traces: bool = False) -> None:
     print_fields(_fields(task))
     if task.attempts:
         print_line(paint("Attempts", "bold"))
-        Table(_ATTEMPT_COLUMNS, indent="  ").add([_attempt_row(attempt) for attempt in task.attempts])
+        if task.attempts_omitted:
+            left_out = counted(task.attempts_omitted, "earlier attempt")
+            print_line(f"  {left_out} left out here: duetime tasks attempts {task.id} --all")
+        Table(ATTEMPT_COLUMNS, indent="  ").add([attempt_row(attempt) for attempt in task.attempts])
         over = [attempt for attempt in task.attempts if attempt.outcome is not None]
         for attempt in over if has_all_traces else over[-1:]:
             _print_trace(attempt)
@@ -134,7 +147,7 @@ def _reason(code: str) -> str:
     return REASONS.get(code, printable(code))
 
 
-def _attempt_row(attempt: Attempt) -> Sequence[str]:
+def attempt_row(attempt: Attempt) -> Sequence[str]:
     began = attempt.started_at or attempt.picked_at
     took = span((attempt.completed_at - began).total_seconds()) if attempt.completed_at and began else ""
     return (

@@ -11,14 +11,14 @@ from duetime.cli import bulk
 from duetime.cli.connect import add_connection_options, add_json_option, fetch, sentence_of, talk
 from duetime.cli.output import Table, counted, paint_state, print_line, print_note, print_raw, whole_time
 from duetime.cli.paging import PAGE, Paged, add_page_options, print_list
-from duetime.cli.show import TASK_COLUMNS, print_explanation, print_task, task_row
+from duetime.cli.show import ATTEMPT_COLUMNS, TASK_COLUMNS, attempt_row, print_explanation, print_task, task_row
 from duetime.errors import UsageError
 from duetime.model.task import SHOWN_STATES, TaskState
 from duetime.model.transitions import Move, sources_of
 from duetime.sdk import wire
 from duetime.sdk.client import Client
 from duetime.sdk.errors import Conflict, NotFound
-from duetime.sdk.shapes import BulkResult, Explanation, Task
+from duetime.sdk.shapes import Attempt, BulkResult, Explanation, Task
 from duetime.sdk.wire import Call, Filter, Verb
 
 _STEP = 1_000
@@ -58,7 +58,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     listing.set_defaults(run=lambda given: talk(given, lambda client: _list(client, given)))
 
     for name, meaning, run in (
-        ("get", "show tasks with all their attempts", _get),
+        ("get", "show tasks with their attempts", _get),
         ("explain", "say why tasks are where they are, and what would free them", _explain),
     ):
         parser = actions.add_parser(name, help=meaning, description=_sentence(meaning), allow_abbrev=False)
@@ -69,6 +69,16 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
             )
         _finish(parser, "the server's JSON, a line for each task")
         parser.set_defaults(run=lambda given, run=run: talk(given, lambda client: run(client, given)))
+
+    attempts = actions.add_parser(
+        "attempts",
+        help="list the attempts of a task",
+        description="List the attempts of a task, in order.",
+        allow_abbrev=False,
+    )
+    attempts.add_argument("id", type=words.task_id, metavar="ID")
+    add_page_options(attempts)
+    attempts.set_defaults(run=lambda given: talk(given, lambda client: _attempts(client, given)))
 
     for verb, (meaning, _, _) in _VERBS.items():
         parser = actions.add_parser(
@@ -116,6 +126,13 @@ def _get(client: Client, arguments: argparse.Namespace) -> int:
         print_task(msgspec.json.decode(body, type=Task), has_all_traces=arguments.attempts)
 
     return _each(client, arguments, wire.get, show)
+
+
+def _attempts(client: Client, arguments: argparse.Namespace) -> int:
+    def page(limit: int | None, cursor: str | None) -> Call[Paged[Attempt]]:
+        return cast(Call[Paged[Attempt]], wire.list_attempts(arguments.id, limit=limit, cursor=cursor))
+
+    return print_list(client, arguments, page, Table(ATTEMPT_COLUMNS), attempt_row, "attempt")
 
 
 def _explain(client: Client, arguments: argparse.Namespace) -> int:

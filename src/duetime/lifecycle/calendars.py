@@ -5,6 +5,7 @@ them all: a schedule reads those that it names, compiled ones are kept within
 bounds of bytes, and lists come in pages.
 """
 
+import asyncio
 import time
 from collections.abc import Sequence
 from datetime import datetime
@@ -14,6 +15,7 @@ import msgspec
 
 from duetime.admin.quotas import lock_quotas
 from duetime.clock import Monotonic
+from duetime.database.pages import PAGE_BYTES, cut_page
 from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.errors import InvalidInput, NotFound
@@ -38,8 +40,8 @@ MAX_NAMED_BYTES = 2 * 1024 * 1024
 KEPT_BYTES = 32 * 1024 * 1024
 KEPT_BYTES_OF_A_TENANT = 8 * 1024 * 1024
 _KEPT_CALENDARS = 10_000
-#: A page of a list ends once it has this many bytes of entries.
-PAGE_BYTES = 1024 * 1024
+#: Entries that are read before others are served.
+_BYTES_AT_ONCE = 256 * 1024
 _HEADS_SECONDS = 1.0
 _HEADS_BYTES = 16 * 1024 * 1024
 _HEAD_BYTES = 250
@@ -80,30 +82,35 @@ class Calendars:
         known = self._heads.get(tenant)
         if known is not None and known[0] > self._monotonic():
             return known[1]
-        rows = await self._database.run(SQL["read_calendar_heads"], tenant=tenant, after="")
+        rows = await self._database.run(SQL["read_calendar_heads"], tenant=tenant)
         found = {row["name"]: _Head(row["version"], row["size"]) for row in rows}
         kept = (self._monotonic() + _HEADS_SECONDS, found)
         self._heads.put(tenant, tenant, kept, 500 + sum(len(name) + _HEAD_BYTES for name in found))
         return found
 
     async def find(self, tenant: int, name: str) -> StoredCalendar:
-        rows = await self._database.run(SQL["read_calendars"], tenant=tenant, names=[name])
+        # PostgreSQL's text has no NUL.
+        rows = [] if "\0" in name else await self._database.run(SQL["read_calendars"], tenant=tenant, names=[name])
         if not rows:
             raise _missing(name)
         return _stored_of(rows[0])
 
-    async def page(self, tenant: int, after: str) -> tuple[list[StoredCalendar], bool]:
-        """The next calendars by name, as many as are a page, and whether there are more."""
-        behind = await self._database.run(SQL["read_calendar_heads"], tenant=tenant, after=after)
-        names: list[str] = []
+    async def page(self, tenant: int, after: str, limit: int) -> tuple[list[StoredCalendar], bool]:
+        """The calendars behind a name, as they are now, and whether there are more."""
+        found = await self._database.run(
+            SQL["list_calendars"], tenant=tenant, after=after, limit=limit + 1, bytes=PAGE_BYTES
+        )
+        rows, has_more = cut_page(found, limit)
+        page: list[StoredCalendar] = []
         size = 0
-        for head in behind:
-            size += head["size"]
-            if names and size > PAGE_BYTES:
-                break
-            names.append(head["name"])
-        rows = await self._database.run(SQL["read_calendars"], tenant=tenant, names=names) if names else []
-        return [_stored_of(row) for row in rows], len(names) < len(behind)
+        for row in rows:
+            page.append(_stored_of(row))
+            size += len(row["entries"])
+            if size > _BYTES_AT_ONCE:
+                # Large ones take their time to be read.
+                size = 0
+                await asyncio.sleep(0)
+        return page, has_more
 
     async def compiled(self, tenant: int, names: Sequence[str], zone: str, runner: Runner) -> dict[str, ExclusionSet]:
         """Those of these calendars that there are, as a schedule in this zone reads them; raises SpecError."""

@@ -4,6 +4,7 @@ import uuid
 
 import asyncpg
 
+from duetime.database.pages import PAGE_BYTES, cut_page
 from duetime.database.pool import Database
 from duetime.errors import NotFound
 from duetime.lifecycle.recurrences import SQL
@@ -33,13 +34,17 @@ class ScheduleReader:
         state: ScheduleState | None = None,
         types: list[str] | None = None,
         task_lanes: list[int] | None = None,
-    ) -> list[StoredSchedule]:
-        """`types` are patterns of the types of the tasks that they make, `task_lanes` the lanes of these tasks."""
-        rows = await self._database.run(
+    ) -> tuple[list[StoredSchedule], bool]:
+        """Those behind a name, and whether there are more.
+
+        `types` are patterns of the types of the tasks that they make, `task_lanes` the lanes of these tasks.
+        """
+        found = await self._database.run(
             SQL["list"],
             tenant=tenant,
             after=after,
-            limit=limit,
+            limit=limit + 1,
+            bytes=PAGE_BYTES,
             prefix=prefix,
             origin=origin,
             source=source,
@@ -48,7 +53,8 @@ class ScheduleReader:
             is_paused=None if state is None else state is ScheduleState.PAUSED,
             has_ended=None if state in (None, ScheduleState.PAUSED) else state is ScheduleState.ENDED,
         )
-        return [stored_of(row) for row in rows]
+        rows, has_more = cut_page(found, limit)
+        return [stored_of(row) for row in rows], has_more
 
     async def users_of(self, tenant: int, calendar: str, limit: int, after: str = "") -> list[str]:
         """Schedules that leave this calendar out, by name."""

@@ -93,22 +93,32 @@ SELECT schedule.*, state.lane, state.wake, state.next_ms, state.fired, state.ski
 -- name: list
 -- A page of a tenant's schedules, by name; @types and @task_lanes are for a key that is confined.
 -- Index: schedule (tenant, name).
-SELECT schedule.*, state.lane, state.wake, state.next_ms, state.fired, state.skipped, state.missed, state.buffered,
-       state.recent, state.buffer, state.last_skip_ms, state.last_skip_at, state.last_skip
-  FROM schedule
-  JOIN schedule_state AS state
-    ON state.schedule = ANY (ARRAY[schedule.id])  -- see claim.sql
- WHERE schedule.tenant = @tenant::int
-   AND schedule.name > @after::text
-   AND (@prefix::text IS NULL OR starts_with(schedule.name, @prefix::text))
-   AND (@origin::text IS NULL OR schedule.origin = @origin::text)
-   AND (@source::text IS NULL OR schedule.source = @source::text)
-   AND (@types::text[] IS NULL OR schedule.task_type LIKE ANY (@types))
-   AND (@task_lanes::int[] IS NULL OR schedule.task_lane = ANY (@task_lanes))
-   AND (@is_paused::boolean IS NULL OR schedule.is_paused = @is_paused::boolean)
-   AND (@has_ended::boolean IS NULL OR (NOT schedule.is_paused AND state.wake IS NULL) = @has_ended::boolean)
- ORDER BY schedule.name
- LIMIT @limit::int;
+-- Gives: as many as fit (see pages.py).
+SELECT weighed.*
+  FROM (SELECT page.*, count(*) OVER () AS found,
+               sum(octet_length(definition) + octet_length(task_payload) + COALESCE(octet_length(task_options), 0)
+                   + COALESCE(octet_length(task_labels::text), 0) + COALESCE(octet_length(recent), 0)
+                   + COALESCE(octet_length(buffer), 0)) OVER (
+                   ORDER BY name ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS bytes_before
+          FROM (SELECT schedule.*, state.lane, state.wake, state.next_ms, state.fired, state.skipped, state.missed,
+                       state.buffered, state.recent, state.buffer, state.last_skip_ms, state.last_skip_at, state.last_skip
+                  FROM schedule
+                  JOIN schedule_state AS state
+                    ON state.schedule = ANY (ARRAY[schedule.id])  -- see claim.sql
+                 WHERE schedule.tenant = @tenant::int
+                   AND schedule.name > @after::text
+                   AND (@prefix::text IS NULL OR starts_with(schedule.name, @prefix::text))
+                   AND (@origin::text IS NULL OR schedule.origin = @origin::text)
+                   AND (@source::text IS NULL OR schedule.source = @source::text)
+                   AND (@types::text[] IS NULL OR schedule.task_type LIKE ANY (@types))
+                   AND (@task_lanes::int[] IS NULL OR schedule.task_lane = ANY (@task_lanes))
+                   AND (@is_paused::boolean IS NULL OR schedule.is_paused = @is_paused::boolean)
+                   AND (@has_ended::boolean IS NULL
+                        OR (NOT schedule.is_paused AND state.wake IS NULL) = @has_ended::boolean)
+                 ORDER BY schedule.name
+                 LIMIT @limit::int) AS page) AS weighed
+ WHERE COALESCE(bytes_before, 0) < @bytes::bigint
+ ORDER BY name;
 
 -- name: lock
 -- One schedule, for a change: nobody fires it until the transaction ends.
@@ -241,12 +251,11 @@ SELECT name
  LIMIT @limit::int;
 
 -- name: read_calendar_heads
--- The calendars of a tenant behind a name, without their entries, whose length is known without reading them.
+-- The calendars of a tenant without their entries, whose length is known without reading them.
 -- Index: calendar_pkey.
 SELECT name, version, octet_length(entries) AS size
   FROM calendar
  WHERE tenant = @tenant::int
-   AND name > @after::text
  ORDER BY name;
 
 -- name: read_calendars
@@ -255,6 +264,23 @@ SELECT name, version, entries, updated_at
   FROM calendar
  WHERE tenant = @tenant::int
    AND name = ANY (@names::text[])
+ ORDER BY name;
+
+-- name: list_calendars
+-- A page of a tenant's calendars, by name.
+-- Index: calendar_pkey.
+-- Gives: as many as fit (see pages.py).
+SELECT name, version, entries, updated_at, found
+  FROM (SELECT page.*, count(*) OVER () AS found,
+               sum(octet_length(entries)) OVER (
+                   ORDER BY name ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS bytes_before
+          FROM (SELECT *
+                  FROM calendar
+                 WHERE tenant = @tenant::int
+                   AND name > @after::text
+                 ORDER BY name
+                 LIMIT @limit::int) AS page) AS weighed
+ WHERE COALESCE(bytes_before, 0) < @bytes::bigint
  ORDER BY name;
 
 -- name: weigh_calendars

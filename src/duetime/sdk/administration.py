@@ -117,7 +117,13 @@ class Administration(ABC):
 
     def list_keys(self, *, unused_for: Duration | None = None) -> list[Key]:
         """The tenant's keys; with `unused_for` the valid ones that were not used for so long."""
-        return self.send(key_calls.list_keys(unused_for)).items
+        found: list[Key] = []
+        cursor = None
+        while True:
+            page = self.send(key_calls.list_keys(unused_for, cursor=cursor))
+            found += page.items
+            if (cursor := page.next) is None:
+                return found
 
     def rotate_key(self, key: int, *, overlap: Duration | None = None) -> NewKey:
         """Replace a key by one with the same rights; the old one goes on for `overlap`, an hour if None."""
@@ -240,7 +246,13 @@ class AsyncAdministration(ABC):
 
     async def list_keys(self, *, unused_for: Duration | None = None) -> list[Key]:
         """The tenant's keys; with `unused_for` the valid ones that were not used for so long."""
-        return (await self.send(key_calls.list_keys(unused_for))).items
+        found: list[Key] = []
+        cursor = None
+        while True:
+            page = await self.send(key_calls.list_keys(unused_for, cursor=cursor))
+            found += page.items
+            if (cursor := page.next) is None:
+                return found
 
     async def rotate_key(self, key: int, *, overlap: Duration | None = None) -> NewKey:
         """Replace a key by one with the same rights; the old one goes on for `overlap`, an hour if None."""

@@ -36,6 +36,7 @@ from duetime.sdk.schedule_shapes import (
 from duetime.sdk.schedule_wire import ScheduleFilter
 from duetime.sdk.server import find_server
 from duetime.sdk.shapes import (
+    Attempt,
     BatchResult,
     BulkResult,
     DeadLetter,
@@ -144,6 +145,16 @@ class AsyncClient(AsyncAdministration):
 
     async def get(self, task: TaskOrId) -> Task:
         return await self.send(wire.get(task))
+
+    async def attempts(self, task: TaskOrId, *, page_size: int | None = None) -> AsyncIterator[Attempt]:
+        """All attempts of a task in order, page by page; `get` has the latest of many or large ones."""
+        cursor: str | None = None
+        while True:
+            page = await self.send(wire.list_attempts(task, limit=page_size, cursor=cursor))
+            for item in page.items:
+                yield item
+            if (cursor := page.next) is None:
+                return
 
     async def wait(self, task: TaskOrId, timeout: float = 60.0) -> Task:
         """Look until the task is over; raises WaitTimeout."""
@@ -344,7 +355,7 @@ class AsyncClient(AsyncAdministration):
         found: builtins.list[Calendar] = []
         cursor = None
         while True:
-            page = await self.send(calls.list_calendars(cursor))
+            page = await self.send(calls.list_calendars(cursor=cursor))
             found += page.items
             if (cursor := page.next) is None:
                 return found

@@ -44,6 +44,7 @@ from duetime.sdk.schedule_shapes import (
 from duetime.sdk.schedule_wire import ScheduleFilter
 from duetime.sdk.server import find_server
 from duetime.sdk.shapes import (
+    Attempt,
     BatchResult,
     BulkResult,
     DeadLetter,
@@ -149,6 +150,15 @@ class Client(Administration):
 
     def get(self, task: TaskOrId) -> Task:
         return self.send(wire.get(task))
+
+    def attempts(self, task: TaskOrId, *, page_size: int | None = None) -> Iterator[Attempt]:
+        """All attempts of a task in order, page by page; `get` has the latest of many or large ones."""
+        cursor: str | None = None
+        while True:
+            page = self.send(wire.list_attempts(task, limit=page_size, cursor=cursor))
+            yield from page.items
+            if (cursor := page.next) is None:
+                return
 
     def wait(self, task: TaskOrId, timeout: float = 60.0) -> Task:
         """Look until the task is over; raises WaitTimeout."""
@@ -339,7 +349,7 @@ class Client(Administration):
         found: builtins.list[Calendar] = []
         cursor = None
         while True:
-            page = self.send(calls.list_calendars(cursor))
+            page = self.send(calls.list_calendars(cursor=cursor))
             found += page.items
             if (cursor := page.next) is None:
                 return found

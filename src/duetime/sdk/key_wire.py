@@ -38,6 +38,7 @@ class Key(msgspec.Struct, frozen=True):
 
 class KeyPage(msgspec.Struct, frozen=True):
     items: list[Key] = []
+    next: str | None = None
 
 
 class NewKey(msgspec.Struct, frozen=True):
@@ -58,9 +59,9 @@ _read_keys = msgspec.json.Decoder(KeyPage).decode
 _read_new_key = msgspec.json.Decoder(NewKey).decode
 
 
-def list_keys(unused_for: Duration | None) -> Call[KeyPage]:
+def list_keys(unused_for: Duration | None, *, cursor: str | None) -> Call[KeyPage]:
     unused = None if unused_for is None else f"{seconds_of(unused_for):.3f}s"
-    return Call("GET", "/v1/keys" + make_query({"unused_for": unused}), _read_keys)
+    return Call("GET", "/v1/keys" + make_query({"unused_for": unused, "cursor": cursor}), _read_keys)
 
 
 def create_key(

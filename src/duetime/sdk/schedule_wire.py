@@ -138,7 +138,7 @@ def get_calendar(name: str) -> Call[Calendar]:
     return Call("GET", _calendar_path(name), _read_calendar)
 
 
-def list_calendars(cursor: str | None = None) -> Call[CalendarPage]:
+def list_calendars(*, cursor: str | None) -> Call[CalendarPage]:
     return Call("GET", "/v1/calendars" + make_query({"cursor": cursor}), _read_calendars)
 
 

@@ -217,7 +217,10 @@ class Task(msgspec.Struct, frozen=True):
     attempts_left: int | None = None
     schedule: str | None = None
     result: Any = None
+    #: The latest; `Client.attempts` has all.
     attempts: list[Attempt] = []
+    #: How many earlier ones are left out here.
+    attempts_omitted: int = 0
     sla: float | None = None
     sla_met: bool | None = None
     target: Any = None
@@ -332,6 +335,11 @@ class Page(msgspec.Struct, frozen=True):
     """One page of a list; `next` leads to the page after it."""
 
     items: list[Task] = []
+    next: str | None = None
+
+
+class AttemptPage(msgspec.Struct, frozen=True):
+    items: list[Attempt] = []
     next: str | None = None
 
 

@@ -25,6 +25,7 @@ from duetime.sdk.errors import (
 )
 from duetime.sdk.problems import error_of
 from duetime.sdk.shapes import (
+    AttemptPage,
     BatchItem,
     BatchResult,
     BulkResult,
@@ -196,6 +197,7 @@ _read_batch = msgspec.json.Decoder(BatchResult).decode
 _read_parts = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _read_page = msgspec.json.Decoder(Page).decode
 _read_bulk = msgspec.json.Decoder(BulkResult).decode
+_read_attempts = msgspec.json.Decoder(AttemptPage).decode
 _read_dead = msgspec.json.Decoder(DeadPage).decode
 _read_explanation = msgspec.json.Decoder(Explanation).decode
 _read_object = msgspec.json.Decoder(dict[str, Any]).decode
@@ -262,6 +264,10 @@ def _task_path(task: TaskOrId, *rest: str) -> str:
 
 def get(task: TaskOrId) -> Call[Task]:
     return Call("GET", _task_path(task), _read_task)
+
+
+def list_attempts(task: TaskOrId, *, limit: int | None, cursor: str | None) -> Call[AttemptPage]:
+    return Call("GET", _task_path(task, "attempts") + make_query({"limit": limit, "cursor": cursor}), _read_attempts)
 
 
 def act(verb: Verb, task: TaskOrId, **fields: Any) -> Call[Task]:

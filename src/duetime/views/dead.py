@@ -10,15 +10,16 @@ from datetime import datetime
 import msgspec
 from msgspec import Raw
 
+from duetime.database.pages import PAGE_BYTES, cut_page
 from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.errors import InvalidInput
 from duetime.ids import lane_of
 from duetime.model.task import TaskState
+from duetime.views.attempts import attempt_view
 from duetime.views.filters import DEFAULT_LIMIT, Page, TaskFilter, check_limit, read_cursor
 from duetime.views.patience import Patience
-from duetime.views.scan import TenantLanes, check_time, next_cursor, scan, task_ids
-from duetime.views.tasks import attempt_view
+from duetime.views.scan import Found, TenantLanes, check_time, next_cursor, scan, task_ids
 
 SQL = load(__package__, "dead.sql")
 
@@ -61,23 +62,29 @@ async def list_dead(
     position = None if cursor is None else read_cursor(tenant, wanted, cursor)
     while True:
         found = await scan(database, lanes, tenant, wanted, position, limit, look)
-        items = await _read_found(database, lanes, tenant, tenant_name, [task for _, task in found.tasks])
-        following = next_cursor(tenant, wanted, found.next)
+        async with look.reading():
+            items, position = await _read_found(database, lanes, tenant, tenant_name, found)
+        following = next_cursor(tenant, wanted, position)
         if items or following is None:
             return Page(items, following)
         # Nothing was found yet, or it has been redriven or dropped in between.
         check_time(look, following)
-        position = found.next
 
 
 async def _read_found(
-    database: Database, lanes: TenantLanes, tenant: int, tenant_name: str, ids: list[uuid.UUID]
-) -> list[DeadView]:
-    if not ids:
-        return []
+    database: Database, lanes: TenantLanes, tenant: int, tenant_name: str, found: Found
+) -> tuple[list[DeadView], uuid.UUID | None]:
+    """Those that are dead now, and the position behind them."""
+    if not found.tasks:
+        return [], found.next
     keys = await lanes.of_tenant(tenant)
+    ids = [task for _, task in found.tasks]
+    lanes_of_ids = [lane_of(task) for task in ids]
+    rows, has_more = cut_page(
+        await database.run(SQL["read_dead"], lanes=lanes_of_ids, ids=ids, bytes=PAGE_BYTES), len(ids)
+    )
     items = []
-    for row in await database.run(SQL["read_dead"], lanes=[lane_of(task) for task in ids], ids=ids):
+    for row in rows:
         key = keys[row["lane"]]
         last = attempt_view(row["number"], None, row["worker"], None, None, None, row["detail"])
         items.append(
@@ -99,7 +106,7 @@ async def _read_found(
                 error=last.error,
             )
         )
-    return items
+    return items, found.tasks[rows[-1]["place"] - 1][0] if has_more else found.next
 
 
 async def dead_ids(

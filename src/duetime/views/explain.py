@@ -23,8 +23,9 @@ from duetime.model.duration import format_duration
 from duetime.model.limits import LimitScope
 from duetime.model.retry import DEFAULT_RETRY
 from duetime.model.task import Kind, LaneKey, TaskState
+from duetime.views.attempts import attempts_of
 from duetime.views.scan import TenantLanes
-from duetime.views.tasks import attempts_of, due_at_of, lane_key, options_of, read_tasks, timeout_of
+from duetime.views.tasks import due_at_of, lane_key, options_of, read_tasks, timeout_of
 
 SQL = load(__package__, "explain.sql")
 

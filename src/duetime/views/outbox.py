@@ -1,7 +1,7 @@
 """What became of what producers wrote into the outbox: refused ones, and where a number went."""
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Literal
@@ -10,12 +10,16 @@ import asyncpg
 import msgspec
 from msgspec import Raw
 
+from duetime.database.pages import PAGE_BYTES, cut_page
 from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.errors import FieldError, SearchIncomplete
 from duetime.lifecycle.outbox import key_of
 from duetime.model.headers import redact_body
 from duetime.views.patience import Look
+
+#: `enqueue` takes no more; whoever may write the table itself can put anything there.
+MAX_SHOWN_BYTES = 256 * 1024
 
 _SQL = load(__package__, "outbox.sql")
 #: At least so many rows are read at once where not all of them fit.
@@ -36,7 +40,7 @@ class RefusedView(msgspec.Struct, frozen=True):
     """What a producer wrote, and why it is no task."""
 
     id: int
-    #: As it was written, with the secrets of its target hidden.
+    #: As it was written, with the secrets of its target hidden; null if it is larger than any task may be.
     body: Raw
     written_at: datetime
     refused_at: datetime
@@ -57,9 +61,20 @@ class OutboxView(msgspec.Struct, frozen=True):
 Fits = Callable[[bytes], bool]
 
 
-async def list_refused(database: Database, tenant: int, after: int, limit: int) -> list[RefusedView]:
-    rows = await database.run(_SQL["list_refused"], tenant=tenant, after=after, limit=limit)
-    return [_view(row) for row in rows]
+async def list_refused(database: Database, tenant: int, after: int, limit: int) -> tuple[list[RefusedView], bool]:
+    """Those behind a number, and whether there are more."""
+    rows, has_more = await _read_refused(database, tenant, after, limit)
+    return [_view(row) for row in rows], has_more
+
+
+async def _read_refused(
+    database: Database, tenant: int, after: int, limit: int
+) -> tuple[Sequence[asyncpg.Record], bool]:
+    statement = _SQL["list_refused"]
+    found = await database.run(
+        statement, tenant=tenant, after=after, limit=limit + 1, most=MAX_SHOWN_BYTES, bytes=PAGE_BYTES
+    )
+    return cut_page(found, limit)
 
 
 async def list_fitting(
@@ -68,19 +83,21 @@ async def list_fitting(
     """A page of those that fit behind a number, and the number to go on behind.
 
     What fits can only be told by reading it, so that is done in pieces until the page is full or the time is up.
+    What is too large to be shown is read by nobody, so it does not fit.
     """
     found: list[RefusedView] = []
+    size = 0
     piece = max(limit + 1, PIECE)
     while True:
-        read = partial(database.run, _SQL["list_refused"], tenant=tenant, after=after, limit=piece)
-        rows = await look.read(piece, read)
-        for row in rows or ():
-            if fits(row["body"]):
-                if len(found) == limit:
+        read = await look.read(piece, partial(_read_refused, database, tenant, after, piece))
+        for row in read[0] if read is not None else ():
+            if row["body"] is not None and fits(row["body"]):
+                if len(found) == limit or size >= PAGE_BYTES:
                     return found, after
                 found.append(_view(row))
+                size += len(row["body"]) + len(row["errors"])
             after = row["id"]
-        if rows is not None and len(rows) < piece:
+        if read is not None and not read[1]:
             return found, None
         if look.is_over(has_found=bool(found)):
             if not found:
@@ -93,11 +110,14 @@ async def find_number(database: Database, tenant: int, number: int, fits: Fits |
 
     `fits` judges what has not become a task.
     """
-    rows = await database.run(_SQL["find"], tenant=tenant, id=number, key=key_of(number))
-    if not rows or (fits is not None and rows[0]["body"] is not None and not fits(rows[0]["body"])):
+    rows = await database.run(_SQL["find"], tenant=tenant, id=number, key=key_of(number), most=MAX_SHOWN_BYTES)
+    if not rows:
         return None
-    refused = await database.run(_SQL["get_refused"], tenant=tenant, id=number)
-    return OutboxView(number, rows[0]["state"], rows[0]["task"], _view(refused[0]) if refused else None)
+    state, body = rows[0]["state"], rows[0]["body"]
+    if fits is not None and state != "accepted" and (body is None or not fits(body)):
+        return None
+    refused = await database.run(_SQL["get_refused"], tenant=tenant, id=number, most=MAX_SHOWN_BYTES)
+    return OutboxView(number, state, rows[0]["task"], _view(refused[0]) if refused else None)
 
 
 def _view(row: asyncpg.Record) -> RefusedView:
@@ -110,8 +130,10 @@ def _view(row: asyncpg.Record) -> RefusedView:
     )
 
 
-def _shown(body: bytes) -> Raw:
-    """As JSON where it is; whoever may write the table itself can put anything there."""
+def _shown(body: bytes | None) -> Raw:
+    """As JSON where it is."""
+    if body is None:
+        return Raw(b"null")
     try:
         return _decode_raw(redact_body(body))
     except (msgspec.DecodeError, RecursionError, UnicodeError):

@@ -9,7 +9,7 @@ from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.ids import lane_of
 from duetime.model.task import TaskState
-from duetime.views.tasks import reason_of
+from duetime.views.attempts import reason_of
 
 SQL = load(__package__, "runs.sql")
 

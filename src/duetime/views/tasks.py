@@ -16,13 +16,15 @@ import msgspec
 from msgspec import Raw
 
 from duetime.clock import from_ms
+from duetime.database.pages import PAGE_BYTES, cut_page
 from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.ids import due_ms_of, lane_of
 from duetime.model.attempt import attempts_left
 from duetime.model.headers import shown_headers
 from duetime.model.retry import DEFAULT_RETRY, RetryPolicy
-from duetime.model.task import DEFAULT_TIMEOUT_SECONDS, LaneKey, Options, Outcome, Target, TaskState
+from duetime.model.task import DEFAULT_TIMEOUT_SECONDS, LaneKey, Options, Target, TaskState
+from duetime.views.attempts import AttemptView, attempt_view, attempts_of, count_omitted, reason_of
 from duetime.views.filters import DEFAULT_LIMIT, Page, TaskFilter, check_limit, read_cursor
 from duetime.views.newest import Newest
 from duetime.views.patience import Patience
@@ -33,8 +35,9 @@ SQL = load(__package__, "tasks.sql")
 #: Attempts shown with one task, and with each task of a list: the latest ones.
 MAX_ATTEMPTS = 1_000
 MAX_ATTEMPTS_IN_LIST = 20
-PAGE_BYTES = 4 * 1024 * 1024
-_ANY_BYTES = 1 << 62
+#: Of these, as many as have so many bytes, and one more.
+ATTEMPT_BYTES = 1024 * 1024
+ATTEMPT_BYTES_IN_LIST = 256 * 1024
 
 #: Lanes are positive 32-bit integers in the database; an id may claim to have a higher one.
 _LANES_END = 1 << 31
@@ -59,25 +62,6 @@ class RetryView(msgspec.Struct, frozen=True):
     max_doublings: int
     max_retry_duration: float | None
     max_crashes: int
-
-
-class AttemptView(msgspec.Struct, frozen=True):
-    """One try; `outcome` and `completed_at` are null while it runs.
-
-    While it runs, `started_at` is the first beat that said that it had begun; null until then.
-    """
-
-    number: int
-    outcome: str | None
-    worker: str | None
-    picked_at: datetime | None
-    started_at: datetime | None
-    completed_at: datetime | None
-    #: HTTP status of the target's answer.
-    status: int | None
-    response: Raw | None
-    error: Raw | None
-    reason: str | None
 
 
 class TaskView(msgspec.Struct, frozen=True):
@@ -117,29 +101,13 @@ class TaskView(msgspec.Struct, frozen=True):
     #: When it was over, and why if somebody said so; null until then, and for a dead letter.
     ended_at: datetime | None
     end_reason: str | None
+    #: How many earlier attempts are not among `attempts`; absent if there are none.
+    attempts_omitted: int | msgspec.UnsetType = msgspec.UNSET
     #: Only in the answer to a submission that replaced a waiting task.
     replaces: uuid.UUID | msgspec.UnsetType = msgspec.UNSET
 
 
 OVER = frozenset({TaskState.SUCCEEDED, TaskState.CANCELLED, TaskState.EXPIRED})
-_NULL = Raw(b"null")
-
-
-class _Response(msgspec.Struct):
-    status: int | None = None
-
-
-class _Detail(msgspec.Struct):
-    """What `attempt.detail` holds; keys may be absent."""
-
-    error: Raw = _NULL
-    response: Raw = _NULL
-    status: int | None = None
-    reason: str | None = None
-
-
-_decode_detail = msgspec.json.Decoder(_Detail).decode
-_decode_response = msgspec.json.Decoder(_Response).decode
 _decode_options = msgspec.json.Decoder(Options).decode
 
 
@@ -156,8 +124,41 @@ async def get_task(
     key = await lane_key(lanes, tenant, task)
     if key is None:
         return None
-    rows = await read_tasks(database, [task], attempts=MAX_ATTEMPTS, now=now)
+    rows = await read_tasks(database, [task], attempts=MAX_ATTEMPTS, attempt_bytes=ATTEMPT_BYTES, now=now)
     return view_of(rows[0], key, tenant_name) if rows else None
+
+
+async def list_attempts(
+    database: Database, lanes: TenantLanes, tenant: int, task: uuid.UUID, after: int, limit: int
+) -> Page[AttemptView] | None:
+    """The attempts of a task behind this number, in order, the running one last; None: the tenant has no such task."""
+    check_limit(limit)
+    if await lane_key(lanes, tenant, task) is None or not await read_types(database, [task]):
+        return None
+    rows, has_more = cut_page(
+        await database.run(
+            SQL["read_attempts"],
+            lane=lane_of(task),
+            task=task,
+            after=after,
+            limit=limit + 1,
+            bytes=PAGE_BYTES,
+        ),
+        limit,
+    )
+    items = [
+        attempt_view(
+            row["number"],
+            row["outcome"],
+            row["worker"],
+            row["picked_at"],
+            row["started_at"],
+            row["completed_at"],
+            row["detail"],
+        )
+        for row in rows
+    ]
+    return Page(items, str(items[-1].number) if has_more else None)
 
 
 async def list_tasks(
@@ -211,7 +212,11 @@ async def _read_found(
         return [], found.next
     keys = await lanes.of_tenant(tenant)
     rows = await read_tasks(
-        database, [task for _, task in found.tasks], attempts=MAX_ATTEMPTS_IN_LIST, page_bytes=PAGE_BYTES, now=now
+        database,
+        [task for _, task in found.tasks],
+        attempts=MAX_ATTEMPTS_IN_LIST,
+        attempt_bytes=ATTEMPT_BYTES_IN_LIST,
+        now=now,
     )
     items: list[TaskView] = []
     for row in rows:
@@ -240,7 +245,7 @@ async def read_tasks(
     ids: Sequence[uuid.UUID],
     *,
     attempts: int,
-    page_bytes: int = _ANY_BYTES,
+    attempt_bytes: int = ATTEMPT_BYTES_IN_LIST,
     now: datetime | None = None,
 ) -> list[asyncpg.Record]:
     """Rows of `read_tasks`, in the order of the ids; an id that is no task has none."""
@@ -249,7 +254,8 @@ async def read_tasks(
         lanes=[lane_of(task) for task in ids],
         ids=list(ids),
         attempts=attempts,
-        bytes=page_bytes,
+        attempt_bytes=attempt_bytes,
+        bytes=PAGE_BYTES,
         now=now,
     )
     # A task that is in no table is one whose history is being dropped.
@@ -292,6 +298,7 @@ def view_of(row: asyncpg.Record, key: LaneKey, tenant_name: str) -> TaskView:
         died_at=row["died_at"],
         ended_at=row["completed_at"] if state in OVER else None,
         end_reason=_end_reason(row) if state in OVER else None,
+        attempts_omitted=count_omitted(row) or msgspec.UNSET,
     )
 
 
@@ -315,56 +322,6 @@ def timeout_of(options: Options) -> float:
 
 def _end_reason(row: asyncpg.Record) -> str | None:
     return reason_of(row["attempts"][0][6]) if row["attempts"] else None
-
-
-def attempts_of(row: asyncpg.Record) -> list[AttemptView]:
-    """The attempts in order; the running one, if there is one, comes last.
-
-    The end of a task that was not running, as by a cancellation, is kept like an attempt, and is none.
-    """
-    attempts = [attempt_view(*each) for each in reversed(row["attempts"])]
-    attempts = [each for each in attempts if each.picked_at is not None]
-    if row["claim_number"] is not None:
-        number, worker, picked_at = row["claim_number"], row["worker"], row["picked_at"]
-        attempts.append(attempt_view(number, None, worker, picked_at, row["started_at"], None, None))
-    return attempts
-
-
-def attempt_view(
-    number: int,
-    outcome: int | None,
-    worker: str | None,
-    picked_at: datetime | None,
-    started_at: datetime | None,
-    completed_at: datetime | None,
-    stored: bytes | None,
-) -> AttemptView:
-    detail = _decode_detail(stored) if stored else _Detail()
-    status = detail.status
-    response, error = _present(detail.response), _present(detail.error)
-    if status is None and response is not None:
-        status = _decode_response(response).status
-    return AttemptView(
-        number=number,
-        outcome=Outcome(outcome).word if outcome is not None else None,
-        worker=worker,
-        picked_at=picked_at,
-        started_at=started_at,
-        completed_at=completed_at,
-        status=status,
-        response=response,
-        error=error,
-        reason=detail.reason,
-    )
-
-
-def reason_of(stored: bytes | None) -> str | None:
-    """What was said of the end of an attempt."""
-    return _decode_detail(stored).reason if stored else None
-
-
-def _present(value: Raw) -> Raw | None:
-    return None if bytes(value) == b"null" else value
 
 
 def _is_sla_met(row: asyncpg.Record, state: TaskState, sla: float | None) -> bool | None:

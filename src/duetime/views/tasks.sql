@@ -5,8 +5,9 @@
 --        holder_pkey for names.  The LIMITs keep the look-ups by key, whatever the
 --        planner thinks of the tables.
 -- Time:  a wake from `edge` on lies in the future.
--- Gives: the tasks in the order asked for, as far as their payloads, results and
---        details fit into @bytes; then rows with `is_cut`; no row for no task.
+-- Gives: the tasks in the order asked for, as far as their payloads, results, details, options
+--        and labels fit into @bytes; then rows with `is_cut`; no row for no task.  Of each the last
+--        attempts, as long as less than @attempt_bytes of details stand before them.
 WITH moment AS MATERIALIZED (
     SELECT at, mint_wake(floor(extract(epoch FROM at) * 1000)::bigint + 1, 0, 0) AS edge
       FROM (SELECT COALESCE(@now::timestamptz, clock_timestamp()) AS at) AS clock
@@ -23,7 +24,9 @@ found AS MATERIALIZED (
            COALESCE(first.failures, later.failures, held.failures, claim.failures) AS failures,
            COALESCE(first.crashes, later.crashes, held.crashes, claim.crashes) AS crashes,
            last.final AS is_over, last.outcome, last.completed_at, last.result,
-           octet_length(task.payload) + COALESCE(kept.bytes, 0) AS bytes
+           octet_length(task.payload) + COALESCE(octet_length(task.options), 0) + COALESCE(octet_length(task.labels::text), 0)
+           + LEAST(COALESCE(kept.detail_bytes, 0), @attempt_bytes::bigint) + COALESCE(octet_length(last.result), 0) AS bytes,
+           COALESCE(kept.detail_bytes, 0) > @attempt_bytes AS has_more_attempts
       FROM unnest(@lanes::int[], @ids::uuid[]) WITH ORDINALITY AS wanted (lane, id, place)
      CROSS JOIN LATERAL (
            SELECT *
@@ -86,8 +89,8 @@ found AS MATERIALIZED (
             LIMIT 1) AS later
         ON true
       LEFT JOIN LATERAL (
-           SELECT sum(COALESCE(octet_length(recent.detail), 0) + COALESCE(octet_length(recent.result), 0)) AS bytes
-             FROM (SELECT detail, result
+           SELECT sum(octet_length(recent.detail)) AS detail_bytes
+             FROM (SELECT detail
                      FROM attempt
                     WHERE attempt.lane = wanted.lane
                       AND attempt.task = wanted.id
@@ -115,13 +118,33 @@ SELECT weighed.place, weighed.lane, weighed.id, weighed.is_cut, moment.at AS now
             -- At most once: the failure was final, and its dead letter is past its retention.
             WHEN weighed.is_over THEN 'dead'
        END AS state,
-       weighed.type, weighed.options, weighed.labels, weighed.run_at, weighed.first_run_at, weighed.expires_at, weighed.created_at,
+       weighed.type, CASE WHEN NOT weighed.is_cut THEN weighed.options END AS options,
+       CASE WHEN NOT weighed.is_cut THEN weighed.labels END AS labels, weighed.run_at, weighed.first_run_at, weighed.expires_at, weighed.created_at,
        CASE WHEN NOT weighed.is_cut THEN weighed.payload END AS payload,
        CASE WHEN NOT weighed.is_cut THEN weighed.result END AS result,
        weighed.wake, weighed.number, weighed.failures, weighed.crashes, weighed.completed_at, weighed.dead_reason,
        weighed.died_at, weighed.held_at, weighed.claim_number, weighed.picked_at, holder.name AS worker,
        begun.is_started, begun.at AS started_at,
-       CASE WHEN NOT weighed.is_cut THEN ARRAY(
+       CASE WHEN weighed.is_cut THEN NULL
+            WHEN weighed.has_more_attempts THEN ARRAY(
+           SELECT ROW (recent.number, recent.outcome, former.name, recent.picked_at, recent.started_at,
+                       recent.completed_at, recent.detail)
+             FROM (SELECT counted.*, sum(octet_length(counted.detail)) OVER (
+                              ORDER BY counted.number DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS bytes_before
+                     FROM (SELECT *
+                             FROM attempt
+                            WHERE attempt.lane = weighed.lane
+                              AND attempt.task = weighed.id
+                            ORDER BY attempt.number DESC
+                            LIMIT @attempts) AS counted) AS recent
+             LEFT JOIN LATERAL (
+                  SELECT name
+                    FROM holder
+                   WHERE holder.id = recent.holder
+                   LIMIT 1) AS former ON true
+            WHERE COALESCE(recent.bytes_before, 0) < @attempt_bytes
+            ORDER BY recent.number DESC)
+            ELSE ARRAY(
            SELECT ROW (attempt.number, attempt.outcome, former.name, attempt.picked_at, attempt.started_at,
                        attempt.completed_at, attempt.detail)
              FROM attempt
@@ -147,6 +170,54 @@ SELECT weighed.place, weighed.lane, weighed.id, weighed.is_cut, moment.at AS now
           AND said.number = weighed.claim_number
         LIMIT 1) AS begun ON true
  ORDER BY weighed.place;
+
+-- name: read_attempts
+-- A page of a task's attempts in order, the running one last.
+-- Index: attempt_pkey (lane, task, number), claim_pkey (lane, task), holder_pkey for names; the LIMITs keep the look-ups
+--        by key, whatever the planner thinks of the tables.
+-- Gives: as many as fit (see pages.py).
+WITH page AS MATERIALIZED (
+    SELECT over.*
+      FROM (SELECT number, outcome, holder, picked_at, started_at, completed_at, detail
+              FROM attempt
+             WHERE attempt.lane = @lane::int
+               AND attempt.task = @task::uuid
+               AND attempt.number > @after::int
+               AND attempt.picked_at IS NOT NULL  -- the end of a task that was not running is none
+             ORDER BY attempt.number
+             LIMIT @limit::int) AS over
+     UNION ALL
+    SELECT running.*
+      FROM (SELECT claim.number, NULL::smallint, claim.holder, claim.picked_at, begun.at, NULL::timestamptz, NULL::bytea
+              FROM claim
+              LEFT JOIN LATERAL (
+                   SELECT to_timestamp(said.since_us / 1e6) AS at
+                     FROM holder,
+                          unnest(holder.running, holder.running_numbers, holder.running_us) AS said (task, number, since_us)
+                    WHERE holder.id = claim.holder
+                      AND said.task = @task::uuid
+                      AND said.number = claim.number
+                    LIMIT 1) AS begun ON true
+             WHERE claim.lane = @lane::int
+               AND claim.task = @task::uuid
+               AND claim.number > @after::int
+             LIMIT 1) AS running
+),
+weighed AS (
+    SELECT page.*, count(*) OVER () AS found,
+           sum(octet_length(detail)) OVER (ORDER BY number ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS bytes_before
+      FROM page
+)
+SELECT weighed.number, weighed.outcome, former.name AS worker, weighed.picked_at, weighed.started_at,
+       weighed.completed_at, weighed.detail, weighed.found
+  FROM weighed
+  LEFT JOIN LATERAL (
+       SELECT name
+         FROM holder
+        WHERE holder.id = weighed.holder
+        LIMIT 1) AS former ON true
+ WHERE COALESCE(weighed.bytes_before, 0) < @bytes::bigint
+ ORDER BY weighed.number;
 
 -- name: read_types
 -- The types of tasks, whatever their state.
