@@ -101,7 +101,9 @@ _closed = Counter(
     registry=_REGISTRY,
 )
 CLOSED = {reason: _closed.labels(reason) for reason in ("evicted", "evicted_peer", "refused", "refused_peer", "unread")}
-UNSENT_BYTES = Gauge("duetime_unsent_bytes", "Bytes of answers that clients have not taken yet.", registry=_REGISTRY)
+UNSENT_BYTES = Gauge(
+    "duetime_unsent_bytes", "Bytes of answers of which clients have not taken all.", registry=_REGISTRY
+)
 ACCEPT_ERRORS = Counter(
     "duetime_accept_errors", "Connections that could not be accepted, mostly for want of files.", registry=_REGISTRY
 )

@@ -3,20 +3,24 @@
 import asyncio
 import contextlib
 import json
+import re
 import socket
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
 
+import aiohttp
+import psutil
 import pytest
 import pytest_asyncio
+from bench.node import NodeProcess
 
 from api.client import Api, Serving, until
 from duetime import metrics
 from duetime.api.connections import Connections
 from duetime.api.peers import Client, Peers
-from duetime.api.unsent import BYTES_PER_SECOND, MAX_READS_PER_TENANT, TAKE_SECONDS, Unsent
+from duetime.api.unsent import BYTES_PER_SECOND, MAX_READS_PER_TENANT, MAX_UNSENT_BYTES_PER_TENANT, TAKE_SECONDS, Unsent
 from duetime.errors import Overloaded
 from duetime.views.tasks import PAGE_BYTES
 
@@ -103,6 +107,7 @@ async def is_left(book: Unsent, lines: int) -> None:
 class Line:
     size: int
     client: Client = ("192.0.2.1", 1)
+    answer_bytes: int = 0
     is_cut: bool = False
 
     def unsent(self) -> int:
@@ -181,9 +186,19 @@ async def test_a_tenant_reads_no_more_before_its_clients_have_read() -> None:
         async with book.reading(1):
             pass
     book.check(2)
-    lines[0].size = 100
-    clock.now += 1
+    # An answer is in memory as a whole until it is taken.
+    lines[0].size = 1
+    with pytest.raises(Overloaded):
+        book.check(1)
+    book.discard(lines[0])
     book.check(1)
+
+
+async def test_an_answer_counts_as_a_whole() -> None:
+    book = make(Clock())
+    book.add(Line(10, answer_bytes=300), 1)
+
+    assert book.bytes == 300
 
 
 async def test_at_the_bound_of_the_node_the_largest_loses_what_moved_least() -> None:
@@ -199,7 +214,7 @@ async def test_at_the_bound_of_the_node_the_largest_loses_what_moved_least() -> 
     book.add(last, 3)
 
     assert [line.is_cut for line in (small, moving, stuck, last)] == [False, False, True, False]
-    assert book.bytes == 100 + 399 + 300
+    assert book.bytes == 100 + 400 + 300
 
 
 async def test_a_tenant_makes_so_many_large_answers_at_a_time() -> None:
@@ -371,3 +386,53 @@ class TestOnTheWire:
                 await say(line, requests(api, "/v1/tasks?limit=200", 3))
             await is_left(unsent, 3)
             assert unsent.bytes <= 3 * (PAGE_BYTES + MEGABYTE)
+
+
+# On a node
+
+
+async def test_a_node_under_such_clients_stays_small_and_serves_others(node: NodeProcess) -> None:
+    headers = {"Authorization": f"Bearer {node.key}"}
+    async with contextlib.AsyncExitStack() as stack:
+        session = await stack.enter_async_context(aiohttp.ClientSession(node.url, headers=headers))
+        for _ in range(20):
+            async with session.post("/v1/tasks/batch", json=[LARGE] * 10) as answer:
+                assert answer.status == 200
+        await (await session.put("/v1/tenants/beside", json={})).release()
+        async with session.post("/v1/keys", json={"role": "owner"}, headers={"Duetime-Tenant": "beside"}) as answer:
+            key = (await answer.json())["key"]
+        beside = {"Authorization": f"Bearer {key}"}
+        async with session.get("/v1/tasks?limit=200") as answer:
+            assert len(await answer.read()) > 3 * MEGABYTE
+        before = _memory(node)
+        request = f"GET /v1/tasks?limit=200 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {node.key}\r\n\r\n"
+
+        for _ in range(100):
+            line = stack.enter_context(socket.socket())
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            line.connect(("127.0.0.1", node.port))
+            line.sendall(request.encode() * 20)
+
+        async def is_refused() -> bool:
+            async with session.get("/v1/tasks?limit=1") as answer:
+                return answer.status == 429
+
+        await until(is_refused)
+        for path in ("/v1/tasks", "/v1/schedules"):
+            async with session.get(path, headers=beside) as answer:
+                assert answer.status == 200
+        async with session.post("/v1/tasks", json={"type": "a", "delay": "1h"}) as answer:
+            assert answer.status == 202
+        async with session.get("/metrics") as answer:
+            held = re.search(r"^duetime_unsent_bytes\{.*\} (\S+)$", await answer.text(), re.MULTILINE)
+
+        assert held is not None
+        most = MAX_UNSENT_BYTES_PER_TENANT + MAX_READS_PER_TENANT * (PAGE_BYTES + MEGABYTE)
+        assert MAX_UNSENT_BYTES_PER_TENANT <= float(held[1]) <= most
+        # What is being made takes some more, and none of it comes back at once.
+        assert _memory(node) - before < 3 * most
+
+
+def _memory(node: NodeProcess) -> int:
+    processes = [psutil.Process(node.pid), *psutil.Process(node.pid).children(recursive=True)]
+    return sum(each.memory_info().rss for each in processes if "postgres" not in each.name())

@@ -186,6 +186,8 @@ class App:
             answer = await self.judge(answering, scope["method"], scope["path"], request_id)
         except ClientGoneError:
             return
+        if (line := scope.get(LINE)) is not None:
+            line.answer_bytes = len(answer.body)
         await _send(answer, self._read_date(), request_id, scope["method"] == "HEAD", send)
 
     async def judge(self, answering: Awaitable[Answer], method: str, path: str, request_id: bytes) -> Answer:

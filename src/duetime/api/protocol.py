@@ -320,6 +320,7 @@ class _ShortCycle:
             return
         app: Serving = protocol.app
         request_id = self._request_id or mint()
+        protocol.answer_bytes = len(answer.body)
         protocol._plain_transport.write(app.render(answer, keep_alive=self.keep_alive, request_id=request_id))
         if self.keep_alive and not protocol.pipeline and not protocol.flow.read_paused:
             protocol._rest()

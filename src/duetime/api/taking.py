@@ -17,8 +17,9 @@ LINE = "duetime.line"
 class TakingProtocol(StrictProtocol):
     """Strict, and goes on when the client has taken what was sent."""
 
-    #: Whose request is being answered, or was the last; the short way does not say.
+    #: Whose request is being answered, or was the last; the short way does not say.  How long its answer is.
     tenant = NOBODY
+    answer_bytes = 0
     _unsent: Unsent | None = None
     #: An answer is complete, and what follows it waits until it is taken.
     _is_held = False

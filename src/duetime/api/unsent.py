@@ -1,8 +1,9 @@
-"""Bytes of answers that clients have not taken: whose they are, how many there may be, and how long they may stay.
+"""Answers that clients have not taken: whose they are, how many bytes there may be, and how long they may stay.
 
 A client that asks and does not read lets the node hold its answers.  What the
 system takes at once costs nothing here: a connection is entered when something
-of an answer is left over, and leaves when all of it is taken.
+of an answer is left over, and leaves when all of it is taken.  Until then the
+whole answer counts, because it stays in memory as a whole.
 
 A tenant whose clients leave too much has its reads refused until they read; at
 the bound of the node, the tenant with the most loses the connection that has
@@ -35,8 +36,6 @@ RETRY_SECONDS = 5.0
 MAX_READS_PER_TENANT = 4
 #: How often to look who has moved.
 LOOK_SECONDS = 5.0
-#: What is left of a tenant is not measured again before a refusal if that was done within this time.
-_MEASURE_SECONDS = 0.1
 #: Whose answers have no key.
 NOBODY = 0
 
@@ -45,6 +44,9 @@ class Line(Protocol):
     """A connection, as far as it is sent something."""
 
     client: Client
+
+    #: Of the answer that was written last.
+    answer_bytes: int
 
     def unsent(self) -> int:
         """How many bytes the system has not taken."""
@@ -55,30 +57,36 @@ class Line(Protocol):
 
 @dataclass(slots=True)
 class _Left:
-    """What is left over of the answers on a connection.  Nothing is added to it before all is taken."""
+    """What is left over of an answer.  No other follows before all of it is taken."""
 
     tenant: int
-    began_with: int
+    #: What it takes in memory.
     bytes: int
+    began_with: int
+    unsent: int
     since: float
     moved_at: float
 
+    def measure(self, line: Line, now: float) -> None:
+        unsent = line.unsent()
+        if unsent != self.unsent:
+            self.unsent, self.moved_at = unsent, now
+
     def is_late(self, now: float) -> bool:
-        taken = self.began_with - self.bytes
+        taken = self.began_with - self.unsent
         return now > self.moved_at + TAKE_SECONDS or now > self.since + TAKE_SECONDS + taken / BYTES_PER_SECOND
 
 
 @dataclass(slots=True)
 class _Account:
-    """What is left over of a tenant's answers."""
+    """The answers of a tenant of which something is left over."""
 
     bytes: int = 0
     lines: set[Line] = field(default_factory=set)
-    measured_at: float = 0.0
 
 
 class Unsent:
-    """What is left over of the answers of a process."""
+    """The answers of a process of which something is left over."""
 
     def __init__(
         self,
@@ -101,8 +109,9 @@ class Unsent:
 
     def add(self, line: Line, tenant: int) -> None:
         """Not all of an answer was taken."""
-        now, size = self._now(), line.unsent()
-        self._left[line] = _Left(tenant, size, size, now, now)
+        now, unsent = self._now(), line.unsent()
+        size = max(unsent, line.answer_bytes)
+        self._left[line] = _Left(tenant, size, unsent, unsent, now, now)
         account = self._accounts.setdefault(tenant, _Account())
         account.lines.add(line)
         account.bytes += size
@@ -131,17 +140,11 @@ class Unsent:
         account = self._accounts.get(tenant)
         if account is None or account.bytes < self._most_per_tenant:
             return
-        now = self._now()
-        if now >= account.measured_at + _MEASURE_SECONDS:
-            account.measured_at = now
-            for line in account.lines:
-                self._measure(line, now)
-        if account.bytes >= self._most_per_tenant:
-            raise Overloaded(
-                f"clients of the tenant have not read {account.bytes // 2**20:,} MiB of this node's answers; "
-                "let them read, or ask for less at once",
-                RETRY_SECONDS,
-            )
+        raise Overloaded(
+            f"clients of the tenant have not read answers of {account.bytes // 2**20:,} MiB of this node; "
+            "let them read, or ask for less at once",
+            RETRY_SECONDS,
+        )
 
     @asynccontextmanager
     async def reading(self, tenant: int) -> AsyncIterator[None]:
@@ -155,10 +158,9 @@ class Unsent:
         """Cut off who is late."""
         now = self._now()
         for line, left in [*self._left.items()]:
-            self._measure(line, now)
+            left.measure(line, now)
             if left.is_late(now):
                 self._cut_off(line, left)
-        metrics.UNSENT_BYTES.set(self.bytes)
 
     def _look_later(self) -> None:
         self._looking = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look_on)
@@ -169,16 +171,9 @@ class Unsent:
         if self._left:
             self._look_later()
 
-    def _measure(self, line: Line, now: float) -> None:
-        left, size = self._left[line], line.unsent()
-        if size != left.bytes:
-            self._accounts[left.tenant].bytes += size - left.bytes
-            self.bytes += size - left.bytes
-            left.bytes, left.moved_at = size, now
-
     def _make_room(self, now: float) -> None:
-        for line in self._left:
-            self._measure(line, now)
+        for line, left in self._left.items():
+            left.measure(line, now)
         while self.bytes > self._most:
             largest = max(self._accounts.values(), key=lambda account: account.bytes)
             line = min(largest.lines, key=lambda each: (self._left[each].moved_at, self._left[each].since))
@@ -186,5 +181,5 @@ class Unsent:
 
     def _cut_off(self, line: Line, left: _Left) -> None:
         self.discard(line)
-        self._connections.note_unread(line.client, left.bytes)
+        self._connections.note_unread(line.client, left.unsent)
         line.cut_off()
