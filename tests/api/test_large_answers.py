@@ -13,6 +13,7 @@ import pytest_asyncio
 from api.client import Api, Serving, serve
 from duetime.database.pages import PAGE_BYTES
 from duetime.database.pool import Database
+from duetime.model.task import MAX_BATCH
 from duetime.views.tasks import ATTEMPT_BYTES, MAX_ATTEMPTS_IN_LIST
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -332,3 +333,28 @@ async def test_many_large_lists_at_once_are_read_a_few_at_a_time(api: Api) -> No
     answers = asyncio.gather(*[api.get(f"/v1/tasks/{task}") for _ in range(100)])
     assert (await other.get("/v1/tasks")).status == 200
     assert {answer.status for answer in await answers} == {200}
+
+
+@pytest.mark.parametrize("atomic", ["false", "true"])
+async def test_a_batch_with_very_many_errors_names_some_of_each_item(api: Api, atomic: str) -> None:
+    labels = {f"!{number}": "x" for number in range(32)}
+
+    answer = await api.post(f"/v1/tasks/batch?atomic={atomic}", [{"type": "t", "labels": labels}] * MAX_BATCH)
+
+    problems = [each["error"] for each in answer.json["results"]]
+    assert len(answer.body) < 2 * PAGE_BYTES
+    assert len(problems) == MAX_BATCH
+    assert len(problems[0]["errors"]) > 10
+    assert {len(each["errors"]) for each in problems[-100:]} == {1}
+    assert all("labels.!4" in each["detail"] for each in problems)
+
+
+async def test_a_batch_of_schedules_with_very_many_errors_names_some_of_each(api: Api) -> None:
+    spec = {"cron": ["x"] * 60}
+    items = [{"name": f"s{number}", "spec": spec, "task": {"type": "a"}} for number in range(1_000)]
+
+    answer = await api.post("/v1/schedules/batch", {"items": items})
+
+    problems = [each["error"] for each in answer.json["results"]]
+    assert len(answer.body) < 2 * PAGE_BYTES
+    assert (len(problems[0]["errors"]) > 10, len(problems[-1]["errors"])) == (True, 1)

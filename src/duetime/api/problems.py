@@ -14,6 +14,9 @@ from msgspec import UNSET, Meta, UnsetType
 from duetime.api.body_errors import Found, field_error, find_errors
 from duetime.errors import DuetimeError, FieldError, InvalidInput, MalformedBody, SearchIncomplete
 
+#: Of the items of one answer together.
+MAX_ITEM_ERRORS = 5_000
+
 
 class Problem(msgspec.Struct, frozen=True):
     """What went wrong (RFC 9457)."""
@@ -51,6 +54,23 @@ def problem_of(error: DuetimeError, request_id: bytes | None = None) -> Problem:
         request_id=UNSET if request_id is None else request_id.decode(),
         next=error.next if isinstance(error, SearchIncomplete) else UNSET,
     )
+
+
+class ItemProblems:
+    """Problems of the items of one answer, which is not too large however many there are.
+
+    Beyond so many errors in all, an item names its first one alone; its detail has some more.
+    """
+
+    def __init__(self, most: int = MAX_ITEM_ERRORS) -> None:
+        self._left = most
+
+    def of(self, error: DuetimeError) -> Problem:
+        problem = problem_of(error)
+        if len(problem.errors) > max(1, self._left):
+            problem = msgspec.structs.replace(problem, errors=problem.errors[:1])
+        self._left -= len(problem.errors)
+        return problem
 
 
 def read_decode_error(

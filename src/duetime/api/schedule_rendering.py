@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from msgspec import Raw
 
 from duetime.api import schedule_views as views
-from duetime.api.problems import problem_of
+from duetime.api.problems import ItemProblems
 from duetime.clock import from_ms
 from duetime.errors import DuetimeError
 from duetime.ids import due_ms_of
@@ -71,8 +71,9 @@ def next_count(schedule: StoredSchedule, body: ScheduleBody, now_ms: int) -> int
 
 
 def batch_answer(names: Sequence[str], ended: Sequence[Put | DuetimeError]) -> views.ScheduleBatchAnswer:
+    problems = ItemProblems()
     results = [
-        views.PutResult(name, error=problem_of(each))
+        views.PutResult(name, error=problems.of(each))
         if isinstance(each, DuetimeError)
         else views.PutResult(name, each.version, each.word)
         for name, each in zip(names, ended, strict=True)

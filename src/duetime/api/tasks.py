@@ -34,7 +34,7 @@ from duetime.api.http import (
 )
 from duetime.api.judging import Judging
 from duetime.api.new_views import NewViews, render_batch
-from duetime.api.problems import problem_of
+from duetime.api.problems import MAX_ITEM_ERRORS, ItemProblems
 from duetime.api.reach import Reach, stands_for_another, without_ids
 from duetime.api.schemas import PlainTaskRequest, TaskRequest
 from duetime.api.validation import NotPlainError, TaskReader, index_path
@@ -276,12 +276,12 @@ class Tasks:
                 return render_batch(ids, TaskState.SCHEDULED if is_later else TaskState.READY)
         known = [each.id for each in submissions if isinstance(each, Submitted) and not each.is_new]
         states = await read_states(self.database, known) if known else {}
-        left = iter(submissions)
+        left, problems = iter(submissions), ItemProblems()
 
         def answer(each: NewTask | DuetimeError) -> Accepted | Rejected:
             submission = next(left) if isinstance(each, NewTask) else each
             if isinstance(submission, DuetimeError):
-                return Rejected(problem_of(submission))
+                return Rejected(problems.of(submission))
             state = TaskState.SCHEDULED if submission.run_at_ms > now_ms else TaskState.READY
             if submission.is_new:
                 return Accepted(submission.id, state, replaces=submission.replaces)
@@ -372,9 +372,10 @@ def _digest(body: bytes) -> bytes:
 def _refuse_all(results: Sequence[NewTask | Submitted | DuetimeError], request_id: bytes) -> Answer:
     errors: list[FieldError] = []
     places: list[Rejected | None] = []
+    problems = ItemProblems()
     for place, each in enumerate(results):
-        places.append(Rejected(problem_of(each)) if isinstance(each, DuetimeError) else None)
-        if isinstance(each, DuetimeError):
+        places.append(Rejected(problems.of(each)) if isinstance(each, DuetimeError) else None)
+        if isinstance(each, DuetimeError) and len(errors) < MAX_ITEM_ERRORS:
             errors += index_path(place, each)
     count = sum(place is not None for place in places)
     # Nothing is wrong with the tasks themselves if all that stands against them was there before.
