@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import gc
 import json
 import re
 import socket
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -107,6 +109,7 @@ async def is_left(book: Unsent, lines: int) -> None:
 class Line:
     size: int
     client: Client = ("192.0.2.1", 1)
+    tenant: int = 0
     answer_bytes: int = 0
     is_cut: bool = False
 
@@ -377,6 +380,23 @@ class TestOnTheWire:
             assert await api.stored() <= stored + 1
             sending.cancel()
             await asyncio.wait([sending])
+
+    async def test_a_connection_that_is_closed_is_gone_without_the_collector(self, api: Api) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", api.serving.port)
+        writer.write(requests(api, "/v1/tasks"))
+        await reader.readuntil(b"\r\n\r\n")
+        own = writer.get_extra_info("sockname")
+        [line] = [weakref.ref(each) for each in api.serving.app.connections._all.members if each.client == own]
+        gc.disable()
+        try:
+            writer.close()
+
+            async def is_gone() -> bool:
+                return line() is None
+
+            await until(is_gone)
+        finally:
+            gc.enable()
 
     async def test_a_client_that_goes_away_leaves_nothing(self, api: Api, unsent: Unsent) -> None:
         await fill(api)

@@ -48,7 +48,7 @@ from duetime.api.tasks import Tasks
 from duetime.api.tenants import Tenancy
 from duetime.api.tiers import TierCalls
 from duetime.api.types import TypeCalls
-from duetime.api.unsent import Unsent
+from duetime.api.unsent import Line, Unsent
 from duetime.api.validation import EgressOf, TaskReader
 from duetime.api.workers import Beating, Leasing, Workers
 from duetime.cluster.contract import NodeView
@@ -181,12 +181,14 @@ class App:
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = dict(scope["headers"])
         request_id = read_or_mint(headers.get(request_ids.HEADER))
-        answering = self._answer(scope, receive, headers, request_id)
+        # Taken out: the connection keeps its last scope, and would keep itself.
+        line: Line | None = scope.pop(LINE, None)
+        answering = self._answer(scope, receive, headers, request_id, line)
         try:
             answer = await self.judge(answering, scope["method"], scope["path"], request_id)
         except ClientGoneError:
             return
-        if (line := scope.get(LINE)) is not None:
+        if line is not None:
             line.answer_bytes = len(answer.body)
         await _send(answer, self._read_date(), request_id, scope["method"] == "HEAD", send)
 
@@ -238,7 +240,9 @@ class App:
             self._date = (now, formatdate(now, usegmt=True).encode())
         return self._date[1]
 
-    async def _answer(self, scope: Scope, receive: Receive, headers: dict[bytes, bytes], request_id: bytes) -> Answer:
+    async def _answer(
+        self, scope: Scope, receive: Receive, headers: dict[bytes, bytes], request_id: bytes, line: Line | None
+    ) -> Answer:
         methods, path = self._router.find(scope)
         if not methods:
             raise NotFound("there is no such path; /docs lists them all")
@@ -253,7 +257,7 @@ class App:
         if route.operation.needs_key:
             request.caller = await authenticate(self._keys, headers, request.peer)
             need_right(request.caller, route.operation)
-            if (line := scope.get(LINE)) is not None:
+            if line is not None:
                 line.tenant = request.caller.tenant
             if scope["method"] in _READS:
                 return await self._answer_read(request, route)

@@ -45,7 +45,7 @@ class TakingProtocol(StrictProtocol):
         super().pause_writing()
         self.flow.pause_reading()
         if self._unsent is not None:
-            self._unsent.add(self, self.tenant or self.app.express.tenant_of(self.headers))
+            self._unsent.add(self, self.tenant or self.app.express.tenant_of(self.headers or []))
 
     def resume_writing(self) -> None:
         if self._unsent is not None:

@@ -44,6 +44,8 @@ class Line(Protocol):
     """A connection, as far as it is sent something."""
 
     client: Client
+    #: Whose request is being answered, or was the last.
+    tenant: int
 
     #: Of the answer that was written last.
     answer_bytes: int
