@@ -12,7 +12,7 @@ import uvicorn
 
 from duetime.api.app import App
 from duetime.api.protocol import DuetimeProtocol
-from duetime.errors import UsageError
+from duetime.errors import Unavailable, UsageError
 
 log = structlog.get_logger()
 
@@ -29,9 +29,9 @@ class Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         yield
 
-    def make_protocol(self) -> asyncio.Protocol:
+    def make_protocol(self) -> DuetimeProtocol:
         """What speaks HTTP on one connection, as the server makes it for its own."""
-        make = cast(Callable[..., asyncio.Protocol], self.config.http_protocol_class)
+        make = cast(Callable[..., DuetimeProtocol], self.config.http_protocol_class)
         return make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
 
 
@@ -62,6 +62,14 @@ class Adopter:
     def __init__(self, server: Server) -> None:
         self._server = server
         self._adopting: set[asyncio.Task[None]] = set()
+        self._is_refusing = False
+
+    def refuse(self) -> None:
+        """Tell every further connection that the node is stopping, and close it.
+
+        The server waits until its connections are closed, and does not know of one that comes meanwhile.
+        """
+        self._is_refusing = True
 
     def adopt(self, connection: socket.socket) -> None:
         adopting = asyncio.create_task(self._adopt(connection))
@@ -71,16 +79,35 @@ class Adopter:
     async def _adopt(self, connection: socket.socket) -> None:
         try:
             connection.setblocking(False)
-            await asyncio.get_running_loop().connect_accepted_socket(self._server.make_protocol, connection)
+            loop = asyncio.get_running_loop()
+            make = self._make_refusal if self._is_refusing else self._server.make_protocol
+            await loop.connect_accepted_socket(make, connection)
         except BaseException:
             connection.close()
             raise
+
+    def _make_refusal(self) -> asyncio.Protocol:
+        return _Refusal(self._server.make_protocol())
 
     def _adopted(self, adopting: "asyncio.Task[None]") -> None:
         self._adopting.discard(adopting)
         if not adopting.cancelled() and (error := adopting.exception()) is not None:
             # It broke before we could say a word.
             log.info("a connection could not be taken over", error=str(error))
+
+
+class _Refusal(asyncio.Protocol):
+    """Answers a connection before it has asked for anything."""
+
+    def __init__(self, protocol: DuetimeProtocol) -> None:
+        self._protocol = protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        connection = cast(asyncio.Transport, transport)
+        self._protocol.connection_made(connection)
+        # It may have been refused already, as one too many.
+        if not connection.is_closing() and connection.get_protocol() is self:
+            self._protocol.refuse(Unavailable("the node is stopping; ask another one, or this one later"))
 
 
 class Acceptor:

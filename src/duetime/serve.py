@@ -247,9 +247,9 @@ class Node:
         self._limited: tuple[int, int] = (-1, -1)
         self._is_stopping = False
         self._server = make_server(self.app)
-        adopter = Adopter(self._server)
+        self._adopter = Adopter(self._server)
         #: Serve a connection that another process has accepted.
-        self.adopt = adopter.adopt
+        self.adopt = self._adopter.adopt
         self._acceptor = (
             None if listener is None else Acceptor(listener, self.adopt, self.connections.note_accept_error)
         )
@@ -325,6 +325,7 @@ class Node:
         await self.breaker_states.close()
         if self._acceptor is not None:
             self._acceptor.stop()
+        self._adopter.refuse()
         self._server.should_exit = True
         if self._serving is not None:
             await asyncio.wait([self._serving], timeout=10.0)

@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Iterable
 
 import msgspec
 import structlog
@@ -94,21 +95,22 @@ class Processes:
     async def stop(self) -> None:
         """Stop all at once, each as a node stops; then close the port."""
         self._is_stopping = True
-        self._signal_all(signal.SIGTERM)
+        # A second signal would end one that is stopping already at once.
+        self._signal(signal.SIGTERM, [child for child in self._children.values() if not child.is_stopping])
         if self._tasks:
             limit = self._config.shutdown_seconds + _STOP_GRACE_SECONDS
             _, late = await asyncio.wait(self._tasks, timeout=limit)
             if late:
                 log.error("node processes do not stop and are killed", processes=len(late))
-                self._signal_all(signal.SIGKILL)
+                self._signal(signal.SIGKILL, self._children.values())
                 await asyncio.wait(late, timeout=5.0)
         if self._accepting is not None:
             self._accepting.cancel()
             await asyncio.wait([self._accepting])
         self._listener.close()
 
-    def _signal_all(self, number: signal.Signals) -> None:
-        for child in self._children.values():
+    def _signal(self, number: signal.Signals, children: Iterable[_Child]) -> None:
+        for child in children:
             if child.process.returncode is None:
                 child.process.send_signal(number)
 

@@ -5,6 +5,7 @@ it says; anything else is a 500 whose request id stands in the log together with
 the cause, of which the client sees nothing.
 """
 
+import asyncio
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from email.utils import formatdate
@@ -54,7 +55,7 @@ from duetime.api.workers import Beating, Leasing, Workers
 from duetime.cluster.contract import NodeView
 from duetime.config import DEFAULT_SILENCE_SECONDS
 from duetime.database.pool import Database
-from duetime.errors import DuetimeError, MethodNotAllowed, NotFound, Unauthorized
+from duetime.errors import DuetimeError, MethodNotAllowed, NotFound, Unauthorized, Unknown
 from duetime.lifecycle.admission import Admission
 from duetime.lifecycle.backfill import Backfills
 from duetime.lifecycle.flow import FlowControl
@@ -188,6 +189,10 @@ class App:
             answer = await self.judge(answering, scope["method"], scope["path"], request_id)
         except ClientGoneError:
             return
+        except asyncio.CancelledError:
+            # The server cancels a request only when its own time to stop is over.
+            error = Unknown("the node stopped while it worked on this; it may have been done")
+            answer = problem_answer(error, request_id)
         if line is not None:
             line.answer_bytes = len(answer.body)
         await _send(answer, self._read_date(), request_id, scope["method"] == "HEAD", send)

@@ -252,6 +252,13 @@ class Mesh:
             if name not in self._peers:
                 self._peers[name] = Peer(self, member)
 
+    def part(self, member: Member) -> None:
+        """Keep no line to this one any more: calls to it fail at once."""
+        peer = self._peers.get(member.name)
+        if peer is not None and peer.member == member:
+            del self._peers[member.name]
+            peer.close()
+
     def peer(self, name: str) -> Peer:
         found = self._peers.get(name)
         if found is None:

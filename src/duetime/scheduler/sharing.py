@@ -151,7 +151,10 @@ class SharedFeeder:
             log.warning("new shards are looked at later", error=str(error))
 
     def _lost(self, member: Member) -> None:
-        if not self._is_leaving:
+        if self._is_leaving:
+            # Nothing here hears of it when it comes back: calls to it fail at once instead of waiting for that.
+            self._mesh.part(member)
+        else:
             self._coordinator.doubt(member)
 
     def _news(self) -> None:
