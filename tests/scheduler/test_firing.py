@@ -16,7 +16,7 @@ from duetime.lifecycle.schedules import OtherOrigin, Put, VersionConflict
 from duetime.lifecycle.settle import Report
 from duetime.lifecycle.state import read_states
 from duetime.lifecycle.stored_schedule import StoredSchedule
-from duetime.model.schedule import Misfire, Overlap, ScheduleState
+from duetime.model.schedule import FireOutcome, Misfire, Overlap, ScheduleState
 from duetime.model.task import Outcome, TaskState
 from duetime.recurrence import ExclusionRule, NamedCalendar, Spec
 from duetime.scheduler.firing import Firing
@@ -125,6 +125,30 @@ async def test_a_time_becomes_one_task_that_waits_for_it(engine: Engine, firing:
     assert row["run_at"].timestamp() * 1000 == due_ms
     after = await find(engine)
     assert (after.next_ms, after.fired) == (due_ms + MINUTE, 1)
+
+
+async def test_a_time_that_has_its_line_already_counts_for_nothing(
+    engine: Engine, firing: Firing, clock: MovableClock
+) -> None:
+    await put(engine, schedule_of(engine, spec=Spec(every=1.0), overlap=Overlap.ALLOW, misfire=Misfire.SKIP))
+    first_ms = (await find(engine)).next_ms
+    assert first_ms is not None
+    await go_to(engine, clock, firing, first_ms + 6_000)
+    await go_to(engine, clock, firing, first_ms + 40_000)
+    before = await find(engine)
+    [missed] = [row for row in await runs(engine) if row["outcome"] == FireOutcome.MISSED]
+
+    # As after the database's clock went back: its turn is for times that have their lines.
+    for from_ms in (first_ms, due_ms_of(missed["moment"])):
+        await engine.database.execute("UPDATE schedule_state SET next_ms = $1", from_ms)
+        await go_to(engine, clock, firing, first_ms + 41_000)
+
+    lines = [row["outcome"] for row in await runs(engine)]
+    after = await find(engine)
+    assert after.fired == lines.count(FireOutcome.FIRED) == len(await fired_times(engine)) >= before.fired
+    assert (after.missed, lines.count(FireOutcome.MISSED)) == (before.missed, 1)
+    rows = await engine.database.fetch("SELECT count(*) AS tasks FROM task")
+    assert rows[0]["tasks"] == after.fired
 
 
 async def test_two_nodes_fire_each_time_once(engine: Engine, clock: MovableClock) -> None:

@@ -177,10 +177,10 @@ async def fire(
 
 
 _SCHEDULE_COLUMNS = (
-    *("schedules", "lanes", "wakes", "next_wakes", "next_times", "fired", "skipped", "missed"),
-    *("buffered", "recents", "buffers", "skip_times", "skip_reasons"),
+    *("schedules", "lanes", "wakes", "next_wakes", "next_times"),
+    *("recents", "buffers", "skip_times", "skip_reasons"),
 )
-_FIRE_COLUMNS = ("fire_schedules", "moments", "tasks", "outcomes", "reasons", "payloads", "run_ats")
+_FIRE_COLUMNS = ("fire_schedules", "moments", "times", "tasks", "outcomes", "reasons", "payloads", "run_ats")
 
 
 class _Columns:
@@ -204,7 +204,7 @@ class _Columns:
             made = (task, payload, planned.run_at_ms)
             self._note(schedule, planned.nominal_ms, FireOutcome.FIRED, planned.reason, made)
         for noted in turn.noted:
-            self._note(schedule, noted.nominal_ms, noted.outcome, noted.reason)
+            self._note(schedule, noted.nominal_ms, noted.outcome, noted.reason, times=noted.times)
         wake = None
         if turn.wake_ms is not None:
             wake_ms = max(turn.wake_ms, self._minted_ms)
@@ -221,10 +221,6 @@ class _Columns:
             schedule.wake,
             wake,
             turn.next_ms,
-            len(turn.planned),
-            len(turn.skipped),
-            turn.missed,
-            turn.buffered,
             pack_tasks(recent[-MAX_RECENT:]),
             pack_times(turn.buffer),
             None if skip is None else skip.nominal_ms,
@@ -240,12 +236,13 @@ class _Columns:
         outcome: FireOutcome,
         reason: str | None,
         made: tuple[uuid.UUID, bytes | None, int] | None = None,
+        times: int = 1,
     ) -> None:
-        """One time of the schedule, with the task (id, payload, run at) that was made for it."""
+        """The line of one time or more, with the task (id, payload, run at) that was made for it."""
         self.moments_ms.add(nominal_ms)
         task, payload, run_at_ms = made if made is not None else (None, None, None)
         run_at = None if run_at_ms is None else from_ms(run_at_ms)
-        values = (schedule.id, moment_of(nominal_ms), task, int(outcome), reason, payload, run_at)
+        values = (schedule.id, moment_of(nominal_ms), times, task, int(outcome), reason, payload, run_at)
         for name, value in zip(_FIRE_COLUMNS, values, strict=True):
             self.arrays[name].append(value)
 

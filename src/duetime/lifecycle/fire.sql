@@ -57,8 +57,9 @@ SELECT asked.task, ended.at AS ended_at, dead.died_at
 -- Locks: schedule_state, skipping those that somebody is changing; a schedule whose
 --        wake is not the one that was read has had its turn, or was changed.
 -- Time:  refuses ids minted more than the tolerance before the database's clock, as submit does.
--- A time that was fired before (by the same cause) is not fired again; one that was put
--- aside becomes fired.  "IS TRUE" keeps each IN from becoming a join.
+-- A time that has its line already (after the database's clock went back, say) gets no
+-- second one, no task, and does not count; one that was put aside becomes fired.  "IS TRUE"
+-- keeps each IN from becoming a join.
 -- Gives: the schedules that had their turn, and the tasks that were made.
 WITH started AS MATERIALIZED (
     SELECT pg_current_xact_id() AS transaction, COALESCE(@now::timestamptz, clock_timestamp()) AS at
@@ -72,10 +73,8 @@ moving AS MATERIALIZED (
     SELECT asked.*, fresh.at
       FROM fresh,
            unnest(@schedules::bigint[], @lanes::int[], @wakes::uuid[], @next_wakes::uuid[], @next_times::bigint[],
-                  @fired::int[], @skipped::int[], @missed::int[], @buffered::int[], @recents::bytea[],
-                  @buffers::bytea[], @skip_times::bigint[], @skip_reasons::text[])
-               AS asked (schedule, lane, wake, next_wake, next_ms, fired, skipped, missed, buffered, recent, buffer,
-                         skip_ms, skip_reason)
+                  @recents::bytea[], @buffers::bytea[], @skip_times::bigint[], @skip_reasons::text[])
+               AS asked (schedule, lane, wake, next_wake, next_ms, recent, buffer, skip_ms, skip_reason)
      CROSS JOIN LATERAL (
            SELECT state.schedule
              FROM schedule_state AS state
@@ -96,22 +95,6 @@ ahead AS (
       FROM moving
      WHERE next_wake IS NOT NULL
 ),
-kept AS (
-    UPDATE schedule_state AS state
-       SET wake = moving.next_wake,
-           next_ms = moving.next_ms,
-           fired = state.fired + moving.fired,
-           skipped = state.skipped + moving.skipped,
-           missed = state.missed + moving.missed,
-           buffered = state.buffered + moving.buffered,
-           recent = moving.recent,
-           buffer = moving.buffer,
-           last_skip_ms = COALESCE(moving.skip_ms, state.last_skip_ms),
-           last_skip_at = CASE WHEN moving.skip_ms IS NULL THEN state.last_skip_at ELSE moving.at END,
-           last_skip = CASE WHEN moving.skip_ms IS NULL THEN state.last_skip ELSE moving.skip_reason END
-      FROM moving
-     WHERE state.schedule = ANY (ARRAY[moving.schedule])
-),
 noted AS (
     INSERT INTO fire (schedule, moment, task, outcome, reason, at)
     SELECT came.schedule, came.moment, came.task, came.outcome, came.reason, fresh.at
@@ -123,7 +106,37 @@ noted AS (
        SET task = excluded.task, outcome = excluded.outcome, reason = excluded.reason, at = excluded.at
      WHERE fire.outcome = 4
        AND excluded.task IS NOT NULL
-    RETURNING task
+    RETURNING schedule, moment, task, outcome
+),
+counted AS (  -- what the lines stand for: of those that were missed, one may stand for many
+    SELECT noted.schedule,
+           sum(came.times) FILTER (WHERE noted.outcome = 1) AS fired,
+           sum(came.times) FILTER (WHERE noted.outcome = 2) AS skipped,
+           sum(came.times) FILTER (WHERE noted.outcome = 3) AS missed,
+           sum(came.times) FILTER (WHERE noted.outcome = 4) AS buffered
+      FROM noted
+      JOIN unnest(@fire_schedules::bigint[], @moments::uuid[], @times::int[]) AS came (schedule, moment, times)
+        ON came.schedule = noted.schedule
+       AND came.moment = noted.moment
+     GROUP BY noted.schedule
+),
+kept AS (
+    UPDATE schedule_state AS state
+       SET wake = moving.next_wake,
+           next_ms = moving.next_ms,
+           fired = state.fired + COALESCE(counted.fired, 0),
+           skipped = state.skipped + COALESCE(counted.skipped, 0),
+           missed = state.missed + COALESCE(counted.missed, 0),
+           buffered = state.buffered + COALESCE(counted.buffered, 0),
+           recent = moving.recent,
+           buffer = moving.buffer,
+           last_skip_ms = COALESCE(moving.skip_ms, state.last_skip_ms),
+           last_skip_at = CASE WHEN moving.skip_ms IS NULL THEN state.last_skip_at ELSE moving.at END,
+           last_skip = CASE WHEN moving.skip_ms IS NULL THEN state.last_skip ELSE moving.skip_reason END
+      FROM moving
+      LEFT JOIN counted
+        ON counted.schedule = moving.schedule
+     WHERE state.schedule = ANY (ARRAY[moving.schedule])
 ),
 made AS (
     INSERT INTO task (lane, id, type, payload, options, labels, run_at, expires_at, created_at)

@@ -73,6 +73,8 @@ class Noted:
     nominal_ms: int
     outcome: FireOutcome
     reason: str | None
+    #: Missed times that have no line of their own stand in the line of the first.
+    times: int = 1
 
 
 @dataclass
@@ -82,7 +84,6 @@ class Turn:
     planned: list[Planned] = field(default_factory=list)
     noted: list[Noted] = field(default_factory=list)
     cancel: list[uuid.UUID] = field(default_factory=list)
-    missed: int = 0
     buffer: list[int] = field(default_factory=list)
     next_ms: int | None = None
     #: None: there is no next turn, the schedule has ended.
@@ -99,8 +100,8 @@ class Turn:
         return [each for each in self.noted if each.outcome is FireOutcome.SKIPPED]
 
     @property
-    def buffered(self) -> int:
-        return sum(each.outcome is FireOutcome.BUFFERED for each in self.noted)
+    def missed(self) -> int:
+        return sum(each.times for each in self.noted if each.outcome is FireOutcome.MISSED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,9 +350,9 @@ class _Taking:
     def _miss(self, first: Fire, count: int) -> None:
         if count <= 0:
             return
-        self.turn.missed += count
         times = "its time" if count == 1 else f"this time and {count - 1} after it"
-        self._note(first, FireOutcome.MISSED, f"{times} went by unserved (misfire {self.body.misfire})")
+        reason = f"{times} went by unserved (misfire {self.body.misfire})"
+        self.turn.noted.append(Noted(first.nominal_ms, FireOutcome.MISSED, reason, count))
 
     def _is_used_up(self) -> bool:
         return self.body.max_fires is not None and self.fired >= self.body.max_fires
