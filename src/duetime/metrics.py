@@ -28,6 +28,13 @@ FIRES_REFUSED = Counter(
     registry=_REGISTRY,
 )
 
+TURNS_REFUSED = Counter(
+    "duetime_turns_refused",
+    "Turns of schedules that the database refused, by the error's SQLSTATE; each is tried again.",
+    ["sqlstate"],
+    registry=_REGISTRY,
+)
+
 _claims = Counter(
     "duetime_attempts_claimed",
     "Attempts that holders got: claimed, or stored for one that waited (hand_over).",

@@ -34,6 +34,7 @@ from duetime.lifecycle.submit import MINT_TOLERANCE_MS
 from duetime.model.firing import Room, Situation, Turn, put_off, take_turn_in_pieces
 from duetime.recurrence import PIECE_STEPS, SEARCH_STEPS, SpecError
 from duetime.scheduler.hints import Hints
+from duetime.scheduler.refusals import Refusals, TurnsRefused, reason_of, try_apart
 from duetime.service import Loop
 
 log = structlog.get_logger()
@@ -81,6 +82,7 @@ class Firing:
         self._feeds = feeds
         self._has_duty = has_duty
         self._hints = Hints(MINT_TOLERANCE_MS)
+        self._refusals = Refusals()
         #: The first turn that is known of, by lane.
         self._first: dict[int, uuid.UUID] = {}
         self._lanes: set[int] = set()
@@ -139,9 +141,11 @@ class Firing:
             try:
                 pause = await self.step()
                 failures = 0
-            except Unavailable as error:
+            except (Unavailable, asyncpg.PostgresError) as error:
                 failures += 1
-                log.warning("firing waits for the database", error=str(error))
+                # Of turns that were refused it was said already.
+                if not isinstance(error, TurnsRefused) and (failures in (1, 5) or failures % 20 == 0):
+                    log.warning("firing waits for the database", failures=failures, error=str(error))
                 pause = min(0.1 * 2.0 ** min(failures, 10), 5.0)
             except Exception:
                 failures += 1
@@ -230,7 +234,8 @@ class Firing:
             lanes = [lane_of(wake) for wake in found.orphans]
             await self._database.run(SQL["forget"], lanes=lanes, wakes=found.orphans)
         flying = set() if self._flight is None else {schedule.wake for schedule, _, _ in self._flight[0]}
-        schedules = [schedule for schedule in found.schedules if schedule.wake not in flying]
+        is_held = self._refusals.is_held
+        schedules = [each for each in found.schedules if each.wake not in flying and not is_held(each.id)]
         if not schedules:
             return []
         situations = await read_situations(self._database, schedules)
@@ -290,19 +295,26 @@ class Firing:
 
     async def _carry_out(self, turns: list[Decided]) -> list[DueSchedule]:
         """Give each its turn; returns those that did not get it and may still be there."""
-        try:
-            fired = await fire(self._database, self._partitions, turns)
-        except asyncpg.PostgresError as error:
-            if len(turns) > 1:
-                # One that the database refuses does not keep the others from firing.
-                middle = len(turns) // 2
-                return await self._carry_out(turns[:middle]) + await self._carry_out(turns[middle:])
-            await self._stop_schedule(turns[0][0], f"paused: the database refuses its tasks: {error}")
-            return []
-        self._wake_others(fired.tasks)
-        for wake in fired.wakes:
-            self._know(lane_of(wake), wake)
-        return [schedule for schedule, _, _ in turns if schedule.id not in fired.schedules]
+        missed: list[DueSchedule] = []
+
+        async def give_turns(some: list[Decided]) -> None:
+            fired = await fire(self._database, self._partitions, some)
+            self._refusals.fired(fired.schedules, has_tasks=bool(fired.tasks))
+            self._wake_others(fired.tasks)
+            for wake in fired.wakes:
+                self._know(lane_of(wake), wake)
+            missed.extend(schedule for schedule, _, _ in some if schedule.id not in fired.schedules)
+
+        began_at = self._refusals.now()
+        refused = await try_apart(turns, give_turns)
+        for (schedule, _, turn), _ in refused:
+            self._room.give_back(schedule.tenant, len(turn.planned))
+        errors = [(schedule.id, error) for (schedule, _, _), error in refused]
+        paused = self._refusals.judge(errors, began_at, are_all=len(refused) == len(turns))
+        for (schedule, _, _), error in refused:
+            if schedule.id in paused:
+                await self._stop_schedule(schedule, reason_of(error))
+        return missed
 
     async def _decide(
         self, schedule: DueSchedule, situation: Situation, now_ms: int, room: Room | None = None
@@ -322,7 +334,7 @@ class Firing:
             # The zone or a calendar is gone since the schedule was made, or it takes too long to evaluate.
             await self._stop_schedule(schedule, f"paused: {error.path}: {error.message}")
             return None
-        except Unavailable:
+        except (Unavailable, asyncpg.PostgresError):
             raise
         except Exception:
             # Whatever it is, it is this schedule's alone.
