@@ -33,8 +33,9 @@ from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.onward import SQL as ONWARD_SQL
 from duetime.lifecycle.onward import Onward
 from duetime.lifecycle.settle import Report, Settler
-from duetime.lifecycle.submit import MINT_TOLERANCE_MS, Submitter
+from duetime.lifecycle.storing import MINT_AHEAD_MS, MINT_TOLERANCE_MS
 from duetime.lifecycle.submit import SQL as SUBMIT_SQL
+from duetime.lifecycle.submit import Submitter
 from duetime.model.task import Kind, LaneKey, NewTask, Outcome, PriorityClass
 
 Way = Literal["minimal", "statements", "lifecycle"]
@@ -195,6 +196,7 @@ class Statements(Own):
             holders=None,
             minted_ms=_now_ms(),
             tolerance_ms=MINT_TOLERANCE_MS,
+            ahead_ms=MINT_AHEAD_MS,
             now=None,
         )
 
@@ -205,7 +207,8 @@ class Statements(Own):
             hints=[self._passed],
             rooms=[room],
             slots=[0],
-            until=just_after(_now_ms()),
+            until=just_after(now_ms := _now_ms()),
+            now_ms=now_ms,
             holders=[self._holder] * room,
             now=None,
         )

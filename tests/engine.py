@@ -100,8 +100,9 @@ class Engine:
         holder = await self.holders.register(self.tenant, worker)
         lane = await self.lanes.ensure(self.lane_key(queue))
         await self.database.read_clock()
-        until = just_after(self.database.clock.now_ms())
-        claims = await claim_due(self.database, [LaneOrder(lane, EARLIEST, [(holder, room)])], until)
+        # A test may have moved its clock on.
+        now, until = self.database.clock.now(), just_after(self.database.clock.now_ms())
+        claims = await claim_due(self.database, [LaneOrder(lane, EARLIEST, [(holder, room)])], until, now)
         return [task for _, task in claims.taken.get(lane, [])]
 
     async def settle(

@@ -4,18 +4,35 @@ The database's clock decides what is due.  A node keeps a lower bound of it:
 the last answer plus the monotonic time since.  The bound may go back when the
 database does (a failover to a slower clock); it is never ahead, so nothing
 that is due by it is early.
+
+The node asks for the time once a second.  The answers of other statements
+carry the time as well: the first one that does not fit shows a jump.
 """
 
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 
 Monotonic = Callable[[], float]
 
+#: Smaller jumps are the work of whoever keeps the clock right, and go unmentioned.
+JUMP_US = 500_000
+#: After a larger one nothing is claimed or fired until the clock was read once more.
+HOLD_US = 5_000_000
+#: An answer that was on its way for longer says less than the one before it.
+_SLOW_US = 100_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 #: PostgreSQL counts from here.
 _DATABASE_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
+
+
+class Asked(NamedTuple):
+    """What was known when a statement was sent."""
+
+    bound_us: int
+    jumps: int
 
 
 class DatabaseClock:
@@ -26,27 +43,75 @@ class DatabaseClock:
         self._answered_us = 0
         self._answered_at = 0.0
         self._is_set = False
+        self._jumps = 0
+        #: The clock has jumped far, and was not read since: it may be about to jump back.
+        self.is_held = False
+        #: Told by how many µs the clock has jumped.
+        self.on_jump: Callable[[int], None] | None = None
 
-    def observe(self, answered_us: int) -> int:
-        """Take an answer of the database; returns by how many µs its clock jumped.
+    def ask(self) -> Asked:
+        """Call it before a statement is sent whose answer brings the time."""
+        return Asked(self._bound_us() if self._is_set else 0, self._jumps)
+
+    def observe(self, answered_us: int, asked: Asked | None = None) -> int:
+        """Take the answer to the question for the time; returns by how many µs the clock jumped.
 
         Call it when the answer has arrived: the database read its clock before
         that, so the answer plus the time since is never ahead of it.
         """
-        expected_us = self.now_us() if self._is_set else answered_us
-        self._answered_us, self._answered_at, self._is_set = answered_us, self._monotonic(), True
-        return answered_us - expected_us
+        if not self._is_set:
+            self._set(answered_us)
+            return 0
+        if asked is not None and asked.jumps != self._jumps:
+            # Read before a jump that is known by now.
+            return 0
+        now_us = self._bound_us()
+        jump_us = _jump_of(answered_us, now_us if asked is None else asked.bound_us, now_us)
+        if jump_us or now_us - answered_us <= _SLOW_US:
+            self._set(answered_us)
+        self.is_held = abs(jump_us) > HOLD_US
+        self._tell(jump_us)
+        return jump_us
+
+    def hear(self, asked: Asked, answered_at: datetime) -> None:
+        """Take the time that a statement's answer carries: it counts if it contradicts what is known."""
+        if not self._is_set or asked.jumps != self._jumps:
+            return
+        answered_us, now_us = to_us(answered_at), self._bound_us()
+        jump_us = _jump_of(answered_us, asked.bound_us, now_us)
+        if jump_us >= 0 and jump_us <= JUMP_US:
+            return
+        self._set(answered_us)
+        self.is_held = self.is_held or abs(jump_us) > HOLD_US
+        self._tell(jump_us)
 
     def now_us(self) -> int:
         if not self._is_set:
             raise RuntimeError("the database has not told its time yet")
-        return self._answered_us + int((self._monotonic() - self._answered_at) * 1_000_000)
+        return self._bound_us()
 
     def now_ms(self) -> int:
         return self.now_us() // 1000
 
     def now(self) -> datetime:
         return from_us(self.now_us())
+
+    def _bound_us(self) -> int:
+        return self._answered_us + int((self._monotonic() - self._answered_at) * 1_000_000)
+
+    def _set(self, answered_us: int) -> None:
+        self._answered_us, self._answered_at, self._is_set = answered_us, self._monotonic(), True
+
+    def _tell(self, jump_us: int) -> None:
+        if abs(jump_us) > JUMP_US:
+            self._jumps += 1
+            if self.on_jump is not None:
+                self.on_jump(jump_us)
+
+
+def _jump_of(answered_us: int, asked_us: int, now_us: int) -> int:
+    """By how much an answer lies outside of the time between its question and its arrival."""
+    return max(answered_us - now_us, 0) or min(answered_us - asked_us, 0)
 
 
 def from_us(us: int) -> datetime:

@@ -342,11 +342,11 @@ class Node:
             self.keys.uses.loop,
             self._warm_loop,
             self._memory.loop,
-            self.clockwork.loop,
             self.tenant_breakers.loop,
         )
         for loop in loops:
             await loop.stop()
+        await self.clockwork.stop()
         await self.readiness.close()
         self._watchdog.stop()
         await self.keys.close()

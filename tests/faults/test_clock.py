@@ -8,7 +8,7 @@ import asyncio
 import ctypes
 import glob
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,9 @@ from duetime.database.embedded import EmbeddedServer
 from duetime.database.migrate import migrate
 from duetime.database.pool import Database
 from faults.cast import Cast, begun, has_begun, until
+from faults.journal import Reader
 from faults.processes import ServeProcess
+from services import wait_until
 
 HOUR = 3600
 
@@ -36,6 +38,7 @@ class FakedClock:
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / "clock"
+        self.seconds = 0
         self.set(0)
         # The library makes these itself, for the user that a process begins as; a server
         # that changes its user would then be kept out.
@@ -54,6 +57,7 @@ class FakedClock:
 
     def set(self, seconds: int) -> None:
         """So far from the true time, from now on."""
+        self.seconds = seconds
         fresh = self._file.with_suffix(".new")
         fresh.write_text(f"{seconds:+d}s\n")
         fresh.chmod(0o644)
@@ -174,6 +178,110 @@ async def test_work_goes_on_while_the_database_clock_jumps_to_and_fro(faked: Cas
 
     assert await faked.count("attempt", "outcome = 1 AND number = 1") == 300
     assert await faked.count("attempt") == 300
+
+
+async def test_a_jump_back_claims_nothing_early_and_gives_nothing_back(faked: Cast, clock: FakedClock) -> None:
+    """Whatever comes due by the old clock, before the node has heard of the new one, waits for the new one."""
+    node = await faked.serve()
+    worker = faked.worker(node)
+    target = await faked.target()
+    async with AsyncClient(node.url, faked.key) as client:
+        first = await client.submit("fault.async", {})
+        await begun(worker.journal, first.id)
+        for _ in range(3):
+            # One after the other comes due, also within any second in which the node could not know better.
+            tasks = [
+                {"type": kind, "payload": {}, "delay": 0.5 + place * 0.05} | more
+                for place in range(50)
+                for kind, more in (("fault.async", {}), ("fault.call", {"target": {"url": target.url}}))
+            ]
+            ids = (await client.submit_many(tasks)).ids
+            await asyncio.to_thread(until_some_began, worker.journal, target.journal, ids)
+            await jump(clock, -30, node)
+            waiting = await faked.count("due", "lane > 255")
+            # Forward again: all that waited is due.
+            await jump(clock, 0, node)
+            for each in ids:
+                assert each is not None
+                await client.wait(each, timeout=120)
+            assert waiting > 0
+
+    assert await faked.count("attempt") == 301
+    assert await faked.count("attempt", "outcome = 1 AND number = 1") == 301, "nothing was claimed and given back"
+    assert await is_early(faked.database) == 0
+
+
+def until_some_began(worker: Path, target: Path, ids: Sequence[object]) -> None:
+    wanted, reader = {str(each) for each in ids}, Reader()
+
+    def have_begun() -> bool:
+        reader.read(worker, target)
+        return len(wanted & reader.tasks) > 5
+
+    wait_until(have_begun, 60.0)
+
+
+# Clients name their requests by their own clocks, which may be an hour off.
+@pytest.mark.parametrize("seconds", [-HOUR // 2, HOUR // 2])
+async def test_what_is_submitted_in_the_moment_of_a_jump_runs_at_once(
+    faked: Cast, clock: FakedClock, seconds: int
+) -> None:
+    """Nobody has told the node of the jump, and the first statement that meets it is a submission."""
+    node = await faked.serve()
+    worker = faked.worker(node)
+    async with AsyncClient(node.url, faked.key, retry_for=0.0) as client:
+        first = await client.submit("fault.async", {})
+        await begun(worker.journal, first.id)
+        await client.schedule("s", "fault.async", {}, cron="0 0 1 1 *")
+
+        clock.set(seconds)
+        single = await client.submit("fault.async", {})
+        await begun(worker.journal, single.id)
+        clock.set(0)
+        batch = (await client.submit_many([{"type": "fault.async", "payload": {}}] * 20)).ids
+        for each in batch:
+            await begun(worker.journal, each)
+        # A triggered run stands for the time of its request, which is the client's.
+        early = await is_early(faked.database)
+        clock.set(seconds)
+        triggered = await client.trigger_schedule("s")
+        await begun(worker.journal, triggered.task)
+        for each in (first.id, single.id, *batch, triggered.task):
+            assert each is not None
+            await client.wait(each, timeout=120)
+
+    assert await faked.count("attempt", "outcome = 1 AND number = 1") == 23
+    assert await faked.count("attempt") == 23
+    assert early == 0
+
+
+async def test_the_counters_of_a_schedule_equal_its_runs_after_jumps(faked: Cast, clock: FakedClock) -> None:
+    node = await faked.serve()
+    faked.worker(node)
+
+    async def next_ms() -> int:
+        rows = await faked.database.fetch("SELECT next_ms FROM schedule_state")
+        following: int = rows[0]["next_ms"]
+        return following
+
+    async with AsyncClient(node.url, faked.key) as client:
+        await client.schedule("s", "fault.async", {}, every="1s", overlap="allow")
+        for seconds in (0, -4, 0, -4):
+            if seconds != clock.seconds:
+                await jump(clock, seconds, node)
+                # A change finds the next time anew, by the clock as it is now: those that have run have their lines.
+                await client.pause_schedule("s")
+                await client.resume_schedule("s")
+            until_ms = await next_ms() + 4_000
+            async with asyncio.timeout(60):
+                while await next_ms() < until_ms:
+                    await asyncio.sleep(0.05)
+    node.stop()
+
+    [row] = await faked.database.fetch(
+        "SELECT fired, (SELECT count(*) FROM fire WHERE outcome = 1) AS lines FROM schedule_state"
+    )
+    assert row["fired"] == row["lines"] == await faked.count("task") >= 5
 
 
 @pytest.mark.parametrize("seconds", [HOUR, -HOUR])

@@ -50,6 +50,7 @@ async def claim_by_hand(connection: asyncpg.Connection, engine: Engine, worker: 
         "rooms": [100],
         "slots": [0],
         "until": just_after(engine.database.clock.now_ms() + 5),
+        "now_ms": engine.database.clock.now_ms() + 5,
         "holders": [holder] * 100,
         "now": None,
     }

@@ -317,6 +317,7 @@ async def outgrow(url: str) -> None:
             "rooms": [BATCH],
             "slots": [0],
             "until": just_after(now_ms),
+            "now_ms": now_ms,
             "holders": [holder] * BATCH,
             "now": None,
         }

@@ -139,8 +139,9 @@ async def live(engine: Engine) -> Plans:
     sifted = await sift(database, lane, EARLIEST, LATEST, [Move("test.task", lane, lane, 60_000)], 5)
     assert sifted.moved == 2 * BATCH
     await PostgresBudgets(database).take({f"mine {number}": Want(10, 10, 1) for number in range(BATCH)})
-    until = just_after(database.clock.now_ms())
-    wanted = {"lanes": [lane], "hints": [EARLIEST], "rooms": [BATCH], "slots": [0], "until": until}
+    now_ms = database.clock.now_ms()
+    wanted = {"lanes": [lane], "hints": [EARLIEST], "rooms": [BATCH], "slots": [0]}
+    wanted |= {"until": just_after(now_ms), "now_ms": now_ms}
     await database.run_with(CLAIM_SQL["claim_around"], {**wanted, "holders": [holder] * BATCH, "now": None})
     beats = {row["id"]: row["beats"] for row in await database.run(HOLDERS_SQL["read_beats"])}
     await engine.end_silent([(holder, beats[holder])])

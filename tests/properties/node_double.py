@@ -35,7 +35,6 @@ _FULL_LOOK_SHARE = 0.02
 _KEEP_HINTS_EVERY = 60.0
 _LOOKBACK_MS = 600_000
 _FULL_SWEEP_EVERY = 60.0
-_JUMP_US = -500_000
 _TRIES = 5
 
 
@@ -45,8 +44,6 @@ class Call:
 
     name: str
     arguments: tuple[object, ...]
-    #: When the node last heard the database's time, as it decided to call.
-    read_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +138,8 @@ class Node:
         self.hints = Hints(MINT_TOLERANCE_MS)
         self.watch = _HastyWatch() if faults.lapses_while_away else Watch()
         self.clock = DatabaseClock(lambda: world.now)
-        self.read_at = 0.0
+        self.clock.on_jump = self._jumped
+        self._is_reading = False
         self.ids: dict[str, int] = {}
         self.unnamed: dict[int, dict[Attempt, float]] = {}
         self.polls: dict[int, Answer] = {}
@@ -210,17 +208,30 @@ class Node:
             yield Sleep(delay)
 
     def _read_clock(self) -> Process[int]:
-        sent_at = self.world.now
+        asked = self.clock.ask()
         answered_us = yield Call("read_clock", ())
-        self.read_at = sent_at
-        return self.clock.observe(answered_us)
+        return self.clock.observe(answered_us, asked)
 
     def _clock_step(self) -> Process[None]:
-        jump_us = yield from self._read_clock()
-        if jump_us < _JUMP_US:
+        yield from self._read_clock()
+
+    def _jumped(self, jump_us: int) -> None:
+        if jump_us < 0:
             self.core.forget_hints()
             self.hints.forget()
-            self.feed()
+        if self.clock.is_held and not self._is_reading:
+            self._is_reading = True
+            self.world.spawn(self, self._read_anew())
+        self.feed()
+
+    def _read_anew(self) -> Process[None]:
+        while self.clock.is_held:
+            try:
+                yield from self._read_clock()
+            except Unavailable:
+                yield Sleep(0.1)
+        self._is_reading = False
+        self.feed()
 
     # Feeding
 
@@ -235,7 +246,7 @@ class Node:
     def feed(self) -> None:
         if not self.has_looked:
             return
-        while self._free_flights:
+        while self._free_flights and not self.clock.is_held:
             plan = self.core.plan(self.clock.now_ms())
             if plan is None:
                 self._check_nothing_overlooked()
@@ -245,7 +256,7 @@ class Node:
             self._in_air |= {order.lane for order in plan.orders}
             self.world.spawn(self, self._fly(plan))
         next_ms = self.core.next_ms()
-        if next_ms is not None and self._free_flights:
+        if next_ms is not None and self._free_flights and not self.clock.is_held:
             at = self.world.now + max(next_ms / 1000 - self.clock.now_us() / 1e6, 0.0005)
             if self._feed_at is None or at < self._feed_at or self._feed_at < self.world.now:
                 self._feed_at = at
@@ -293,14 +304,16 @@ class Node:
                 (order.lane, order.hint, [plan.holders[number] for number, rows in order.asks for _ in range(rows)])
                 for order in sorted(plan.orders, key=lambda order: order.lane)
             ]
+            asked = self.clock.ask()
             try:
-                taken, later = yield Call("claim_due", (orders, until), self.read_at)
+                taken, later, at_ms = yield Call("claim_due", (orders, until))
             except Unavailable:
                 self._in_air -= lanes
                 self.core.put_back(plan)
                 yield Sleep(0.2)
                 return
             self._in_air -= lanes
+            self.clock.hear(asked, from_ms(at_ms))
             answers = self.core.claimed(
                 plan, {lane: [(claim.wake, 100) for claim in claims] for lane, claims in taken.items()}, later
             )
@@ -549,6 +562,7 @@ class Node:
             if answer is not None:
                 self.wake([mine.id for mine, stored in zip(tasks, answer, strict=True) if mine.id == stored])
                 return answer
+            yield from self._read_clock()
         raise Unavailable("the database is too slow or its clock jumps")
 
     def _store(self, tasks: list[Task], minted_ms: int) -> Process[list[uuid.UUID] | None]:

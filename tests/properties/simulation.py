@@ -181,7 +181,7 @@ class World:
         self.is_calm = False
         self.is_away = self.is_quiet = self.is_next_late = False
         self.away_at = self.back_at = float("-inf")
-        self.jumped_at = self.jumped_back_at = float("-inf")
+        self.jumped_at = float("-inf")
         self.healthy_since = self.blocked_at = 0.0
         self.trace: deque[tuple[float, str, tuple[object, ...]]] = deque(maxlen=_TRACE)
         self.events: Counter[str] = Counter()
@@ -342,7 +342,7 @@ class World:
             self.after(_CALL_LIMIT, once.give, None, Unknown("it takes too long"))
             return
         if call.name == "claim_due":
-            self._check_claims(call.read_at, value[0])
+            self._check_claims(transaction.at_ms, value[0])
         delay = self._delay(call.name)
         if self.is_next_late and call.name == "submit" and value[1]:
             self.is_next_late = False
@@ -419,8 +419,6 @@ class World:
         self.note("the database's clock jumps by %d ms", jump_ms)
         self.store.offset_ms += jump_ms
         self.jumped_at = self.now
-        if jump_ms < 0:
-            self.jumped_back_at = self.now
 
     # Trouble
 
@@ -613,15 +611,12 @@ class World:
             if node.is_up:
                 node.reported.discard(wake)
 
-    def _check_claims(self, read_at: float, taken: dict[int, list[Claim]]) -> None:
-        """Nothing is early by the database's clock, unless it went back since the node last heard of it."""
-        now_ms = self.store.now_ms()
-        if self.jumped_back_at >= read_at:
-            return
+    def _check_claims(self, at_ms: int, taken: dict[int, list[Claim]]) -> None:
+        """Nothing is early by the database's clock, wherever that has jumped."""
         for claims in taken.values():
             for claim in claims:
-                if due_ms_of(claim.wake) > now_ms:
-                    raise Broken(f"{claim.wake} was claimed {due_ms_of(claim.wake) - now_ms} ms early")
+                if due_ms_of(claim.wake) > at_ms:
+                    raise Broken(f"{claim.wake} was claimed {due_ms_of(claim.wake) - at_ms} ms early")
 
     def _check_silence(self, ended: set[int]) -> None:
         """Who is ended had been silent, while the database was there."""

@@ -18,8 +18,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from duetime.ids import due_ms_of, lane_of, make_id
-from duetime.lifecycle.submit import MINT_TOLERANCE_MS
+from duetime.ids import due_ms_of, just_after, lane_of, make_id
+from duetime.lifecycle.storing import MINT_AHEAD_MS, MINT_TOLERANCE_MS
 from duetime.model.attempt import Again, Bury, Next
 from duetime.model.task import Options, Outcome, Waiting
 
@@ -64,6 +64,8 @@ class Faults:
     mints_anew_in_doubt: bool = False
     #: Rows are claimed a little before their time.
     claims_early: bool = False
+    #: Rows are claimed that are due by what the node knows of the database's clock, although it went back since.
+    claims_by_the_nodes_clock: bool = False
     #: What ended holders left behind is looked for among those that ended lately, and among all only at the start.
     sweeps_lately_ended: bool = False
     #: A claim is taken without a lock.
@@ -328,6 +330,8 @@ class Store:
         """Whether the ids were fresh, and which were stored."""
         if transaction.at_ms > minted_ms + MINT_TOLERANCE_MS and not self.faults.stores_old_ids:
             return False, set()
+        if transaction.at_ms < minted_ms - MINT_AHEAD_MS and not keep_conflicts:
+            return False, set()
         stored = set()
         for task in sorted(tasks, key=lambda task: task.key or ""):
             if task.key is not None and not self._put(transaction, "key", task.key, task.id):
@@ -359,7 +363,10 @@ class Store:
 
     def claim_due(
         self, transaction: Transaction, orders: Sequence[tuple[int, uuid.UUID, Sequence[int]]], until: uuid.UUID
-    ) -> tuple[dict[int, list[Claim]], dict[int, uuid.UUID]]:
+    ) -> tuple[dict[int, list[Claim]], dict[int, uuid.UUID], int]:
+        """What was taken, where to look next, and when it was picked."""
+        if not (self.faults.claims_early or self.faults.claims_by_the_nodes_clock):
+            until = min(until, just_after(transaction.at_ms))
         taken: dict[int, list[Claim]] = {}
         later: dict[int, uuid.UUID] = {}
         for lane, hint, holders in orders:
@@ -385,7 +392,7 @@ class Store:
             place = bisect_left(wakes, until)
             if place < len(wakes):
                 later[lane] = wakes[place]
-        return taken, later
+        return taken, later, transaction.at_ms
 
     def peek(self, transaction: Transaction, hints: dict[int, uuid.UUID]) -> Look:
         """Its own number is the note: whatever has a higher one reads its clock later."""

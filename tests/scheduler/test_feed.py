@@ -149,6 +149,7 @@ async def a_commit_that_comes_late(url: str, engine: Engine, seconds_ago: int) -
         "now": engine.database.clock.now() - timedelta(seconds=seconds_ago),
         "minted_ms": minted_ms,
         "tolerance_ms": 5_000,
+        "ahead_ms": 10,
         "lanes": None,
         "lane": lane,
         "ids": [task],

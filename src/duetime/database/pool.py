@@ -141,10 +141,11 @@ class Database:
 
     async def read_clock(self, timeout: float = 5.0) -> int:
         """Ask the database for its time; returns by how many µs its clock jumped."""
+        asked = self.clock.ask()
         rows = await self.fetch(
             "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now_us", timeout=timeout
         )
-        return self.clock.observe(rows[0]["now_us"])
+        return self.clock.observe(rows[0]["now_us"], asked)
 
     async def close(self) -> None:
         await self._connections.close(timeout=5.0)

@@ -12,7 +12,7 @@ import msgspec
 from duetime.clock import from_database
 from duetime.database.pool import Database
 from duetime.database.statements import load
-from duetime.ids import LATEST
+from duetime.ids import LATEST, due_ms_of
 from duetime.lifecycle.onward import decode_options
 from duetime.model.task import LeasedTask
 from duetime.turns import Turns
@@ -45,7 +45,7 @@ async def claim_due(
     now: datetime | None = None,
     turns: Turns | None = None,
 ) -> Claims:
-    """Take what is due (`wake < until`) of each lane; each lane stands once in the orders."""
+    """Take what is due of each lane, by the node (`wake < until`) and by the database; each lane stands once."""
     lanes: list[int] = []
     hints: list[uuid.UUID] = []
     rooms: list[int] = []
@@ -60,13 +60,16 @@ async def claim_due(
             holders += [holder] * count
         rooms.append(len(holders) - slots[-1])
     wanted: dict[str, object] = {"lanes": lanes, "hints": hints, "rooms": rooms, "slots": slots}
-    wanted |= {"until": until, "holders": holders, "now": now}
+    wanted |= {"until": until, "now_ms": due_ms_of(until) - 1, "holders": holders, "now": now}
+    asked = database.clock.ask()
     try:
         rows = await database.run_with(SQL["claim_due"], wanted)
     except asyncpg.LockNotAvailableError:
         rows = await database.run_with(SQL["claim_around"], wanted)
     # Behind the tasks one row for each lane.
     ends = rows[len(rows) - len(lanes) :]
+    if now is None:
+        database.clock.hear(asked, ends[0]["picked_at"])
     read = partial(_read_rows, ends[0]["picked_at"])
     claims = Claims({}, {})
     for lane, wake, task in await (turns or Turns()).spread(rows[: len(rows) - len(lanes)], read):

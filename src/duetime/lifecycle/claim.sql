@@ -8,25 +8,28 @@
 -- Index: due_pkey (lane, wake), for both.  "= ANY (ARRAY[...])" is an equality that the planner cannot sort by: with
 --        a plain one it may walk a whole index in order and compare each row, which costs nothing in a plan made
 --        while the last vacuum had found the table empty, and 40,000 rows for each lane afterwards.
--- Time:  @until is just after the last wake that is due by the database's clock.
+-- Time:  @until is just after the last wake that is due at @now_ms, which is what the node knows of the database's clock.
+--        Where that has gone back since, the clock itself counts: nothing is claimed early.
 -- Gives: the rows taken, each lane's in order, then a row without a task for each lane: when its next row is due, and
 --        when all were picked.  Only a task that does not wait under its first wake can have been given another time,
 --        so only for those is it looked up.  What costs the driver most is left out or packed: a wake that is the task's id (as all
 --        first ones are), the home of a row that is at home, and times of which the driver would make objects.
-WITH patience AS MATERIALIZED (
-    SELECT set_config('lock_timeout', '20ms', true), COALESCE(@now::timestamptz, clock_timestamp()) AS at
+WITH due_by AS MATERIALIZED (
+    SELECT set_config('lock_timeout', '20ms', true), at,
+           CASE WHEN to_ms(at) >= @now_ms::bigint THEN @until::uuid ELSE mint_wake(to_ms(at) + 1, 0, 0) END AS until
+      FROM (SELECT COALESCE(@now::timestamptz, clock_timestamp()) AS at) AS started
 ),
 wanted AS MATERIALIZED (
     SELECT wanted.lane, wanted.hint, wanted.slot, share.wake IS NOT NULL AS is_full,
-           COALESCE(share.wake, @until::uuid) AS last
-      FROM patience,
+           COALESCE(share.wake, due_by.until) AS last
+      FROM due_by,
            unnest(@lanes::int[], @hints::uuid[], @rooms::int[], @slots::int[]) AS wanted (lane, hint, room, slot)
       LEFT JOIN LATERAL (
            SELECT due.wake
              FROM due
             WHERE due.lane = wanted.lane
               AND due.wake > wanted.hint
-              AND due.wake < @until::uuid
+              AND due.wake < due_by.until
             ORDER BY due.wake
            OFFSET wanted.room - 1
             LIMIT 1) AS share ON true
@@ -47,7 +50,7 @@ taken AS MATERIALIZED (
 held AS (
     INSERT INTO claim (lane, task, number, failures, crashes, releases, holder, picked_at)
     SELECT home, task, number, failures, crashes, releases, holder, at
-      FROM taken, patience
+      FROM taken, due_by
 )
 SELECT taken.lane, NULLIF(taken.wake, taken.task) AS wake, taken.task, taken.number, taken.failures, taken.crashes,
        taken.releases, taken.holder, NULLIF(taken.home, taken.lane) AS home, task.type, task.payload, task.options,
@@ -69,13 +72,13 @@ SELECT taken.lane, NULLIF(taken.wake, taken.task) AS wake, taken.task, taken.num
  UNION ALL  -- A lane that was full may have more that is due, although others took part of its share meanwhile: its
             -- share's end stands for that.
 SELECT wanted.lane, CASE WHEN wanted.is_full THEN wanted.last ELSE later.wake END, NULL, 0, 0, 0, 0, 0, NULL, NULL, NULL,
-       NULL, NULL, NULL, NULL, patience.at
-  FROM patience, wanted
+       NULL, NULL, NULL, NULL, due_by.at
+  FROM due_by, wanted
   LEFT JOIN LATERAL (
        SELECT due.wake
          FROM due
         WHERE due.lane = wanted.lane
-          AND due.wake >= @until::uuid
+          AND due.wake >= due_by.until
           AND NOT wanted.is_full
         ORDER BY due.wake
         LIMIT 1) AS later ON true;
@@ -84,19 +87,21 @@ SELECT wanted.lane, CASE WHEN wanted.is_full THEN wanted.last ELSE later.wake EN
 -- The same, around rows that someone else is taking.
 -- Locks: the picked rows, skipping those that someone else is taking.
 -- Index: due_pkey (lane, wake); it gives the order, so LIMIT stops the scan.
-WITH started AS MATERIALIZED (
-    SELECT COALESCE(@now::timestamptz, clock_timestamp()) AS at
+WITH due_by AS MATERIALIZED (
+    SELECT at,
+           CASE WHEN to_ms(at) >= @now_ms::bigint THEN @until::uuid ELSE mint_wake(to_ms(at) + 1, 0, 0) END AS until
+      FROM (SELECT COALESCE(@now::timestamptz, clock_timestamp()) AS at) AS started
 ),
 picked AS MATERIALIZED (  -- the LIMIT must not be run again per joined row
     SELECT wanted.lane, waiting.wake, wanted.slot + waiting.place AS slot
-      FROM unnest(@lanes::int[], @hints::uuid[], @rooms::int[], @slots::int[]) AS wanted (lane, hint, room, slot)
+      FROM due_by, unnest(@lanes::int[], @hints::uuid[], @rooms::int[], @slots::int[]) AS wanted (lane, hint, room, slot)
      CROSS JOIN LATERAL (
            SELECT wake, row_number() OVER () AS place
              FROM (SELECT wake
                      FROM due
                     WHERE due.lane = wanted.lane
                       AND due.wake > wanted.hint
-                      AND due.wake < @until::uuid
+                      AND due.wake < due_by.until
                     ORDER BY wake
                     LIMIT wanted.room
                       FOR UPDATE SKIP LOCKED) AS locked) AS waiting
@@ -112,7 +117,7 @@ taken AS (
 held AS (
     INSERT INTO claim (lane, task, number, failures, crashes, releases, holder, picked_at)
     SELECT home, task, number, failures, crashes, releases, holder, at
-      FROM taken, started
+      FROM taken, due_by
 )
 SELECT taken.lane, NULLIF(taken.wake, taken.task) AS wake, taken.task, taken.number, taken.failures, taken.crashes,
        taken.releases, taken.holder, NULLIF(taken.home, taken.lane) AS home, task.type, task.payload, task.options,
@@ -132,13 +137,13 @@ SELECT taken.lane, NULLIF(taken.wake, taken.task) AS wake, taken.task, taken.num
           AND task.id = taken.task
         LIMIT 1) AS task
  UNION ALL
-SELECT wanted.lane, later.wake, NULL, 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, started.at
-  FROM started, unnest(@lanes::int[]) AS wanted (lane)
+SELECT wanted.lane, later.wake, NULL, 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, due_by.at
+  FROM due_by, unnest(@lanes::int[]) AS wanted (lane)
   LEFT JOIN LATERAL (
        SELECT due.wake
          FROM due
         WHERE due.lane = wanted.lane
-          AND due.wake >= @until::uuid
+          AND due.wake >= due_by.until
         ORDER BY due.wake
         LIMIT 1) AS later ON true;
 

@@ -23,7 +23,7 @@ from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.ids import lane_of, make_id, make_ids
 from duetime.lifecycle.state import read_states
-from duetime.lifecycle.submit import MINT_TOLERANCE_MS
+from duetime.lifecycle.storing import MINT_AHEAD_MS, MINT_TOLERANCE_MS
 from duetime.model.firing import Run, Situation, Turn
 from duetime.model.schedule import FireOutcome, moment_of
 from duetime.model.task import TaskState
@@ -292,6 +292,7 @@ async def spawn(
         now=now,
         minted_ms=minted_ms,
         tolerance_ms=MINT_TOLERANCE_MS,
+        ahead_ms=MINT_AHEAD_MS,
         schedule=template.schedule,
         moments=[moment_of(nominal_ms, cause) for nominal_ms, _, _ in times],
         tasks=tasks,

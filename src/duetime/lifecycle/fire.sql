@@ -166,6 +166,7 @@ SELECT NULL, id FROM made;
 -- name: spawn
 -- Fires that are not the schedule's own turn: a trigger, or the next times of a backfill
 -- (which must be where it was read, and running).
+-- Time:  refuses ids minted too long before or after the database's clock, as submit does.
 -- Gives: the tasks that were made.
 WITH started AS MATERIALIZED (
     SELECT pg_current_xact_id() AS transaction, COALESCE(@now::timestamptz, clock_timestamp()) AS at
@@ -173,7 +174,7 @@ WITH started AS MATERIALIZED (
 fresh AS MATERIALIZED (
     SELECT at
       FROM started
-     WHERE to_ms(at) <= @minted_ms::bigint + @tolerance_ms::bigint
+     WHERE to_ms(at) BETWEEN @minted_ms::bigint - @ahead_ms::bigint AND @minted_ms::bigint + @tolerance_ms::bigint
 ),
 advanced AS (
     UPDATE backfill

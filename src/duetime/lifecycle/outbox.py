@@ -220,6 +220,8 @@ class Outbox:
                     await _put_aside(connection, waiting)
             except (_AgainError, asyncpg.UniqueViolationError):
                 await self._submitter.free_keys(calls)
+                # Ids that lie before or behind the database's time are refused: its clock may have jumped.
+                await self._database.read_clock()
                 continue
             self._submitter.announce(calls, answers)
             return len(taken)

@@ -28,7 +28,7 @@ from duetime.ids import due_ms_of, make_ids
 from duetime.lifecycle.gather import DATA_ERRORS, LATE_SECONDS, Backlog
 from duetime.lifecycle.handover import Desk, Seats, lease
 from duetime.lifecycle.pressure import TASK_BYTES
-from duetime.lifecycle.storing import MINT_TOLERANCE_MS
+from duetime.lifecycle.storing import times_of
 from duetime.lifecycle.winners import SQL, Call, Submission, Submitted
 from duetime.model.task import LeasedTask, NewTask, PriorityClass
 from duetime.turns import LONG_TASKS, Turns
@@ -268,9 +268,7 @@ class Singles:
             "types": types,
             "type": type,
             "payloads": [each.task.payload for each in load],
-            "now": self._now,
-            "minted_ms": now_ms,
-            "tolerance_ms": MINT_TOLERANCE_MS,
+            **times_of(now_ms, self._now),
         }
         if has_requests:
             parameters |= _request_columns(load, ids)
@@ -282,9 +280,12 @@ class Singles:
         else:
             statement = _SUBMIT
             parameters |= _NOTHING_MORE | {"holders": holders}
+        asked = self._database.clock.ask()
         rows = await self._database.run_with(statement, parameters)
         if not rows:
             return None
+        if self._now is None:
+            self._database.clock.hear(asked, rows[0]["at"])
         if seats is not None:
             seats.picked_at = rows[0]["at"]
         if not has_requests or rows[0]["ids"] is None:
@@ -298,9 +299,7 @@ class Singles:
             "id": identifier,
             "type": single.task.type,
             "payload": single.task.payload,
-            "now": self._now,
-            "minted_ms": now_ms,
-            "tolerance_ms": MINT_TOLERANCE_MS,
+            **times_of(now_ms, self._now),
         }
         rows = await self._database.run_with(_SUBMIT_ONE, parameters)
         return _NONE_LOST if rows else None

@@ -2,7 +2,8 @@
 
 After a broken connection the same statement is repeated with the same ids: if
 nothing of it can be stored again, it had happened.  A statement refuses ids that
-have become too old on the way: then they have to be minted anew.
+have become too old on the way, or that lie ahead because the database's clock went back:
+then they have to be minted anew.
 """
 
 import asyncio
@@ -13,6 +14,7 @@ from datetime import datetime
 
 import asyncpg
 
+from duetime.clock import Asked
 from duetime.database.pool import Database
 from duetime.database.statements import Statement
 from duetime.errors import Unavailable, Unknown
@@ -23,6 +25,8 @@ from duetime.lifecycle.winners import SQL, Call, Submission, sort_out
 
 #: How far behind the database's clock an id may be when it is stored.
 MINT_TOLERANCE_MS = 5_000
+#: How far ahead of it.  The node's bound is never ahead but by what two clocks drift apart in a second.
+MINT_AHEAD_MS = 10
 _TRIES = 5
 _LOST = "the connection to the database broke while the task was stored; ask again with the same key"
 # Waits for a transaction that is still storing the same ids; rolled back in any case.
@@ -68,6 +72,7 @@ class Store:
 
     async def store_plain(self, calls: list[Call], minted_ms: int, seats: Seats | None) -> Answers | None:
         """Without keys."""
+        asked = self._database.clock.ask()
         try:
             rows = await self._database.run_with(SQL["submit"], columns(calls, seats) | self._time(minted_ms))
         except asyncpg.UniqueViolationError:
@@ -76,6 +81,7 @@ class Store:
             return await self.store_keyed(calls, minted_ms, None, is_repeat=True)
         if not rows:
             return None
+        self._hear(asked, rows[0]["at"])
         if seats is not None:
             seats.picked_at = rows[0]["at"]
         return _all_new(calls)
@@ -85,10 +91,13 @@ class Store:
     ) -> Answers | None:
         """With keys, or to find out about a commit whose answer was lost."""
         firsts, parameters = keyed_columns(calls, seats)
+        asked = self._database.clock.ask()
         try:
             stored = await self._store_through_doubt(parameters | self._time(minted_ms), was_in_doubt=is_repeat)
         except asyncpg.UniqueViolationError:
             return None
+        if stored.at is not None:
+            self._hear(asked, stored.at)
         if seats is not None and not stored.was_in_doubt:
             # In doubt, what was stored for a holder that hears nothing of it is released by its beats.
             seats.picked_at = stored.at
@@ -142,8 +151,17 @@ class Store:
         if keys := {key for call in calls for key in call.keys}:
             await free_keys(self._database.run_with, keys, self._now)
 
+    def _hear(self, asked: Asked, at: datetime) -> None:
+        if self._now is None:
+            self._database.clock.hear(asked, at)
+
     def _time(self, minted_ms: int) -> dict[str, object]:
-        return {"now": self._now, "minted_ms": minted_ms, "tolerance_ms": MINT_TOLERANCE_MS}
+        return times_of(minted_ms, self._now)
+
+
+def times_of(minted_ms: int, now: datetime | None) -> dict[str, object]:
+    """What a statement has to know that stores ids minted at that time."""
+    return {"now": now, "minted_ms": minted_ms, "tolerance_ms": MINT_TOLERANCE_MS, "ahead_ms": MINT_AHEAD_MS}
 
 
 def _runner(connection: asyncpg.Connection) -> Run:
@@ -168,7 +186,7 @@ def _all_new(calls: list[Call]) -> Answers:
 
 
 def _for(statement: Statement, parameters: dict[str, object]) -> dict[str, object]:
-    """A repeat hands nothing over, so it takes no holders."""
+    """A repeat hands nothing over, so it takes no holders, and it does not refuse ids that lie ahead."""
     if "holders" in statement.parameters:
         return parameters
-    return {name: value for name, value in parameters.items() if name != "holders"}
+    return {name: value for name, value in parameters.items() if name not in ("holders", "ahead_ms")}

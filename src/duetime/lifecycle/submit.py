@@ -198,6 +198,8 @@ class Submitter:
                 answers = await self._store_and_wake(calls, minted_ms)
                 if answers is not None:
                     return await self._answered(calls, answers)
+                # Mostly the database's clock has jumped.
+                await self._database.read_clock()
         raise Unavailable("the task could not be stored: the database is too slow or its clock jumps; try again")
 
     async def _store_again(self, calls: list[Call], *, in_doubt: bool) -> list[Sequence[Submission] | BaseException]:
@@ -332,6 +334,8 @@ class Submitter:
                 if answer is not None and None not in answer:
                     return _refused(answer)
                 await self.free_keys([call])
+                if stored is None:
+                    await self._database.read_clock()
                 continue
             except asyncpg.UniqueViolationError:
                 # An id of ours was there already: mint anew.

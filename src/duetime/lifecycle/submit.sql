@@ -3,7 +3,8 @@
 -- comes with a holder, who has room and waits for it, is stored with its claim.
 -- Time:  refuses ids minted more than the tolerance before the database's clock,
 --        which is read after the transaction has its number: a claimer may then
---        forget what lies further back.
+--        forget what lies further back.  Ids minted more than @ahead_ms after it
+--        are refused too: the clock has gone back, and they would wait for it.
 -- Gives: one row if the ids were fresh, none if they must be minted anew.
 -- An array that would hold nothing but NULL may be NULL itself: unnest fills it up.  If all are in one lane or of one
 -- type, that is given in place of the array.  Times are microseconds since 1970: the driver would make objects of them.
@@ -13,7 +14,7 @@ WITH started AS MATERIALIZED (
 fresh AS MATERIALIZED (
     SELECT at, to_timestamp(@minted_ms::bigint / 1000.0) AS minted_at
       FROM started
-     WHERE to_ms(at) <= @minted_ms::bigint + @tolerance_ms::bigint
+     WHERE to_ms(at) BETWEEN @minted_ms::bigint - @ahead_ms::bigint AND @minted_ms::bigint + @tolerance_ms::bigint
 ),
 asked AS (
     INSERT INTO task (lane, id, type, payload, options, labels, run_at, expires_at, created_at)
@@ -49,7 +50,7 @@ WITH started AS MATERIALIZED (
 fresh AS MATERIALIZED (
     SELECT at, to_timestamp(@minted_ms::bigint / 1000.0) AS minted_at
       FROM started
-     WHERE to_ms(at) <= @minted_ms::bigint + @tolerance_ms::bigint
+     WHERE to_ms(at) BETWEEN @minted_ms::bigint - @ahead_ms::bigint AND @minted_ms::bigint + @tolerance_ms::bigint
 ),
 asked AS (
     INSERT INTO task (lane, id, type, payload, run_at, created_at)
@@ -75,7 +76,7 @@ WITH started AS MATERIALIZED (
 fresh AS MATERIALIZED (
     SELECT to_timestamp(@minted_ms::bigint / 1000.0) AS minted_at
       FROM started
-     WHERE to_ms(at) <= @minted_ms::bigint + @tolerance_ms::bigint
+     WHERE to_ms(at) BETWEEN @minted_ms::bigint - @ahead_ms::bigint AND @minted_ms::bigint + @tolerance_ms::bigint
 ),
 asked AS (
     INSERT INTO task (lane, id, type, payload, run_at, created_at)
@@ -98,7 +99,7 @@ WITH started AS MATERIALIZED (
 fresh AS MATERIALIZED (
     SELECT at, to_timestamp(@minted_ms::bigint / 1000.0) AS minted_at
       FROM started
-     WHERE to_ms(at) <= @minted_ms::bigint + @tolerance_ms::bigint
+     WHERE to_ms(at) BETWEEN @minted_ms::bigint - @ahead_ms::bigint AND @minted_ms::bigint + @tolerance_ms::bigint
 ),
 new_request AS (
     INSERT INTO request_key (id, tenant, fingerprint, tasks)
@@ -144,7 +145,7 @@ WITH started AS MATERIALIZED (
 fresh AS MATERIALIZED (
     SELECT at, to_timestamp(@minted_ms::bigint / 1000.0) AS minted_at
       FROM started
-     WHERE to_ms(at) <= @minted_ms::bigint + @tolerance_ms::bigint
+     WHERE to_ms(at) BETWEEN @minted_ms::bigint - @ahead_ms::bigint AND @minted_ms::bigint + @tolerance_ms::bigint
 ),
 new_request AS (
     INSERT INTO request_key (id, tenant, fingerprint, tasks)
@@ -207,6 +208,8 @@ SELECT fresh.at, stored.count,
 -- stays, and the insert waits for a transaction that is still storing it.  Not so
 -- the first time: looking before each insert costs a second look at the index and
 -- a second record in the log.
+-- Time:  ids that are too old stay so, whatever begins later; those that lie ahead do
+--        not, so they are stored.
 WITH started AS MATERIALIZED (
     SELECT pg_current_xact_id() AS transaction, COALESCE(@now::timestamptz, clock_timestamp()) AS at
 ),

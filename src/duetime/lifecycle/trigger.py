@@ -47,6 +47,8 @@ async def trigger(
                 return rows[0]["task"], nominal_ms, False
             if granted.refusal is not None:
                 raise granted.refusal
+            # Its id lay too far from the database's time: the clock has jumped.
+            await database.read_clock()
     finally:
         room.give_back(schedule.tenant, unused)
     raise Unavailable("the task could not be stored: the database is too slow or its clock jumps; try again")

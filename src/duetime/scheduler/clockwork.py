@@ -1,34 +1,58 @@
-"""Keep the node's idea of the database's time fresh, and report jumps."""
+"""Keep the node's idea of the database's time fresh, and report jumps.
 
-import time
+A jump is noticed by the first answer that carries the time.  After a large one
+nothing is claimed or fired until the clock was read once more: an answer that
+was wrong for a moment then does no harm.
+"""
+
+import asyncio
 from datetime import timedelta
 
 import structlog
 
 from duetime.database.pool import Database
+from duetime.errors import Unavailable
 from duetime.scheduler.feed import Feeder
 from duetime.service import Loop
 
 log = structlog.get_logger()
 READ_EVERY = timedelta(seconds=1)
-#: Smaller ones are the work of whoever keeps the clock right.
-_NEWS_US = 500_000
+#: Between two readings, while the clock jumps to and fro or the database does not answer.
+_AGAIN_SECONDS = 0.1
 
 
 class Clockwork:
     def __init__(self, database: Database, feeder: Feeder) -> None:
         self._database = database
         self._feeder = feeder
+        self._reading: asyncio.Task[None] | None = None
         self.loop = Loop("clock", self.step, jitter=0.0)
+        database.clock.on_jump = self._jumped
 
     async def step(self) -> timedelta:
-        asked_at = time.monotonic()
-        jump_us = await self._database.read_clock()
-        answered_at = time.monotonic()
-        # An answer that was long on its way is that much too low.
-        news_us = _NEWS_US + int((answered_at - asked_at) * 1_000_000)
-        if abs(jump_us) > news_us:
-            log.warning("the database's clock jumped", seconds=round(jump_us / 1e6, 3))
-        if jump_us < -news_us:
-            self._feeder.clock_jumped(jump_us)
+        await self._database.read_clock()
         return READ_EVERY
+
+    async def stop(self) -> None:
+        self._database.clock.on_jump = None
+        await self.loop.stop()
+        if self._reading is not None and not self._reading.done():
+            self._reading.cancel()
+            await asyncio.wait([self._reading])
+
+    def _jumped(self, jump_us: int) -> None:
+        log.warning("the database's clock jumped", seconds=round(jump_us / 1e6, 3))
+        self._feeder.clock_jumped(jump_us)
+        if self._database.clock.is_held and (self._reading is None or self._reading.done()):
+            self._reading = asyncio.create_task(self._read_anew(), name="read the clock anew")
+
+    async def _read_anew(self) -> None:
+        while self._database.clock.is_held:
+            try:
+                await self._database.read_clock()
+            except Unavailable:
+                # Nothing can be claimed meanwhile, either.
+                pass
+            if self._database.clock.is_held:
+                await asyncio.sleep(_AGAIN_SECONDS)
+        self._feeder.clock_settled()

@@ -54,6 +54,7 @@ class ScheduleLanes(Protocol):
     def wake(self, wakes: Iterable[uuid.UUID]) -> None: ...
 
     def clock_jumped(self, jump_us: int) -> None: ...
+    def clock_settled(self) -> None: ...
 
 
 class Feeder:
@@ -128,7 +129,7 @@ class Feeder:
 
     def reserve(self, wanted: Mapping[int, int]) -> Seats | None:
         """Seats at waiting polls for tasks that are about to be stored (`lifecycle.handover`)."""
-        if self._is_stopping or not self.polls:
+        if self._is_stopping or not self.polls or self._database.clock.is_held:
             return None
         keyed = {
             lane: (key, count)
@@ -320,13 +321,20 @@ class Feeder:
         if jump_us < 0:
             self._core.forget_hints()
             self._looker.hints.forget()
-            self._changed.set()
+        # What is due, and when the next is, has changed either way.
+        self._changed.set()
+
+    def clock_settled(self) -> None:
+        """It was read once more since it jumped: claims go on."""
+        if self.schedules is not None:
+            self.schedules.clock_settled()
+        self._changed.set()
 
     async def _feed(self) -> None:
         while not self._is_stopping:
             self._changed.clear()
             try:
-                plan = self._core.plan(self._database.clock.now_ms()) if self._free_flights else None
+                plan = self._core.plan(self._database.clock.now_ms()) if self._may_claim() else None
             except Exception:
                 # Whatever it is, a feeder that ends would leave everything waiting.
                 log.exception("planning failed")
@@ -338,11 +346,14 @@ class Feeder:
                 continue
             await self._pause()
 
+    def _may_claim(self) -> bool:
+        return self._free_flights > 0 and not self._database.clock.is_held
+
     async def _pause(self) -> None:
         """Until something changes or the next lane becomes due."""
         next_ms = self._core.next_ms()
         seconds = None
-        if next_ms is not None and self._free_flights:
+        if next_ms is not None and self._may_claim():
             seconds = max((next_ms * 1000 - self._database.clock.now_us()) / 1e6, 0.0005)
         try:
             async with asyncio.timeout(seconds):

@@ -125,9 +125,14 @@ class Firing:
                 self._know(lane, wake)
 
     def clock_jumped(self, jump_us: int) -> None:
-        """The database's clock went back: what is drained is not certain any more."""
+        """If the database's clock went back, what is drained is not certain any more."""
         if jump_us < 0:
             self._hints.forget()
+        self._changed.set()
+
+    def clock_settled(self) -> None:
+        """It was read once more since it jumped far."""
+        self._changed.set()
 
     def _know(self, lane: int, wake: uuid.UUID) -> None:
         if lane not in self._first or wake < self._first[lane]:
@@ -167,6 +172,10 @@ class Firing:
 
     async def step(self) -> float | None:
         """Fire what is due; returns the seconds until the next turn that is known of."""
+        if self._database.clock.is_held:
+            # Whether anything is due is not certain.
+            await self._land()
+            return None
         now_ms = self._database.clock.now_ms()
         until = just_after(now_ms)
         since = {lane: first for lane, first in self._first.items() if first < until and self._feeds(lane)}
