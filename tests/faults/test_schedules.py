@@ -137,12 +137,12 @@ async def test_what_goes_by_while_no_node_runs_is_dealt_with_by_the_policy(
             await asyncio.sleep(0.1)
     node.stop(signal.SIGTERM)
 
-    # Every second since then was fired or counted as missed.
+    # Every second since then was fired or counted as missed; of those that had been fired before, none is made up for.
     gone_by = (state["next_ms"] - before["next_ms"]) // 1000
     rows = await cast.database.fetch("SELECT count(*) AS again FROM fire WHERE outcome = 1")
     made = state["fired"] - before["fired"]
-    assert made + state["missed"] == gone_by
-    assert rows[0]["again"] <= state["fired"]
+    assert gone_by - before["fired"] <= made + state["missed"] <= gone_by
+    assert rows[0]["again"] == state["fired"]
     if misfire == "fire_all":
         assert state["missed"] == 0
     else:
