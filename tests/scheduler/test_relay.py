@@ -19,7 +19,7 @@ from duetime.lifecycle.outbox import NOTHING_SEEN, Outbox, retire_refused
 from duetime.model.task import Kind
 from duetime.scheduler.feed import Ask, Feeder
 from duetime.scheduler.relay import Relay
-from duetime.views.outbox import find_number, list_refused
+from duetime.views.outbox import RefusedView, find_number, list_refused
 from engine import Engine
 from proxy import proxied
 
@@ -81,6 +81,12 @@ async def waiting(database: Database) -> int:
 async def task_of(engine: Engine, number: int) -> uuid.UUID | None:
     found = await find_number(engine.database, engine.tenant, number)
     return None if found is None else found.task
+
+
+async def refused_of(engine: Engine, tenant: int) -> list[RefusedView]:
+    rows, has_more = await list_refused(engine.database, tenant, 0, 10)
+    assert not has_more
+    return rows
 
 
 async def test_what_is_committed_becomes_one_task(engine: Engine, relay: Relay, producer: asyncpg.Connection) -> None:
@@ -245,7 +251,7 @@ async def test_what_was_refused_long_ago_is_retired(engine: Engine, relay: Relay
 
     await retire_refused(engine.database, engine.database.clock.now() - timedelta(days=30))
 
-    assert [each.id for each in await list_refused(engine.database, engine.tenant, 0, 10)] == [new]
+    assert [each.id for each in await refused_of(engine, engine.tenant)] == [new]
 
 
 async def test_whatever_answer_is_lost_there_is_one_task(database_url: str, producer: asyncpg.Connection) -> None:
@@ -373,7 +379,7 @@ async def test_what_is_not_valid_is_kept_with_the_reason_and_holds_nobody_up(
 
     assert await stored(engine.database) == ['"before"', '"after"']
     assert await waiting(engine.database) == 0
-    refused = await list_refused(engine.database, engine.tenant, 0, 10)
+    refused = await refused_of(engine, engine.tenant)
     assert [each.id for each in refused] == [wrong, nameless]
     assert [each.error.errors[0].path for each in refused] == ["priority", "type"]
     assert json.loads(bytes(refused[0].body))["payload"] == "wrong"
@@ -391,7 +397,7 @@ async def test_what_the_database_refuses_is_refused_alone(
     await relay_all(relay)
 
     assert sorted(await stored(engine.database)) == ["0", "1", "3", "4"]
-    [refused] = await list_refused(engine.database, engine.tenant, 0, 10)
+    [refused] = await refused_of(engine, engine.tenant)
     assert refused.error.detail.startswith("the database refuses this task")
 
 
@@ -404,7 +410,7 @@ async def test_a_key_of_the_producers_own_is_kept(engine: Engine, relay: Relay, 
 
     assert await stored(engine.database) == ["1"]
     assert await task_of(engine, first) == await task_of(engine, again) is not None
-    [refused] = await list_refused(engine.database, engine.tenant, 0, 10)
+    [refused] = await refused_of(engine, engine.tenant)
     assert (refused.id, refused.error.code) == (other, "idempotency_conflict")
 
 
@@ -453,7 +459,7 @@ async def test_what_expired_before_the_commit_is_accepted_as_it_was_right_when_w
     await relay_all(relay)
 
     assert await stored(engine.database) == ["null"]
-    assert await list_refused(engine.database, engine.tenant, 0, 10) == []
+    assert await refused_of(engine, engine.tenant) == []
 
 
 async def test_tenants_in_one_transaction_get_their_own(
@@ -471,8 +477,8 @@ async def test_tenants_in_one_transaction_get_their_own(
     assert await task_of(engine, mine) is not None
     assert await find_number(engine.database, engine.tenant, theirs) is None
     assert await find_number(engine.database, other.id, mine) is None
-    assert await list_refused(engine.database, engine.tenant, 0, 10) == []
-    assert len(await list_refused(engine.database, other.id, 0, 10)) == 1
+    assert await refused_of(engine, engine.tenant) == []
+    assert len(await refused_of(engine, other.id)) == 1
 
 
 @pytest.mark.parametrize(
