@@ -2,16 +2,20 @@
 
 import asyncio
 import json
+import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from api.client import Api, Reply, until
 from duetime.admin.keys import hash_key, revoke_key
 from duetime.api.http import TRANSPORT
+from duetime.lifecycle.holders import BEGIN_WITHIN_SECONDS
 from duetime.lifecycle.settle import MAX_ROWS_PER_COMMIT
-from duetime.model.task import LeasedTask
+from duetime.model.task import Kind, LeasedTask
+from duetime.scheduler.feed import Ask
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -277,7 +281,11 @@ async def test_many_reports_at_once_are_stored_in_parts_and_answered_together(ap
 
     told = await api.post("/v1/workers/settle", {"worker": "w", "settlements": [strangers[0], *reports, strangers[1]]})
 
-    assert told.json == {"settled": count, "lost": [each["id"] for each in strangers], "cancelled": []}
+    lost = {
+        "lost": [each["id"] for each in strangers],
+        "lost_attempts": [{"id": each["id"], "attempt": 7} for each in strangers],
+    }
+    assert told.json == {"settled": count, "cancelled": [], **lost}
     assert await _claims(api) == 0
 
 
@@ -337,8 +345,51 @@ async def test_a_cancelled_task_is_named_by_settle_and_beat(api: Api) -> None:
     beat = await api.post("/v1/workers/beat", {"worker": "w", "attempts": [{"id": task["id"], "attempt": 1}]})
     settled = await api.settle(leased)
 
-    assert beat.json == {"lost": [], "cancelled": [task["id"]]}
-    assert settled == {"settled": 0, "lost": [], "cancelled": [task["id"]]}
+    which = {"cancelled": [task["id"]], "cancelled_attempts": [{"id": task["id"], "attempt": 1}]}
+    assert beat.json == {"lost": [], **which}
+    assert settled == {"settled": 0, "lost": [], **which}
+
+
+async def test_of_several_attempts_of_a_task_those_that_are_lost_are_named(api: Api) -> None:
+    task = await api.submit()
+    (first,) = await api.lease()
+    await api.settle(first, "released")
+    (second,) = await api.lease()
+    held = [{"id": task["id"], "attempt": number} for number in (1, 2)]
+
+    beat = await api.post("/v1/workers/beat", {"worker": "w", "attempts": [*held, {"id": task["id"], "attempt": 3}]})
+    await api.settle(second)
+    settled = await api.settle(first)
+
+    lost = [{"id": task["id"], "attempt": number} for number in (1, 3)]
+    assert beat.json == {"lost": [task["id"]] * 2, "cancelled": [], "lost_attempts": lost}
+    assert settled == {"settled": 0, "lost": [task["id"]], "cancelled": [], "lost_attempts": lost[:1]}
+
+
+async def test_a_lease_says_by_when_its_tasks_must_begin(api: Api) -> None:
+    """Counted from the request: the time that the poll waited comes on top."""
+    empty = await api.post("/v1/workers/lease", {"worker": "w", "max": 1, "wait": 1})
+    await api.submit()
+    at_once = await api.post("/v1/workers/lease", {"worker": "w", "max": 1, "wait": 0})
+
+    assert (empty.json["tasks"], len(at_once.json["tasks"])) == ([], 1)
+    assert empty.json["begin_within"] >= 1 + BEGIN_WITHIN_SECONDS
+    assert 0 < at_once.json["begin_within"] < empty.json["begin_within"]
+
+
+async def test_a_lease_that_was_claimed_long_ago_must_begin_sooner(api: Api) -> None:
+    task = await api.submit()
+    workers = api.serving.app._workers
+    (leased,) = await workers.feeder.lease(
+        Ask(await workers.holders.register(api.tenant, "w"), api.tenant, Kind.PULL, None, frozenset(), 1), 5.0
+    )
+    assert str(leased.id) == task["id"]
+    older = structs.replace(leased, picked_at=leased.picked_at - timedelta(seconds=1))
+    ancient = structs.replace(leased, picked_at=leased.picked_at - timedelta(seconds=60))
+
+    now = time.monotonic()
+    assert workers._begin_within([older], now) < workers._begin_within([leased], now) <= BEGIN_WITHIN_SECONDS
+    assert workers._begin_within([leased, ancient], now) == 0.0
 
 
 async def test_a_beat_keeps_what_it_names(api: Api) -> None:

@@ -5,6 +5,7 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime, timedelta
+from typing import Any
 
 import msgspec
 import pytest
@@ -28,7 +29,7 @@ from duetime.lifecycle.steer import Steering
 from duetime.lifecycle.submit import Submitted, Submitter
 from duetime.model.egress_rules import EgressJudge, EgressRules
 from duetime.model.retry import RetryPolicy
-from duetime.model.task import Kind, LaneKey, NewTask, Options, Outcome, PriorityClass, Target, TaskState
+from duetime.model.task import Kind, LaneKey, LeasedTask, NewTask, Options, Outcome, PriorityClass, Target, TaskState
 from duetime.scheduler.feed import Ask, Feeder
 from duetime.views.explain import Waiting, explain
 from executor.targets import LocalTarget, Visitor, answer_everything, serving
@@ -69,9 +70,15 @@ class Node:
         assert key is not None
         return await read_signing(self.database, key.tenant)
 
-    def executor(self, max_calls: int = 64, max_calls_per_host: int = 64, report: Reporter | None = None) -> Executor:
+    def executor(
+        self,
+        max_calls: int = 64,
+        max_calls_per_host: int = 64,
+        report: Reporter | None = None,
+        feeder: Feeder | None = None,
+    ) -> Executor:
         return Executor(
-            self.feeder,
+            feeder or self.feeder,
             self.holders,
             self.settler,
             self.client,
@@ -512,6 +519,52 @@ async def test_a_task_that_a_dead_holder_had_is_announced_before_it_is_called(no
 
     assert announced == [True]
     assert await node.outcomes(task) == ["lapsed", "succeeded"]
+
+
+class LateFeeder:
+    """A feeder whose first answer with tasks arrives late."""
+
+    def __init__(self, feeder: Feeder) -> None:
+        self._feeder = feeder
+        self.claimed: list[LeasedTask] = []
+        self.has_claimed = asyncio.Event()
+        self.may_arrive = asyncio.Event()
+
+    async def lease(self, ask: Ask, wait_seconds: float) -> list[LeasedTask]:
+        tasks = await self._feeder.lease(ask, wait_seconds)
+        if tasks and not self.claimed:
+            self.claimed = tasks
+            self.has_claimed.set()
+            await self.may_arrive.wait()
+        return tasks
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._feeder, name)
+
+
+async def test_what_was_released_before_the_answer_to_a_claim_arrived_is_not_called(node: Node) -> None:
+    called: list[str] = []
+
+    async def handle(visitor: Visitor) -> None:
+        while (request := await visitor.read_request()) is not None:
+            called.append(request.headers["webhook-id"])
+            await visitor.answer()
+
+    late = LateFeeder(node.feeder)
+    async with serving(handle) as target, executing(node.executor(feeder=late)):
+        [task] = await node.submit(target)
+        await late.has_claimed.wait()
+        # Its own beats do not name it.
+        holder = await node.holders.register(0, "heir")
+        ask = Ask(holder, tenant=None, kind=Kind.PUSH, queues=None, tags=frozenset(), room=1)
+        [leased] = await node.feeder.lease(ask, 20.0)
+        assert (leased.id, leased.number) == (task, 2)
+        late.may_arrive.set()
+        [marker] = await node.submit(target)
+        await until(lambda: is_all(node, [marker], TaskState.SUCCEEDED))
+
+    assert called == [str(marker)]
+    assert await node.outcomes(task) == ["released"]
 
 
 async def test_stopping_lets_calls_end_and_gives_back_what_waits(node: Node) -> None:

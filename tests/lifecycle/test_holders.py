@@ -13,6 +13,7 @@ from duetime.lifecycle.settle import Report
 from duetime.model.task import Options, Outcome, TaskState
 from duetime.scheduler.liveness import Liveness
 from engine import Engine
+from lifecycle.test_races import blocked, held_open
 from proxy import proxied
 
 
@@ -28,6 +29,28 @@ async def test_an_attempt_that_two_beats_do_not_name_is_released(engine: Engine)
     [second] = await engine.claim()
     assert (second.number, second.failures, second.crashes, second.releases) == (2, 0, 0, 1)
     assert second.is_recovered
+
+
+async def test_a_beat_that_waited_for_the_database_does_not_make_what_it_sees_older(engine: Engine) -> None:
+    """It came before the claim that it sees: the next beat may be sent a moment after that."""
+    seconds = [0.0]
+    holders = Holders(engine.database, engine.onward, monotonic=lambda: seconds[0])
+    [task] = await engine.submit()
+    for each in (holders, engine.holders):
+        await each.register(engine.tenant, "w")
+    async with engine.database.connection() as connection, held_open(connection):
+        await connection.execute("SELECT FROM holder WHERE name = 'w' FOR NO KEY UPDATE")
+        beating = await blocked(engine.database, holders.beat(engine.tenant, "w", []))
+        seconds[0] = 2.5
+        await engine.claim()
+    await beating
+
+    seconds[0] = 3.0
+    await holders.beat(engine.tenant, "w", [])
+    assert await engine.state(task) is TaskState.RUNNING
+    seconds[0] = 5.0
+    await holders.beat(engine.tenant, "w", [])
+    assert await engine.state(task) is TaskState.READY
 
 
 async def test_an_attempt_that_is_named_stays(engine: Engine) -> None:

@@ -80,6 +80,24 @@ class LeaseAnswer(Struct):
     tasks: list[LeasedAnswer]
     beat_every: Annotated[float, Meta(description="Seconds between two beats.")]
     max_silence: Annotated[float, Meta(description="Seconds without a beat after which the worker counts as dead.")]
+    begin_within: Annotated[
+        float,
+        Meta(
+            description="Seconds since the worker sent this request. What has not begun by then may be somebody "
+            "else's: it begins only after a beat that named it was answered and did not call it lost."
+        ),
+    ]
+
+
+class EndedAttempt(Struct, gc=False):
+    """One attempt of a task."""
+
+    id: uuid.UUID
+    attempt: int
+
+
+_LOST = Meta(description="The attempts that `lost` means. Absent if there are none.")
+_CANCELLED = Meta(description="The attempts that `cancelled` means. Absent if there are none.")
 
 
 class SettleAnswer(Struct):
@@ -92,13 +110,17 @@ class SettleAnswer(Struct):
         list[uuid.UUID] | UnsetType,
         Meta(description="Of the reports that were taken: these tasks are dead letters now. Absent if there are none."),
     ] = UNSET
+    lost_attempts: Annotated[list[EndedAttempt] | UnsetType, _LOST] = UNSET
+    cancelled_attempts: Annotated[list[EndedAttempt] | UnsetType, _CANCELLED] = UNSET
 
 
 class BeatAnswer(Struct):
     """Attempts to stop."""
 
-    lost: list[uuid.UUID]
+    lost: Annotated[list[uuid.UUID], Meta(description="Their tasks; the same task once for each of its attempts.")]
     cancelled: list[uuid.UUID]
+    lost_attempts: Annotated[list[EndedAttempt] | UnsetType, _LOST] = UNSET
+    cancelled_attempts: Annotated[list[EndedAttempt] | UnsetType, _CANCELLED] = UNSET
 
 
 class BulkAnswer(Struct):

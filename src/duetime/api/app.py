@@ -133,7 +133,17 @@ class App:
         self._not_served = Sparing()
         reach = Reach(database, lanes)
         self._workers = Workers(
-            lanes, feeder, holders, settler, limits, keys, reach, max_silence, turns, self.connections.bound_polls()
+            lanes,
+            feeder,
+            holders,
+            settler,
+            limits,
+            keys,
+            reach,
+            database.clock,
+            max_silence,
+            turns,
+            self.connections.bound_polls(),
         )
         judging = Judging(TaskReader(types, vault, egress_of), turns)
         flow = FlowControl(database, submitter, steering)

@@ -6,7 +6,7 @@ was claimed for it, so that nobody waits for a lapse.
 """
 
 import asyncio
-import uuid
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -14,12 +14,12 @@ from functools import lru_cache, partial
 from typing import Protocol
 
 import msgspec
-from msgspec import UNSET, Raw, structs
+from msgspec import UNSET, Raw, UnsetType, structs
 
 from duetime.admin.keyring import Keys
 from duetime.admin.limits import LimitRules
 from duetime.api import worker_operations as operations
-from duetime.api.answers import BeatAnswer, LeaseAnswer, LeasedAnswer, SettleAnswer
+from duetime.api.answers import BeatAnswer, EndedAttempt, LeaseAnswer, LeasedAnswer, SettleAnswer
 from duetime.api.auth import need_reach, need_type
 from duetime.api.body_errors import MAX_ERRORS
 from duetime.api.bounds import ClientGoneError, Polls
@@ -29,13 +29,14 @@ from duetime.api.payload_reading import read_payload
 from duetime.api.reach import Reach
 from duetime.api.schemas import BeatRequest, FailureBody, LeaseRequest, Priority, Settlement, SettleRequest
 from duetime.api.validation import wrong_names, wrong_worker_name
-from duetime.clock import to_us
+from duetime.clock import DatabaseClock, to_us
 from duetime.config import DEFAULT_SILENCE_SECONDS
 from duetime.errors import DuetimeError, FieldError, Forbidden, InvalidInput, Overloaded, TooLarge, Unavailable
-from duetime.lifecycle.holders import BEAT_EVERY_SECONDS, Named
+from duetime.lifecycle.holders import BEAT_EVERY_SECONDS, BEGIN_WITHIN_SECONDS, Named
 from duetime.lifecycle.holders import BeatAnswer as HolderAnswer
 from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.settle import Report, Settler
+from duetime.model.attempt import Attempt
 from duetime.model.task import (
     DEFAULT_TIMEOUT_SECONDS,
     MAX_RESULT_BYTES,
@@ -104,6 +105,7 @@ class Workers:
     limits: LimitRules
     keys: Keys
     reach: Reach
+    clock: DatabaseClock
     #: How long workers may be silent where nothing else is said.
     max_silence: float = DEFAULT_SILENCE_SECONDS
     turns: Turns = field(default_factory=Turns)
@@ -118,6 +120,7 @@ class Workers:
         ]
 
     async def lease(self, request: Request) -> Answer:
+        arrived_at = time.monotonic()
         request.query()
         asked = await request.json(_decode_lease, judge=_check_lease)
         _check_lease(asked)
@@ -156,7 +159,8 @@ class Workers:
             await self._give_back(leased)
             leased, tasks = [], []
             poll.check()
-        answer = LeaseAnswer(tasks, BEAT_EVERY_SECONDS, silence or self.max_silence)
+        begin_within = self._begin_within(leased, arrived_at)
+        answer = LeaseAnswer(tasks, BEAT_EVERY_SECONDS, silence or self.max_silence, begin_within)
         if request.is_gone():
             await self._give_back(leased)
             raise ClientGoneError
@@ -184,6 +188,14 @@ class Workers:
             await self._give_back(leased)
             raise ClientGoneError
         return leased
+
+    def _begin_within(self, leased: Sequence[LeasedTask], arrived_at: float) -> float:
+        """Since the request arrived, which was after the worker sent it."""
+        waited = time.monotonic() - arrived_at
+        if leased:
+            picked_at = min([task.picked_at for task in leased])
+            waited -= max(0.0, (self.clock.now() - picked_at).total_seconds())
+        return round(max(0.0, waited + BEGIN_WITHIN_SECONDS), 3)
 
     async def _give_back(self, leased: list[LeasedTask]) -> None:
         if leased:
@@ -227,14 +239,21 @@ class Workers:
         reports = await self.turns.spread(list(enumerate(asked.settlements)), read)
         if wrong:
             raise _all_of(wrong)
-        caller, unreached = request.caller, list[uuid.UUID]()
+        caller, unreached = request.caller, list[Attempt]()
         if caller.is_confined:
             reached = await self.reach.of_tasks(caller, [report.id for report in reports])
-            unreached = [report.id for report in reports if report.id not in reached]
+            unreached = [(report.id, report.number) for report in reports if report.id not in reached]
             reports = [report for report in reports if report.id in reached]
         settled = await self.settler.settle(caller.tenant, asked.worker, reports, caller.family)
-        dead = settled.dead or UNSET
-        return json_answer(200, SettleAnswer(len(settled.settled), settled.lost + unreached, settled.cancelled, dead))
+        answer = SettleAnswer(
+            len(settled.settled),
+            settled.lost + [task for task, _ in unreached],
+            settled.cancelled,
+            settled.dead or UNSET,
+            _name(settled.lost_attempts + unreached),
+            _name(settled.cancelled_attempts),
+        )
+        return json_answer(200, answer)
 
     async def beat(self, request: Request) -> Answer:
         request.query()
@@ -245,16 +264,27 @@ class Workers:
         )
         if len(named) > LONG_TASKS:
             await self.turns.take()
-        caller, unreached = request.caller, list[uuid.UUID]()
+        caller, unreached = request.caller, list[Attempt]()
         if caller.is_confined:
             reached = await self.reach.of_tasks(caller, [each.id for each in named])
-            unreached = [each.id for each in named if each.id not in reached]
+            unreached = [(each.id, each.number) for each in named if each.id not in reached]
             named = [each for each in named if each.id in reached]
         if asked.leaving:
             await self.holders.sign_off(caller.tenant, asked.worker, named, caller.family)
             return json_answer(200, BeatAnswer([], []))
-        answer = await self.holders.beat(caller.tenant, asked.worker, named, caller.family)
-        return json_answer(200, BeatAnswer(answer.lost + unreached, answer.cancelled))
+        heard = await self.holders.beat(caller.tenant, asked.worker, named, caller.family)
+        answer = BeatAnswer(
+            heard.lost + [task for task, _ in unreached],
+            heard.cancelled,
+            _name(heard.lost_attempts + unreached),
+            _name(heard.cancelled_attempts),
+        )
+        return json_answer(200, answer)
+
+
+def _name(attempts: Sequence[Attempt]) -> list[EndedAttempt] | UnsetType:
+    """Left out when there are none, as nearly always."""
+    return [EndedAttempt(task, number) for task, number in attempts] or UNSET
 
 
 def _check_worker(asked: BeatRequest) -> None:

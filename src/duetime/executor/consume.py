@@ -3,8 +3,8 @@
 It is a holder like any worker: it beats, and names what it holds until the end
 of each attempt is acknowledged.  It begins no call after a task's end, nor
 later than `BEGIN_WITHIN_SECONDS` after the task was picked (by then a scheduler
-may have released it); such tasks are given back and cost nothing.  A task that
-a former holder lost is begun only after a beat that says so was acknowledged.
+may have released it) unless a beat has confirmed the attempt lately.  A task
+that a former holder lost is begun only after a beat that says so was acknowledged.
 """
 
 import asyncio
@@ -25,15 +25,15 @@ from duetime.executor.outbox import Outbox
 from duetime.executor.places import Places
 from duetime.executor.slots import Place
 from duetime.executor.verdict import ABANDONED, RETURNED
-from duetime.lifecycle.holders import BEAT_EVERY_SECONDS, Holders, Named
+from duetime.lifecycle.holders import BEAT_EVERY_SECONDS, BEGIN_WITHIN_SECONDS, Holders, Named
 from duetime.lifecycle.settle import Report, Settler
 from duetime.model.breaker_status import Ending
 from duetime.model.task import Kind, LeasedTask
 from duetime.model.vault import Vault
 from duetime.scheduler.feed import Ask, Feeder
 
-#: Less than the 5 s after which a task that was not begun is released.
-BEGIN_WITHIN_SECONDS = 4.5
+#: A holder may be silent for at least 6 s: so long after a beat that was acknowledged, what it named may begin.
+CONFIRMED_SECONDS = 4.0
 _WAIT_FOR_HOST_SECONDS = 4.0
 _LEASE_WAIT_SECONDS = 20.0
 # Room that trickles in is gathered this long, so that a claim is worth its statement.
@@ -232,7 +232,7 @@ class Executor:
     def _prepare(self, held: Held, place: Place) -> None:
         """Its host has a place for it."""
         held.place = place
-        if held.task.is_recovered:
+        if held.task.is_recovered or held.begin_by < self._loop.time():
             held.phase = Phase.ANNOUNCING
             self._announcing.append(held)
             self._must_announce.set()
@@ -379,11 +379,9 @@ class Executor:
         """Name what we hold, hear what to stop; then begin what was announced."""
         announced, self._announcing = self._announcing, []
         self._must_announce.clear()
+        beaten_at = self._loop.time()
         held_now = list(self._held.values())
-        named = [
-            Named(held.task.id, held.task.number, held.is_started or held.phase is Phase.ANNOUNCING)
-            for held in held_now
-        ]
+        named = [Named(held.task.id, held.task.number, _counts_as_started(held)) for held in held_now]
         try:
             answer = await self._holders.beat(_TENANT, self.name, named)
         except Exception as error:
@@ -392,9 +390,11 @@ class Executor:
             self._announcing = announced + self._announcing
             self._give_back_late_announcements()
             return False
-        gone = {*answer.lost, *answer.cancelled}
+        gone = {*answer.lost_attempts, *answer.cancelled_attempts}
         for held in held_now:
-            if held.task.id in gone and self._held.get(held.task.id) is held:
+            if (held.task.id, held.task.number) not in gone:
+                held.begin_by = max(held.begin_by, beaten_at + CONFIRMED_SECONDS)
+            elif self._held.get(held.task.id) is held:
                 self._drop(held)
         for held in announced:
             if held.phase is Phase.ANNOUNCING:
@@ -408,3 +408,8 @@ class Executor:
         for held in late:
             self._leave_line(held)
             self._end(held, GiveBack(0.0))
+
+
+def _counts_as_started(held: Held) -> bool:
+    """What a former holder lost is said to run before it does."""
+    return held.is_started or (held.phase is Phase.ANNOUNCING and held.task.is_recovered)

@@ -33,7 +33,7 @@ class GiveBack:
 class Held:
     task: LeasedTask
     host: Host
-    #: Time of the loop after which its call may not begin.
+    #: Time of the loop after which its call may not begin before a beat has confirmed it.
     begin_by: float
     phase: Phase = Phase.WAITING
     #: The slot that it holds.

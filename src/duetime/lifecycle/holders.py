@@ -42,6 +42,9 @@ BEAT_EVERY_SECONDS = 3.0
 #: Two beats that do not name an attempt are this far apart: a holder may also beat out of turn, while a
 #: lease is on its way to it.
 UNNAMED_SECONDS = 0.8 * BEAT_EVERY_SECONDS
+#: So long after it was claimed an attempt may begin that no beat has named yet.  The rest of the time until two beats
+#: can have released it is for a beat that was sent before the lease arrived, and is still on its way.
+BEGIN_WITHIN_SECONDS = 1.5
 #: A claim may be seen this much later than it was picked.
 LATE_COMMIT = timedelta(seconds=15)
 #: And so often all that a holder has is read anew, in case one was seen later still.
@@ -65,10 +68,15 @@ class Named(msgspec.Struct, frozen=True):
 
 
 class BeatAnswer(msgspec.Struct, frozen=True):
+    """What a holder must stop; an older node names the tasks alone."""
+
     lost: list[uuid.UUID]
     cancelled: list[uuid.UUID]
     #: Between nodes: the name is another key's, and nothing was done.
     is_taken: bool = False
+    #: The same with the numbers: a holder may have several attempts of one task.
+    lost_attempts: list[Attempt] = []
+    cancelled_attempts: list[Attempt] = []
 
 
 @dataclass(frozen=True)
@@ -330,7 +338,10 @@ class Holders:
         for beat, holder in zip(beats, ids, strict=True):
             before = self._unnamed.get(holder, {})
             unnamed = held[holder] - {(named.id, named.number) for named in beat.attempts}
-            self._unnamed[holder] = {attempt: before.get(attempt, now) for attempt in unnamed}
+            if not unnamed <= before.keys():
+                # Not `now`: this beat may have waited for the database, and the attempt was claimed meanwhile.
+                before = dict.fromkeys(unnamed, self._monotonic()) | before
+            self._unnamed[holder] = {attempt: before[attempt] for attempt in unnamed}
             suspects += [attempt for attempt, since in self._unnamed[holder].items() if now - since >= UNNAMED_SECONDS]
         if suspects:
             claimed = await self._onward.read(suspects)
@@ -353,7 +364,7 @@ class Holders:
         )
         answers = []
         for beat, holder in zip(beats, ids, strict=True):
-            answer = BeatAnswer([], [])
+            answer = BeatAnswer([], [], False, [], [])
             for named in beat.attempts:
                 if (named.id, named.number) in held[holder]:
                     continue
@@ -361,8 +372,10 @@ class Holders:
                 outcome = end.outcome if end is not None and end.by == (beat.tenant, beat.name) else None
                 if outcome is Outcome.CANCELLED:
                     answer.cancelled.append(named.id)
+                    answer.cancelled_attempts.append((named.id, named.number))
                 elif outcome not in _OWN_ENDS:
                     answer.lost.append(named.id)
+                    answer.lost_attempts.append((named.id, named.number))
             answers.append(answer)
         return answers
 

@@ -74,6 +74,9 @@ class Settled(msgspec.Struct, frozen=True):
     cancelled: list[uuid.UUID]
     #: Of the settled: those whose task is a dead letter now.
     dead: list[uuid.UUID] = []
+    #: The lost and the cancelled with their numbers.
+    lost_attempts: list[Attempt] = []
+    cancelled_attempts: list[Attempt] = []
 
 
 @dataclass(frozen=True)
@@ -129,6 +132,8 @@ class Settler:
             [each for answer in answers for each in answer.lost],
             [each for answer in answers for each in answer.cancelled],
             [each for answer in answers for each in answer.dead],
+            [each for answer in answers for each in answer.lost_attempts],
+            [each for answer in answers for each in answer.cancelled_attempts],
         )
 
     async def close(self) -> None:
@@ -250,7 +255,7 @@ def _answer(
     dead: set[tuple[int | None, uuid.UUID, int]],
     ends: dict[Attempt, HowItEnded],
 ) -> Settled:
-    answer = Settled([], [], [], [])
+    answer = Settled([], [], [], [], [], [])
     for report in part.reports:
         end = ends.get((report.id, report.number))
         outcome = end.outcome if end is not None and end.by == (part.tenant, part.holder_name) else None
@@ -261,8 +266,10 @@ def _answer(
                 answer.dead.append(report.id)
         elif outcome is Outcome.CANCELLED:
             answer.cancelled.append(report.id)
+            answer.cancelled_attempts.append((report.id, report.number))
         else:
             answer.lost.append(report.id)
+            answer.lost_attempts.append((report.id, report.number))
     return answer
 
 

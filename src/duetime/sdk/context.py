@@ -43,6 +43,7 @@ class Held:
 
     __slots__ = (
         "began",
+        "begin_by",
         "deadline",
         "error",
         "handler",
@@ -54,8 +55,10 @@ class Held:
         "task",
     )
 
-    def __init__(self, task: LeasedTask, handler: "Handler") -> None:
+    def __init__(self, task: LeasedTask, handler: "Handler", begin_by: float = _NO_LIMIT) -> None:
         self.task = task
+        #: In monotonic time: later it begins only if a beat has confirmed that it is still ours.
+        self.begin_by = begin_by
         self.handler = handler
         #: Told to the server in beats: only started attempts are charged when this worker dies.
         self.has_started = False

@@ -43,9 +43,12 @@ class Crew:
         may_begin: Callable[[], bool],
         on_finished: Callable[[Held], None],
         report: Callable[[Held, Settlement], None],
+        on_late: Callable[[], None],
     ) -> None:
+        """`on_late` is told of attempts that are too late to begin: `confirm` lets them."""
         self._worker = worker
         self._may_begin = may_begin
+        self._on_late = on_late
         self._on_finished = on_finished
         self._report = report
         self._loop = asyncio.get_running_loop()
@@ -54,6 +57,8 @@ class Crew:
         self._plain_slots = settings.threads
         self._waiting_async: deque[Held] = deque()
         self._waiting_plain: deque[Held] = deque()
+        #: Somebody else may have these by now; in the order in which they came.
+        self._late: dict[Held, None] = {}
         self.running: set[Held] = set()
         #: Made by who waits for it.
         self._idle: asyncio.Event | None = None
@@ -69,13 +74,14 @@ class Crew:
     @property
     def load(self) -> int:
         """What waits and what runs."""
-        return len(self._waiting_async) + len(self._waiting_plain) + len(self.running)
+        return len(self._waiting_async) + len(self._waiting_plain) + len(self._late) + len(self.running)
 
     def add(self, held: Held) -> None:
         (self._waiting_async if held.handler.is_async else self._waiting_plain).append(held)
 
     def take_waiting(self) -> list[Held]:
-        waiting = [*self._waiting_async, *self._waiting_plain]
+        waiting = [*self._late, *self._waiting_async, *self._waiting_plain]
+        self._late.clear()
         self._waiting_async.clear()
         self._waiting_plain.clear()
         return waiting
@@ -88,6 +94,23 @@ class Crew:
         for each in reversed(list(held)):
             (self._waiting_async if each.handler.is_async else self._waiting_plain).appendleft(each)
 
+    def confirm(self, confirmed: Iterable[Held]) -> None:
+        """The server has said that these are still ours: they may begin whenever there is room."""
+        for held in confirmed:
+            held.begin_by = float("inf")
+        if self._late:
+            ours = [held for held in self._late if held.begin_by == float("inf")]
+            for held in ours:
+                del self._late[held]
+            self.add_first(ours)
+
+    def _is_late(self, held: Held) -> bool:
+        if held.begin_by >= time.monotonic():
+            return False
+        self._late[held] = None
+        self._on_late()
+        return True
+
     def begin_waiting(self) -> None:
         """Begin as many as there are free slots, if anything may be begun now."""
         is_hand_needed = self._waiting_async and self._async_slots > 0 and not self._is_launching
@@ -97,6 +120,8 @@ class Crew:
             self._launch()
         while self._waiting_plain and self._plain_slots > 0:
             held = self._waiting_plain.popleft()
+            if self._is_late(held):
+                continue
             self._plain_slots -= 1
             self._note_begun(held)
             self._threads.put(held)
@@ -134,6 +159,8 @@ class Crew:
         until = time.monotonic() + _STEP_SECONDS
         while self._waiting_async and self._async_slots > 0 and self._may_begin():
             held = self._waiting_async.popleft()
+            if self._is_late(held):
+                continue
             self._async_slots -= 1
             held.running = hand.task
             self._note_begun(held)
@@ -178,6 +205,8 @@ class Crew:
             held.stop = held.stop or reason
             if held.running is not None:
                 held.running.cancel()
+        elif held in self._late:
+            del self._late[held]
         else:
             waiting = self._waiting_async if held.handler.is_async else self._waiting_plain
             if held in waiting:

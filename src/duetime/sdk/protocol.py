@@ -54,6 +54,9 @@ class Lease(msgspec.Struct):
     beat_every: float = BEAT_EVERY_SECONDS
     #: After so many seconds without a beat the worker counts as dead.
     max_silence: float | None = None
+    #: Seconds since the request was sent, after which a task begins only if a beat has confirmed it; None: the server
+    #: is too old to say.
+    begin_within: float | None = None
 
 
 class Failure(msgspec.Struct, omit_defaults=True):
@@ -93,13 +96,22 @@ class BeatRequest(msgspec.Struct, omit_defaults=True):
     leaving: bool = False
 
 
+class EndedAttempt(msgspec.Struct, gc=False):
+    id: str
+    attempt: int
+
+
 class Verdicts(msgspec.Struct):
     """The answer to a beat and to a settlement: which attempts are no longer this worker's."""
 
+    #: Tasks, each once for every attempt that is meant.
     lost: list[str] = []
     cancelled: list[str] = []
     #: Of a settlement: tasks that are dead letters by these reports.
     dead: list[str] = []
+    #: The attempts that `lost` and `cancelled` mean; None: there are none, or the server is too old to say.
+    lost_attempts: list[EndedAttempt] | None = None
+    cancelled_attempts: list[EndedAttempt] | None = None
 
 
 encode = msgspec.json.Encoder().encode

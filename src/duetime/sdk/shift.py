@@ -2,8 +2,9 @@
 
 Everything here happens on one event loop.  What must hold:
 - what is held is named in every beat until its settlement is acknowledged;
-- nothing is begun unless an acknowledged beat is recent, and a recovered
-  attempt only after a beat has named it as started (`recovery`);
+- nothing is begun unless an acknowledged beat is recent, nothing later than its
+  lease allows unless a beat has named it and it was not called lost, and a
+  recovered attempt only after a beat has named it as started (`recovery`);
 - what the server calls lost or cancelled is stopped, and never reported.
 """
 
@@ -20,10 +21,12 @@ from duetime.sdk.crew import Crew
 from duetime.sdk.errors import ApiError, InvalidRequest, ServerUnavailable
 from duetime.sdk.handlers import NO_HANDLER, Handler
 from duetime.sdk.http import HttpClient
+from duetime.sdk.lost import dropped_by
 from duetime.sdk.protocol import (
     LEASE_PATH,
     MAX_LEASE,
     MAX_TYPES,
+    Lease,
     LeaseRequest,
     Settlement,
     Verdicts,
@@ -67,9 +70,9 @@ class Shift:
         self._loop = asyncio.get_running_loop()
         #: Named in beats.
         self._held: set[Held] = set()
-        self._crew = Crew(settings, name, self._may_begin, self._on_finished, self._report)
-        self._reports = Reports(name, self._post, self._on_settled)
         self._beats = Beats(settings.url, settings.key, name, self._held, self._on_beat, self._on_beat_error)
+        self._crew = Crew(settings, name, self._may_begin, self._on_finished, self._report, self._beats.beat_now)
+        self._reports = Reports(name, self._post, self._on_settled)
         self._recovery = Recovery(self._crew, self._beats.beat_now)
         self._first_beat: asyncio.Future[None] = self._loop.create_future()
         has_async = any(handler.is_async for handler in registered.values())
@@ -158,8 +161,9 @@ class Shift:
                 self._beats.every = lease.beat_every
                 if lease.max_silence is not None:
                     self._beats.max_silence = lease.max_silence
+                begin_by = self._begin_by(lease, asked_at)
                 for task in lease.tasks:
-                    self._take(Held(task, self._handlers.get(task.type, NO_HANDLER)), asked_at)
+                    self._take(Held(task, self._handlers.get(task.type, NO_HANDLER), begin_by))
                 self._crew.begin_waiting()
                 self._recovery.announce()
                 if 0 < len(lease.tasks) <= _FEW_TASKS:
@@ -187,11 +191,18 @@ class Shift:
         """Not for a crumb, while there is still something to begin."""
         return room > 0 and (not self._crew.has_waiting or 4 * room >= self._capacity + self._prefetch)
 
-    def _take(self, held: Held, asked_at: float) -> None:
+    def _begin_by(self, lease: Lease, asked_at: float) -> float:
+        """When its tasks may have been given to somebody else, because no beat has named them."""
+        if lease.begin_within is not None:
+            return asked_at + lease.begin_within
+        # The server is too old to say, but the answer may have lain here for as long as the loop stood still.
+        return float("-inf") if asked_at < self._stalled_at else float("inf")
+
+    def _take(self, held: Held) -> None:
         self._held.add(held)
         if held.handler is NO_HANDLER:
             self._report(held, handlers.missing(held, self._name))
-        elif held.task.recovered or asked_at < self._stalled_at:
+        elif held.task.recovered:
             self._recovery.add(held)
         else:
             self._crew.add(held)
@@ -205,7 +216,8 @@ class Shift:
         if not self._first_beat.done():
             self._first_beat.set_result(None)
         if verdicts.lost or verdicts.cancelled:
-            self._drop([held for held, _ in named], verdicts)
+            self._drop(dropped_by(verdicts, named, self._held))
+        self._crew.confirm(held for held, _ in named)
         self._recovery.acknowledge(named)
         self._crew.begin_waiting()
 
@@ -215,25 +227,17 @@ class Shift:
         else:
             self._first_beat.set_exception(error)
 
-    def _drop(self, named: list[Held], verdicts: Verdicts) -> None:
+    def _drop(self, dropped: list[tuple[Held, Stop]]) -> None:
         """Stop what is no longer ours."""
-        lost, cancelled = set(verdicts.lost), set(verdicts.cancelled)
-        # An answer names tasks, not attempts: of two attempts of one task the older is meant,
-        # and the next beat asks about the newer one alone.
-        oldest: dict[str, int] = {}
-        for held in named:
-            oldest[held.task.id] = min(oldest.get(held.task.id, held.task.attempt), held.task.attempt)
-        for held in named:
-            is_cancelled = held.task.id in cancelled
-            is_lost = held.task.id in lost and held.task.attempt == oldest[held.task.id]
+        for held, reason in dropped:
             # What is reported already is decided by the answer to the report.
-            if (is_cancelled or is_lost) and held in self._held and held.settlement is None:
-                if is_cancelled:
+            if held in self._held and held.settlement is None:
+                if reason is Stop.CANCELLED:
                     logger.info("task %s: cancelled", held.task.id)
                 else:
                     logger.warning("task %s: no longer ours (taken over, or its time-out is over)", held.task.id)
                 self._forget(held)
-                self._crew.stop(held, Stop.CANCELLED if is_cancelled else Stop.LOST)
+                self._crew.stop(held, reason)
 
     def _forget(self, held: Held) -> None:
         self._held.discard(held)
