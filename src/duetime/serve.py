@@ -132,7 +132,7 @@ class Node:
         self.feeder.heed(self.breakers)
         self.breaker_states = BreakerStates(database, self.lanes, self.breakers)
         self.feeder.prepare = self.breaker_states.recall
-        self.holders.on_left = self.feeder.polls.forget
+        self.holders.on_ended = self.feeder.polls.forget
         self.tenant_breakers = TenantBreakers(database, self.lanes, self.onward, _breaker_rules(config))
         self.feeder.heed_tenants(self.tenant_breakers)
         self.forced_breakers.reread = self.tenant_breakers.refresh
@@ -190,6 +190,8 @@ class Node:
         self.liveness = Liveness(
             database, self.holders, self.onward, self.feeder.polls, silence_seconds=config.max_silence
         )
+        if self.shared is not None:
+            self.liveness.on_lapsed = self.shared.tell_ended
         self.clockwork = Clockwork(database, self.feeder)
         self.survey = Survey(database, self.feeder, self.limits.paused_queues)
         self.readiness = Readiness(database, self.name, self._why_not_serving)

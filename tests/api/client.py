@@ -250,7 +250,7 @@ async def serve(
     feeder = Feeder(database, lanes, onward, turns=turns)
     await feeder.start()
     holders = Holders(database, onward)
-    holders.on_left = feeder.polls.forget
+    holders.on_ended = feeder.polls.forget
     reasons: list[str] = []
 
     async def why_not_ready() -> str | None:

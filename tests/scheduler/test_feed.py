@@ -16,6 +16,7 @@ from duetime.lifecycle.submit import SQL as SUBMIT_SQL
 from duetime.model.task import Kind, TaskState
 from duetime.scheduler.feed import Ask, Feeder
 from engine import Engine
+from lifecycle.test_races import held_open
 
 
 @pytest.fixture
@@ -122,6 +123,37 @@ async def test_what_was_claimed_for_a_caller_that_left_is_given_back(engine: Eng
 
     assert leased.id == task
     assert (leased.failures, leased.crashes, leased.releases) == (0, 0, 0)
+
+
+async def test_a_poll_ends_with_its_holder_and_a_claim_under_way_for_it_is_given_back(
+    engine: Engine, feeder: Feeder
+) -> None:
+    ask = await ask_of(engine)
+    poll = asyncio.create_task(feeder.lease(ask, 30.0))
+    async with engine.database.connection() as connection, held_open(connection):
+        await connection.execute("LOCK TABLE claim IN SHARE MODE")
+        [task] = await engine.submit()
+        async with asyncio.timeout(10):
+            while not await is_claiming(engine.database):
+                await asyncio.sleep(0.01)
+
+        feeder.polls.forget({ask.holder})
+        assert await asyncio.wait_for(poll, 10.0) == []
+
+    assert await feeder.lease(ask, 30.0) == []
+    heir = await ask_of(engine, "heir")
+    [leased] = await feeder.lease(heir, 30.0)
+    assert (leased.id, leased.number, leased.releases) == (task, 2, 0)
+    assert await engine.outcomes(task) == ["released"]
+
+
+async def is_claiming(database: Database) -> bool:
+    """Whether a claim waits for a lock: nothing else here takes one."""
+    rows = await database.fetch(
+        "SELECT count(*) AS waiting FROM pg_stat_activity"
+        " WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    )
+    return bool(rows[0]["waiting"])
 
 
 async def test_an_expired_task_is_not_handed_out(engine: Engine, feeder: Feeder) -> None:

@@ -1,6 +1,7 @@
 """Feeders that share the shards, each with lines to the others; their looks are off, so that only messages help."""
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -19,6 +20,7 @@ from duetime.model.tenant_breaker import Record, Tally
 from duetime.scheduler import looking
 from duetime.scheduler.breakers import Breakers
 from duetime.scheduler.feed import Feeder
+from duetime.scheduler.liveness import Liveness
 from duetime.scheduler.plan import Ask
 from duetime.scheduler.sharing import SharedFeeder
 from engine import Engine
@@ -33,6 +35,7 @@ class Node(Engine):
         super().__init__(database)
         self.name = name
         self.feeder = Feeder(database, self.lanes, self.onward)
+        self.holders.on_ended = self.feeder.polls.forget
         coordinator = PostgresCoordinator(database, "test")
         self.breakers = Breakers(self.lanes.key_of, database.clock.now_ms)
         self.forced = ForcedBreakers(database, self.breakers.obey)
@@ -199,6 +202,51 @@ async def test_what_waits_in_shards_that_came_is_looked_at_at_once(team: Team) -
     await team.leave(owner)
 
     assert [leased.id for leased in await (await other.poll())] == [task]
+
+
+async def test_a_poll_on_another_node_ends_with_its_holder(team: Team) -> None:
+    """The node that feeds finds out first: the one that passed the poll on does not ask it again."""
+    owner, [other] = await team.feeding()
+    ask = await other.ask()
+    poll = asyncio.create_task(other.shared.lease(ask, 60.0))
+    await waits(owner)
+    times = itertools.count(0.0, 1.0)
+    liveness = Liveness(owner.database, owner.holders, owner.onward, owner.feeder.polls, monotonic=times.__next__)
+    liveness.on_lapsed = owner.shared.tell_ended
+
+    while not owner.feeder.polls.has_ended(ask.holder):
+        await liveness.step()
+    [task] = await owner.submit()
+
+    assert await poll == []
+    assert await owner.outcomes(task) == []
+    assert await other.shared.lease(ask, 60.0) == []
+    # A new holder of that name gets it.
+    [leased] = await (await other.poll())
+    assert (leased.id, leased.number) == (task, 1)
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+async def test_a_poll_ends_where_it_was_passed_on_when_its_holder_signs_off_there(team: Team, is_told: bool) -> None:
+    """Also if the node that feeds did not hear of it, and answers with a task."""
+    owner, [other] = await team.feeding()
+    ask = await other.ask()
+    poll = asyncio.create_task(other.shared.lease(ask, 60.0))
+    await waits(owner)
+
+    if is_told:
+        await other.shared.sign_off(other.tenant, "w", [])
+        [task] = await owner.submit()
+    else:
+        await other.holders.sign_off(other.tenant, "w")
+        [task] = await owner.submit()
+
+    assert await poll == []
+    async with asyncio.timeout(10):
+        while await owner.state(task) is not TaskState.READY:
+            await asyncio.sleep(0.01)
+    [leased] = await (await other.poll("heir"))
+    assert (leased.id, leased.releases) == (task, 0)
 
 
 async def test_room_is_divided_between_the_nodes_that_feed_a_tenant(team: Team, database: Database) -> None:

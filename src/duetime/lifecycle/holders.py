@@ -115,8 +115,8 @@ class Holders:
         self._overtime = Overtime()
         #: What the rows say, as far as is known here; None is left out.
         self._silences: dict[int, float] = {}
-        #: Told of holders that have signed off here.
-        self.on_left: Callable[[set[int]], None] | None = None
+        #: Told of holders that have ended, as soon as this node knows.
+        self.on_ended: Callable[[set[int]], None] | None = None
         self._gather: Gather[_Beat, BeatAnswer] = Gather(
             self._fly, weigh=lambda beat: len(beat.attempts) + 1, limit=5_000
         )
@@ -165,7 +165,7 @@ class Holders:
             await self._names.find(tenant, name, key)
             return None
         holder: int = rows[0]["id"]
-        self.left({holder})
+        self.forget({holder})
         while True:
             held = await self._database.run(SQL["read_signed_off"], holder=holder, batch=_SIGN_OFF_BATCH)
             ends = ends_left_behind(held, are_all=len(held) < _SIGN_OFF_BATCH)
@@ -173,12 +173,6 @@ class Holders:
             metrics.count_settled(Counter(end.ended.outcome.word for _, end in ends if (end.task, end.number) in moved))
             if len(held) < _SIGN_OFF_BATCH:
                 return holder
-
-    def left(self, holders: set[int]) -> None:
-        """These have signed off, here or at another node."""
-        self.forget(holders)
-        if self.on_left is not None:
-            self.on_left(holders)
 
     def known(self) -> set[int]:
         """The holders that this node knows by name."""
@@ -192,6 +186,8 @@ class Holders:
         self._names.forget(holders)
         for holder in holders:
             self._forget(holder)
+        if self.on_ended is not None and holders:
+            self.on_ended(holders)
 
     def _forget(self, holder: int) -> None:
         self._unnamed.pop(holder, None)

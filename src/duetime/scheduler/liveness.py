@@ -7,7 +7,7 @@ that jumped therefore lapse nobody: the watch begins anew.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from types import MappingProxyType
 
@@ -86,6 +86,8 @@ class Liveness:
         self._monotonic = monotonic
         self._watch = Watch(silence_seconds)
         self._full_sweep_at = monotonic()
+        #: Told of the holders that were ended here.
+        self.on_lapsed: Callable[[set[int]], None] | None = None
         self.loop = Loop("liveness", self.step, jitter=0.0)
 
     async def step(self) -> timedelta:
@@ -110,6 +112,8 @@ class Liveness:
         if self._polls is not None and (gone := asked - alive):
             self._polls.forget(gone)
         if ended:
+            if self.on_lapsed is not None:
+                self.on_lapsed(ended)
             await self._tell([row for row in rows if row["id"] in ended])
         is_full = self._monotonic() >= self._full_sweep_at
         swept = await sweep_left_behind(self._database, self._onward, _EVER if is_full else LOOKBACK)

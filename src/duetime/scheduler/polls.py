@@ -10,6 +10,8 @@ from duetime.scheduler.plan import Ask
 
 #: A worker whose hands are full does not ask; it is still there.
 REMEMBER_ASKS_SECONDS = 90.0
+#: So many holders that have ended are remembered: another node may pass on a poll before it knows.
+_MOST_ENDED = 10_000
 
 
 class Polls:
@@ -26,12 +28,16 @@ class Polls:
         self._numbers = 0
         #: By holder, what it asked for last, and when.
         self._asked: dict[int, tuple[Ask, float]] = {}
+        #: Holders that have ended, the latest last.
+        self._ended: dict[int, None] = {}
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     async def wait(self, ask: Ask, seconds: float) -> list[LeasedTask]:
-        """What the holder is answered; nothing when the time is over."""
+        """What the holder is answered; nothing when the time is over, or the holder has ended."""
+        if ask.holder in self._ended:
+            return []
         self._numbers += 1
         number = self._numbers
         loop = asyncio.get_running_loop()
@@ -92,10 +98,19 @@ class Polls:
         return set(self._asked)
 
     def forget(self, holders: Collection[int]) -> None:
-        """These have ended: nobody counts on them any more, and what they wait for ends."""
+        """These have ended: their polls end now, and what a claim under way brings for them is given back."""
         self._asked = {holder: asked for holder, asked in self._asked.items() if holder not in holders}
         for number in self._core.asks_of(holders):
-            self._end(number)
+            self._core.withdraw(number)
+            if self.is_open(number):
+                self.answer(number, [])
+        self._ended |= dict.fromkeys(holders)
+        while len(self._ended) > _MOST_ENDED:
+            del self._ended[next(iter(self._ended))]
+
+    def has_ended(self, holder: int) -> bool:
+        """Whether it is known here that the holder has."""
+        return holder in self._ended
 
     def recent_asks(self) -> list[Ask]:
         """Of holders that wait now, or asked for work lately."""

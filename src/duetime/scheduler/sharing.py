@@ -242,7 +242,8 @@ class SharedFeeder:
         while True:
             assert ask.tenant is not None, "an executor leases from its own node's feeder"
             rooms = self._divide(await self._shards.of(ask.tenant), ask.room)
-            left = max(ends_at - loop.time(), 0.0)
+            asked_at = loop.time()
+            left = max(ends_at - asked_at, 0.0)
             match list(rooms):
                 case []:
                     tasks = []
@@ -250,11 +251,16 @@ class SharedFeeder:
                     tasks = await self._lease_from(owner, ask, left)
                 case _:
                     tasks = await self._lease_from_many(rooms, ask, left)
-            left = ends_at - loop.time()
+            now = loop.time()
+            left = ends_at - now
+            if self._feeder.polls.has_ended(ask.holder):
+                if tasks:
+                    self._later(self._return(tasks))
+                return []
             if tasks or self.is_stopping or left <= 0 or not self._holders.knows(ask.holder):
                 return tasks
-            if self.name not in rooms:
-                # Nobody to ask, or one that stops or went away: the view of it changes soon.
+            if self.name not in rooms or now - asked_at < PAUSE_SECONDS:
+                # Nobody to ask, or one that stops, went away, or knows that the holder has ended: this node will, too.
                 await asyncio.sleep(min(left, PAUSE_SECONDS))
 
     async def give_back(self, tasks: Sequence[LeasedTask], delay_seconds: float = 0.0) -> None:
@@ -285,6 +291,11 @@ class SharedFeeder:
         if holder is not None:
             await self._tell_all("left", messages.encode(holder))
         return holder
+
+    def tell_ended(self, holders: Iterable[int]) -> None:
+        """These were ended here: their polls end on the other nodes, too."""
+        for holder in holders:
+            self._later(self._tell_all("left", messages.encode(holder)))
 
     async def describe(self, lane: int) -> LaneStatus | None:
         owner = self._owner_of(lane)
@@ -388,7 +399,7 @@ class SharedFeeder:
                 beat = messages.decode_beat(body)
                 return messages.encode(await self._hear(beat))
             case "left":
-                self._holders.left({msgspec.msgpack.decode(body, type=int)})
+                self._holders.forget({msgspec.msgpack.decode(body, type=int)})
                 return b""
             case "describe":
                 return messages.encode(await self._feeder.describe(msgspec.msgpack.decode(body, type=int)))
