@@ -87,6 +87,13 @@ TASKS_WITHOUT_HANDLER = Gauge(
     registry=_REGISTRY,
 )
 
+WORKERS_UNHEARD = Gauge(
+    "duetime_workers_unheard",
+    "Seconds since a worker was given work without a beat of it being heard: it gets no more until one is.",
+    ["tenant", "worker"],
+    registry=_REGISTRY,
+)
+
 _TENANT_BREAKERS = Gauge(
     "duetime_tenant_breakers", "Tenants that are stopped (open) or resume (closing).", ["state"], registry=_REGISTRY
 )

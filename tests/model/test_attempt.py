@@ -19,7 +19,7 @@ from duetime.model.attempt import (
     attempts_left,
     what_follows,
 )
-from duetime.model.retry import DEFAULT_MAX_ATTEMPTS, DEFAULT_MAX_CRASHES, RELEASE_LIMIT, RetryPolicy
+from duetime.model.retry import DEFAULT_MAX_ATTEMPTS, DEFAULT_MAX_CRASHES, FREE_RELEASES, MOST_RELEASES, RetryPolicy
 from duetime.model.task import Options, Outcome, TaskState, Waiting
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -156,13 +156,22 @@ def test_at_most_once_is_not_tried_again_after_a_lapse() -> None:
 
 
 def test_a_release_costs_no_budget() -> None:
-    outcome, following = follow(Outcome.RELEASED, Waiting(3, failures=4, crashes=2, releases=5))
+    outcome, following = follow(Outcome.RELEASED, Waiting(3, failures=4, crashes=2, releases=1))
 
-    assert (outcome, following) == (Outcome.RELEASED, Again(0.0, Waiting(4, failures=4, crashes=2, releases=6)))
+    assert (outcome, following) == (Outcome.RELEASED, Again(0.0, Waiting(4, failures=4, crashes=2, releases=2)))
 
 
-def test_releases_without_end_are_a_dead_letter() -> None:
-    assert follow(Outcome.RELEASED, Waiting(30, releases=RELEASE_LIMIT)) == (Outcome.RELEASED, Bury("releases"))
+def test_releases_without_end_are_no_dead_letter_but_make_it_wait_longer_and_longer() -> None:
+    waits = []
+    for releases in [*range(15), MOST_RELEASES]:
+        outcome, following = follow(Outcome.RELEASED, Waiting(30, failures=4, crashes=2, releases=releases))
+        assert outcome is Outcome.RELEASED
+        assert isinstance(following, Again)
+        assert following.waiting == Waiting(31, 4, 2, min(releases + 1, MOST_RELEASES))
+        waits.append(following.wait_seconds)
+
+    assert waits[: FREE_RELEASES + 4] == [0.0] * FREE_RELEASES + [1.0, 2.0, 4.0, 8.0]
+    assert waits[-4:] == [300.0] * 4
 
 
 def test_at_most_once_is_not_released_after_hand_out() -> None:
@@ -171,11 +180,11 @@ def test_at_most_once_is_not_released_after_hand_out() -> None:
 
 @pytest.mark.parametrize("options", [None, ONCE_ONLY])
 def test_what_certainly_never_left_is_released_for_ever(options: Options | None) -> None:
-    before = Waiting(1_000, releases=RELEASE_LIMIT)
+    before = Waiting(1_000, releases=MOST_RELEASES)
 
     _, following = follow(Ended(Outcome.RELEASED, retry_after=2.0, is_certain=True), before, options)
 
-    assert following == Again(2.0, Waiting(1_001, releases=RELEASE_LIMIT))
+    assert following == Again(2.0, Waiting(1_001, releases=MOST_RELEASES))
 
 
 ENDS = st.builds(
@@ -190,7 +199,7 @@ WAITS = st.builds(
     st.integers(1, 1_000),
     st.integers(0, 100),
     st.integers(0, DEFAULT_MAX_CRASHES),
-    st.integers(0, RELEASE_LIMIT),
+    st.integers(0, MOST_RELEASES - 1),
 )
 
 
@@ -217,7 +226,7 @@ def test_whatever_ends_the_next_attempt_has_the_next_number_and_budgets_only_shr
             assert outcome in {Outcome.SUCCEEDED, Outcome.CANCELLED, Outcome.EXPIRED}
 
 
-@given(st.sampled_from([Outcome.FAILED, Outcome.LAPSED, Outcome.RELEASED]))
+@given(st.sampled_from([Outcome.FAILED, Outcome.LAPSED]))
 def test_no_end_can_repeat_itself_for_ever(outcome: Outcome) -> None:
     waiting = Waiting(1)
     for tries in count(1):
@@ -232,7 +241,7 @@ def test_no_end_can_repeat_itself_for_ever(outcome: Outcome) -> None:
 
 @pytest.mark.parametrize("has_begun", [False, True])
 def test_what_a_stopping_holder_gives_back_itself_costs_nothing_however_often(has_begun: bool) -> None:
-    last = Waiting(90, DEFAULT_MAX_ATTEMPTS - 1, 2, RELEASE_LIMIT)
+    last = Waiting(90, DEFAULT_MAX_ATTEMPTS - 1, 2, MOST_RELEASES)
 
     outcome, following = follow(Ended(Outcome.RELEASED, is_certain=True, has_begun=has_begun), last)
 

@@ -20,7 +20,7 @@ OVER_WORDS = {
     Outcome.CANCELLED: TaskState.CANCELLED,
     Outcome.EXPIRED: TaskState.EXPIRED,
 }
-RELEASE_LIMIT = 20
+FREE_RELEASES = 3
 UNNAMED_MS = 2_400
 Verdict = tuple[bool, TaskState | None]
 
@@ -392,11 +392,10 @@ class Model:
             case Outcome.LAPSED:
                 task.crashes += 1
                 self._again(task, outcome, 0.0)
-            case Outcome.RELEASED if task.releases + 1 > RELEASE_LIMIT:
-                self._bury(task, outcome, "releases")
             case Outcome.RELEASED:
                 task.releases += 1
-                self._again(task, outcome, 0.0)
+                wait = 2 ** (task.releases - FREE_RELEASES - 1) if task.releases > FREE_RELEASES else 0
+                self._again(task, outcome, min(wait, 300))
             case _:
                 raise AssertionError(outcome)
 

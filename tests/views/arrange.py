@@ -96,6 +96,7 @@ class World:
         wake_in: int | None = None,
         failures: int = 0,
         crashes: int = 0,
+        releases: int = 0,
         number: int = 1,
         **asked: object,
     ) -> uuid.UUID:
@@ -105,13 +106,15 @@ class World:
             await self.partitions.ensure([self.now_ms + wake_in])
             wake = make_id(self.now_ms + wake_in, next(self.unique), task.int & 0xFFFFFFFF)
         await self.database.execute(
-            "INSERT INTO due (lane, wake, task, number, failures, crashes) VALUES ($1, $2, $3, $4, $5, $6)",
+            "INSERT INTO due (lane, wake, task, number, failures, crashes, releases)"
+            " VALUES ($1, $2, $3, $4, $5, $6, $7)",
             task.int & 0xFFFFFFFF,
             wake,
             task,
             number,
             failures,
             crashes,
+            releases,
         )
         return task
 

@@ -1,5 +1,5 @@
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from duetime.clock import from_ms
@@ -18,6 +18,7 @@ class Status:
     limited_by: tuple[tuple[Limitation, str, datetime | None], ...] = ()
     workers: int = 0
     handled: tuple[str, ...] | None = None
+    unheard: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,32 @@ async def test_a_ready_task_without_a_worker_says_which_one_to_start(world: Worl
 
     assert [reason.reason for reason in told.waiting_for] == ["no_worker", "position"]
     assert told.what_would_free_it == "Start a worker for queue 'email' with tags gpu, eu"
+
+
+async def test_a_worker_whose_beats_do_not_arrive_is_named(world: World) -> None:
+    """Also while it still has a claim of the lane; not if there is somebody else."""
+    task = await world.waiting()
+    await world.running(holder=await world.holder())
+    unheard = ("mail-1", "mail-2", "mail-3", "mail-4", "mail-5", "mail-6")
+
+    told = await explained(world, task, Feeder(replace(NOBODY.status, unheard=unheard)))
+    served = await explained(world, task, Feeder(Status(unheard=unheard)))
+
+    assert [reason.reason for reason in told.waiting_for] == ["no_beats", "position"]
+    assert "mail-1, mail-2, mail-3, mail-4, mail-5 and 1 more for queue 'email'" in told.waiting_for[0].detail
+    assert told.what_would_free_it.startswith("Let POST /v1/workers/beat through")
+    assert [reason.reason for reason in served.waiting_for] == ["position"]
+
+
+async def test_a_task_that_was_handed_out_and_never_begun_says_to_whom(world: World) -> None:
+    task = await world.waiting(-MINUTE, wake_in=MINUTE, releases=5, number=6)
+    await world.attempt(task, 5, Outcome.RELEASED, holder=await world.holder("deaf-1"))
+    early = await world.waiting(-MINUTE, wake_in=MINUTE, releases=2, number=3)
+
+    told, earlier = await explained(world, task), await explained(world, early)
+
+    assert told.waiting_for[0].detail.startswith("it was handed out 5 times and never begun, last to deaf-1")
+    assert "handed out" not in earlier.waiting_for[0].detail
 
 
 async def test_a_scheduled_task_without_a_worker_waits_for_both(world: World) -> None:

@@ -152,7 +152,7 @@ class Workers:
             said = asked.max_silence
             silence = self.limits.silence_of(tenant, queues) if said is None else float(said)
             await self.holders.allow_silence(holder, silence)
-            ask = Ask(holder, tenant, Kind.PULL, queues, tags, asked.max, types)
+            ask = Ask(holder, tenant, Kind.PULL, queues, tags, asked.max, types, asked.worker)
             leased = await self._poll(poll, request, ask, max(asked.wait, LEAST_WAIT_SECONDS))
             tasks = await self.turns.spread(leased, lambda some: [self._answer(task) for task in some])
         if poll.is_void:

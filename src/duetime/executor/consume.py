@@ -179,7 +179,9 @@ class Executor:
                 continue
             try:
                 holder = await self._holders.register(_TENANT, self.name)
-                ask = Ask(holder, None, Kind.PUSH, queues=None, tags=frozenset(), room=room, slots=self._places)
+                ask = Ask(
+                    holder, None, Kind.PUSH, None, tags=frozenset(), room=room, worker=self.name, slots=self._places
+                )
                 tasks = await self._feeder.lease(ask, _LEASE_WAIT_SECONDS)
                 is_alive = holder == await self._holders.register(_TENANT, self.name)
             except Unavailable as error:

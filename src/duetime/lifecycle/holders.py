@@ -210,6 +210,7 @@ class Holders:
         now = self._monotonic()
         ids = [beat.holder for beat in beats]
         alive = await self._raise_counters(beats, ids, now)
+        renewed: set[int] = set()
         for place, (beat, holder) in enumerate(zip(beats, ids, strict=True)):
             if holder not in alive:
                 # It was ended meanwhile: what it held is lost, and it begins anew.
@@ -217,6 +218,11 @@ class Holders:
                 # Another key has taken the name meanwhile: its next beat is told so.
                 with suppress(WorkerNameTaken):
                     ids[place] = await self.register(beat.tenant, beat.name, beat.key)
+                    renewed.add(ids[place])
+        if renewed:
+            # It has nothing of what was named, but it has beaten.
+            await self._recall(renewed, now)
+            await self._raise({holder: {} for holder in renewed if holder in self._counts}, now)
         held = await self._read_held(beats, ids, now)
         await self._release_unnamed(beats, ids, held, now)
         await self._end_overdue(beats, ids, held, now)

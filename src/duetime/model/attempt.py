@@ -2,8 +2,8 @@
 
 Failures count against the task's retries, crashes (a holder died while it ran
 the attempt) against a budget apart, and releases (it never ran, as far as its
-holder ever said) against neither, up to a limit that stops a loop.  An attempt
-that its holder gives back itself counts against nothing, begun or not.
+holder ever said) against neither: after a few the task waits, longer each time.
+An attempt that its holder gives back itself counts against nothing, begun or not.
 """
 
 import random
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple, assert_never
 
-from duetime.model.retry import DEFAULT_RETRY, RELEASE_LIMIT
+from duetime.model.retry import DEFAULT_RETRY, MOST_RELEASES, wait_after_release
 from duetime.model.task import Options, Outcome, TaskState, Waiting
 
 #: Beyond so many crashes a task is given up whatever ran beside it: its holders may not run suspects one at a time.
@@ -117,10 +117,9 @@ def what_follows(
                 return Outcome.UNKNOWN, Bury("unknown")
             if ended.is_certain:
                 return Outcome.RELEASED, Again(ended.retry_after or 0.0, following)
-            releases = waiting.releases + 1
-            if releases > RELEASE_LIMIT:
-                return Outcome.RELEASED, Bury("releases")
-            return Outcome.RELEASED, Again(0.0, Waiting(following.number, waiting.failures, waiting.crashes, releases))
+            releases = min(waiting.releases + 1, MOST_RELEASES)
+            again = Waiting(following.number, waiting.failures, waiting.crashes, releases)
+            return Outcome.RELEASED, Again(wait_after_release(releases), again)
         case Outcome.UNKNOWN:
             return Outcome.UNKNOWN, Bury("unknown")
         case _:
@@ -139,7 +138,7 @@ def attempts_left(state: TaskState, failures: int | None, options: Options) -> i
     return max(0, most_attempts(options) - failures - (state is TaskState.RUNNING))
 
 
-#: Why a task is a dead letter, for people.
+#: Why a task is a dead letter, for people; for releases no task becomes one any more.
 REASONS = {
     "permanent": "its last failure was permanent",
     "attempts": "its attempts are used up",

@@ -5,7 +5,9 @@ last step, and never passes `max_backoff`: 10 s, 300 s, 3 doublings give
 10, 20, 40, 80, 160, 240, 300, 300 …  A task is given up when its attempts are
 used up, or when `max_retry_duration` has passed since its first attempt.  It is
 given up as well when `max_crashes` of its attempts were lost with their holder:
-those count apart, because such a task may be what kills its workers.
+those count apart, because such a task may be what kills its workers.  Attempts
+that were handed out and never begun say nothing of the task: they only make it
+wait, longer each time.
 
 The default outlasts an outage of a working day: 20 attempts, whose waits of 1,
 2, 4 … 2,048 s and then seven times an hour are 8 h 8 min 15 s together.
@@ -19,7 +21,11 @@ DEFAULT_MAX_ATTEMPTS = 20
 #: What a policy means that is stored without a number.  It stays: a task keeps the policy that was accepted with it.
 _UNSAID_MAX_ATTEMPTS = 5
 DEFAULT_MAX_CRASHES = 3
-RELEASE_LIMIT = 20
+#: So often a task is handed out again at once that was handed out and never begun; then it waits, longer each time.
+FREE_RELEASES = 3
+MOST_RELEASE_WAIT_SECONDS = 300.0
+#: Counted no further: what the column holds.
+MOST_RELEASES = 30_000
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -48,6 +54,13 @@ class RetryPolicy(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknow
     def waits_after(self, failures: int) -> float:
         """The sum of all waits that are still to come after that many failures, before jitter."""
         return sum(self.backoff(each) for each in range(failures + 1, self.max_attempts))
+
+
+def wait_after_release(releases: int) -> float:
+    """Seconds until a task is handed out again that nobody began so often: 0, 0, 0, 1, 2, 4 … 300."""
+    if releases <= FREE_RELEASES:
+        return 0.0
+    return min(2.0 ** min(releases - FREE_RELEASES - 1, 60), MOST_RELEASE_WAIT_SECONDS)
 
 
 #: For a task that was submitted without a policy; such a task stores none.

@@ -7,6 +7,7 @@ told it finds by looking (`looking`); what a limit keeps is parked (`gating`).
 
 import asyncio
 import heapq
+import time
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -248,6 +249,9 @@ class Feeder:
             limited_by=limited_by,
             workers=len(asks),
             handled=handled_by(asks),
+            unheard=tuple(
+                sorted({ask.worker for ask, _ in self.polls.hearing.unheard.values() if ask.worker and ask.fits(key)})
+            ),
         )
 
     # Running
@@ -497,6 +501,15 @@ class Feeder:
         task.add_done_callback(self._flying.discard)
 
     # For the survey
+
+    def unheard(self) -> list[tuple[str, str, float]]:
+        """Workers that get nothing because no beat of them is heard: tenant, name, and for how many seconds."""
+        now = time.monotonic()
+        return [
+            (str(self._lanes.tenant_name(ask.tenant)), ask.worker, now - since)
+            for ask, since in self.polls.hearing.unheard.values()
+            if ask.tenant is not None
+        ]
 
     def due_lanes(self, most: int) -> list[tuple[int, LaneKey, uuid.UUID, bool]]:
         """Lanes that are due and may run: key, where to read on, and whether anybody asks for such work; the oldest."""

@@ -103,14 +103,19 @@ class Liveness:
             ended = await end_silent_holders(self._database, self._holders, silent)
         except Unavailable:
             self._watch.interrupted()
+            if self._polls is not None:
+                self._polls.hearing.interrupted()
             # A sweep may have been cut off, and its holders ended longer ago than the next one looks back.
             self._full_sweep_at = self._monotonic()
             raise
         # Another node may have ended a holder that this one still knows by name.
         alive = {row["id"] for row in rows} - ended
         self._holders.forget(known - alive)
-        if self._polls is not None and (gone := asked - alive):
-            self._polls.forget(gone)
+        if self._polls is not None:
+            if gone := asked - alive:
+                self._polls.forget(gone)
+            for ask in self._polls.hear({row["id"]: row["beats"] for row in rows if row["id"] not in ended}):
+                log.warning("a worker gets no work because no beat of it is heard", worker=ask.worker)
         if ended:
             if self.on_lapsed is not None:
                 self.on_lapsed(ended)

@@ -25,6 +25,8 @@ class Ask:
     room: int
     #: What it handles; None: every type.
     types: frozenset[str] | None = None
+    #: The holder's name, for people and for `hearing`; an older node does not say it.
+    worker: str = ""
     #: Of an executor: how much of its room is for whom.  It tells at any time, so an ask that waits stays true.
     slots: Slots | None = field(default=None, compare=False)
 
@@ -88,3 +90,5 @@ class LaneStatus:
     #: How many workers there are for such a lane, whatever they handle, and what they do; None: every type.
     workers: int = 0
     handled: tuple[str, ...] | None = None
+    #: Workers that would be there if their beats were heard.
+    unheard: tuple[str, ...] = ()

@@ -1,11 +1,15 @@
-"""Holders that wait for work: each of their polls is answered once, with what it got or with nothing."""
+"""Holders that wait for work: each of their polls is answered once, with what it got or with nothing.
+
+A poll of a holder whose beats are not heard waits as well, but the core does not know of it (`hearing`).
+"""
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from duetime.model.task import LeasedTask
 from duetime.scheduler.core import Core
+from duetime.scheduler.hearing import Hearing
 from duetime.scheduler.plan import Ask
 
 #: A worker whose hands are full does not ask; it is still there.
@@ -22,7 +26,10 @@ class Polls:
         self._core = core
         self._on_ask = on_ask
         self._give_back = give_back
-        self._waiting: dict[int, asyncio.Future[list[LeasedTask]]] = {}
+        self._waiting: dict[int, tuple[Ask, asyncio.Future[list[LeasedTask]]]] = {}
+        self.hearing = Hearing()
+        #: Those that wait for a beat of their holder.
+        self._muted: dict[int, Ask] = {}
         #: Those whose time was over while a claim for them was under way.
         self._overdue: set[int] = set()
         self._numbers = 0
@@ -42,10 +49,13 @@ class Polls:
         number = self._numbers
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[list[LeasedTask]] = loop.create_future()
-        self._waiting[number] = answer
+        self._waiting[number] = (ask, answer)
         self._asked[ask.holder] = (ask, time.monotonic())
-        self._core.ask(number, ask)
-        self._on_ask()
+        if self.hearing.is_unheard(ask):
+            self._muted[number] = ask
+        else:
+            self._core.ask(number, ask)
+            self._on_ask()
         # Not `asyncio.timeout`, which would need a shield: the caller goes on in the round after its answer.
         waited = loop.call_later(seconds, self._end, number)
         try:
@@ -57,17 +67,21 @@ class Polls:
         finally:
             waited.cancel()
             self._waiting.pop(number, None)
+            self._muted.pop(number, None)
             self._overdue.discard(number)
             self._core.withdraw(number)
 
     def is_open(self, number: int) -> bool:
         """Whether somebody waits there who was not answered yet."""
-        answer = self._waiting.get(number)
-        return answer is not None and not answer.done()
+        waiting = self._waiting.get(number)
+        return waiting is not None and not waiting[1].done()
 
     def answer(self, number: int, tasks: list[LeasedTask]) -> None:
         """Only while it is open."""
-        self._waiting[number].set_result(tasks)
+        ask, answer = self._waiting[number]
+        if tasks:
+            self.hearing.gave(ask)
+        answer.set_result(tasks)
 
     def end_overdue(self, numbers: Iterable[int]) -> None:
         """The claim for these is over, and brought nothing to those whose time is."""
@@ -82,7 +96,7 @@ class Polls:
 
     def close(self) -> None:
         """Answer all that are left with nothing: no claim is under way any more."""
-        for answer in list(self._waiting.values()):
+        for _, answer in list(self._waiting.values()):
             if not answer.done():
                 answer.set_result([])
 
@@ -100,7 +114,9 @@ class Polls:
     def forget(self, holders: Collection[int]) -> None:
         """These have ended: their polls end now, and what a claim under way brings for them is given back."""
         self._asked = {holder: asked for holder, asked in self._asked.items() if holder not in holders}
-        for number in self._core.asks_of(holders):
+        self.hearing.forget(holders)
+        muted = [number for number, ask in self._muted.items() if ask.holder in holders]
+        for number in [*self._core.asks_of(holders), *muted]:
             self._core.withdraw(number)
             if self.is_open(number):
                 self.answer(number, [])
@@ -108,12 +124,26 @@ class Polls:
         while len(self._ended) > _MOST_ENDED:
             del self._ended[next(iter(self._ended))]
 
+    def hear(self, beats: Mapping[int, int]) -> list[Ask]:
+        """Take the counters of all living holders; returns the asks of those that get nothing from now on."""
+        fallen_silent = self.hearing.look(beats)
+        unheard = self.hearing.unheard
+        for number, ask in [each for each in self._muted.items() if each[1].holder not in unheard]:
+            del self._muted[number]
+            self._core.ask(number, ask)
+            self._on_ask()
+        for number in self._core.asks_of(unheard) if unheard else ():
+            if not self._core.is_flying(number):
+                self._muted[number] = self._core.ask_of(number)
+                self._core.withdraw(number)
+        return fallen_silent
+
     def has_ended(self, holder: int) -> bool:
         """Whether it is known here that the holder has."""
         return holder in self._ended
 
     def recent_asks(self) -> list[Ask]:
-        """Of holders that wait now, or asked for work lately."""
+        """Of holders that wait now, or asked for work lately, and get it."""
         lately = time.monotonic() - REMEMBER_ASKS_SECONDS
         self._asked = {holder: asked for holder, asked in self._asked.items() if asked[1] >= lately}
-        return [ask for ask, _ in self._asked.values()]
+        return [ask for ask, _ in self._asked.values() if ask.holder not in self.hearing.unheard]

@@ -72,6 +72,7 @@ class Survey:
         waits = await self.read_waits()
         _publish(waits)
         _publish_unhandled(await self.count_unhandled(waits))
+        _publish_unheard(self._feeder.unheard())
         inversion = find_inversion(waits)
         metrics.PRIORITY_INVERSION.set(inversion is not None)
         now = self._monotonic()
@@ -160,6 +161,12 @@ def _publish(waits: Sequence[Wait]) -> None:
     named = Counter((wait.tenant, ",".join(wait.key.requires)) for wait in alone)
     for (tenant, requires), lanes in named.most_common(MAX_NAMED):
         metrics.WAITING_WITHOUT_WORKER.labels(tenant, requires).set(lanes)
+
+
+def _publish_unheard(unheard: list[tuple[str, str, float]]) -> None:
+    metrics.WORKERS_UNHEARD.clear()
+    for tenant, worker, seconds in sorted(unheard, key=lambda each: -each[2])[:MAX_NAMED]:
+        metrics.WORKERS_UNHEARD.labels(tenant, worker).set(seconds)
 
 
 def _publish_unhandled(counts: Counter[tuple[str, str]]) -> None:

@@ -127,7 +127,7 @@ class Shift:
         tries = Tries(float("inf"))
         while True:
             room = self._room()
-            if not self._is_worth_asking(room):
+            if not self._is_worth_asking(room) or not self._beats.is_fresh(time.monotonic()):
                 self._room_made.clear()
                 await self._room_made.wait()
                 continue
@@ -220,6 +220,9 @@ class Shift:
         self._crew.confirm(held for held, _ in named)
         self._recovery.acknowledge(named)
         self._crew.begin_waiting()
+        # What may not begin is not asked for: the lease may have waited for this beat.
+        if not self._room_made.is_set() and self._is_worth_asking(self._room()):
+            self._room_made.set()
 
     def _on_beat_error(self, error: ApiError) -> None:
         if self._first_beat.done() or isinstance(error, ServerUnavailable):

@@ -21,7 +21,7 @@ from duetime.model.attempt import REASONS, attempts_left, most_attempts
 from duetime.model.confinement import Confinement
 from duetime.model.duration import format_duration
 from duetime.model.limits import LimitScope
-from duetime.model.retry import DEFAULT_RETRY
+from duetime.model.retry import DEFAULT_RETRY, wait_after_release
 from duetime.model.task import Kind, LaneKey, TaskState
 from duetime.views.attempts import attempts_of
 from duetime.views.scan import TenantLanes
@@ -31,6 +31,7 @@ SQL = load(__package__, "explain.sql")
 
 MAX_COUNTED = 1_000
 MAX_TYPES_SHOWN = 10
+MAX_WORKERS_SHOWN = 5
 
 Reason = Literal[
     "time",
@@ -45,6 +46,7 @@ Reason = Literal[
     "no_slot",
     "no_worker",
     "no_handler",
+    "no_beats",
     "no_node",
     "position",
     "running",
@@ -80,6 +82,11 @@ class LaneStatus(Protocol):
     @property
     def handled(self) -> Sequence[str] | None:
         """The types that these handle; None: every type."""
+        ...
+
+    @property
+    def unheard(self) -> Sequence[str]:
+        """Workers that ask for such work, and get nothing because no beat of them is heard."""
         ...
 
 
@@ -157,6 +164,8 @@ class _Lane:
     workers: int = 0
     #: What they handle; None: every type.
     handled: Sequence[str] | None = None
+    #: Workers that would take it if their beats were heard, and nobody else would.
+    unheard: Sequence[str] = ()
 
 
 async def _look_ahead(database: Database, feeder: LaneFeeder | None, key: LaneKey, row: asyncpg.Record) -> _Lane:
@@ -188,6 +197,7 @@ async def _look_ahead(database: Database, feeder: LaneFeeder | None, key: LaneKe
         type=row["type"],
         workers=status.workers,
         handled=status.handled,
+        unheard=() if status.has_holders else status.unheard,
     )
 
 
@@ -225,6 +235,8 @@ def _waits_for_time(
     detail = f"{_attempt(row, row['number'])} is due at {_at(due_at)}"
     if state is TaskState.RETRYING:
         detail = f"{_history(row)}; {detail}; {_last_error(row)}"
+    if wait_after_release(row["releases"] or 0):
+        detail = f"{_releases(row)}; {detail}"
     detail += _end_of_retries(row, due_at)
     remedy = f"It becomes ready at {_at(due_at)}; POST {path}/run-now to run it at once"
     waiting = [Waiting("time", detail, due_at)]
@@ -263,6 +275,8 @@ def _missing_holders(lane: _Lane) -> list[tuple[Waiting, str]]:
     if not lane.has_node:
         detail = "no node feeds its shard at this moment"
         return [(Waiting("no_node", detail), "Another node takes the shard over within seconds; else start one")]
+    if lane.unheard:
+        return [_missing_beats(lane)]
     if lane.has_holders:
         return []
     if lane.key.kind is Kind.PUSH:
@@ -290,6 +304,13 @@ def _history(row: asyncpg.Record) -> str:
     return f"it {' and '.join(parts)}"
 
 
+def _releases(row: asyncpg.Record) -> str:
+    """Of a task that waits because nobody began it."""
+    workers = [attempt.worker for attempt in attempts_of(row) if attempt.worker is not None]
+    last = f", last to {workers[-1]}" if workers else ""
+    return f"it was handed out {row['releases']} times and never begun{last}: see that its worker's beats arrive"
+
+
 def _end_of_retries(row: asyncpg.Record, due_at: datetime) -> str:
     """When it will be given up if all its attempts fail at once, by the waits of its policy."""
     options = options_of(row)
@@ -314,6 +335,18 @@ def _missing_handler(lane: _Lane, handled: Sequence[str]) -> tuple[Waiting, str]
     )
     remedy = f"Start a worker for queue '{lane.key.queue}' that has a handler for '{lane.type}'"
     return Waiting("no_handler", detail), remedy
+
+
+def _missing_beats(lane: _Lane) -> tuple[Waiting, str]:
+    """Nothing is handed to a worker that was given work and has not beaten since."""
+    shown = ", ".join(lane.unheard[:MAX_WORKERS_SHOWN])
+    more = f" and {len(lane.unheard) - MAX_WORKERS_SHOWN} more" if len(lane.unheard) > MAX_WORKERS_SHOWN else ""
+    detail = (
+        f"the polls of {shown}{more} for queue '{lane.key.queue}' arrive, but no beats: "
+        "a worker that was given work and does not beat gets no more"
+    )
+    remedy = "Let POST /v1/workers/beat through from where the worker runs"
+    return Waiting("no_beats", detail), f"{remedy}, or start another worker for queue '{lane.key.queue}'"
 
 
 def _is_running(row: asyncpg.Record, path: str) -> tuple[list[Waiting], str]:

@@ -23,6 +23,7 @@ found AS MATERIALIZED (
            COALESCE(first.number, later.number, held.number, claim.number, dead.number, last.number) AS number,
            COALESCE(first.failures, later.failures, held.failures, claim.failures) AS failures,
            COALESCE(first.crashes, later.crashes, held.crashes, claim.crashes) AS crashes,
+           COALESCE(first.releases, later.releases, held.releases, claim.releases) AS releases,
            last.final AS is_over, last.outcome, last.completed_at, last.result,
            octet_length(task.payload) + COALESCE(octet_length(task.options), 0) + COALESCE(octet_length(task.labels::text), 0)
            + LEAST(COALESCE(kept.detail_bytes, 0), @attempt_bytes::bigint) + COALESCE(octet_length(last.result), 0) AS bytes,
@@ -79,7 +80,7 @@ found AS MATERIALIZED (
             LIMIT 1) AS last
         ON true
       LEFT JOIN LATERAL (
-           SELECT wake, number, failures, crashes
+           SELECT wake, number, failures, crashes, releases
              FROM due
             WHERE COALESCE(due.home, due.lane) = wanted.lane
               AND due.task = wanted.id
@@ -122,7 +123,7 @@ SELECT weighed.place, weighed.lane, weighed.id, weighed.is_cut, moment.at AS now
        CASE WHEN NOT weighed.is_cut THEN weighed.labels END AS labels, weighed.run_at, weighed.first_run_at, weighed.expires_at, weighed.created_at,
        CASE WHEN NOT weighed.is_cut THEN weighed.payload END AS payload,
        CASE WHEN NOT weighed.is_cut THEN weighed.result END AS result,
-       weighed.wake, weighed.number, weighed.failures, weighed.crashes, weighed.completed_at, weighed.dead_reason,
+       weighed.wake, weighed.number, weighed.failures, weighed.crashes, weighed.releases, weighed.completed_at, weighed.dead_reason,
        weighed.died_at, weighed.held_at, weighed.claim_number, weighed.picked_at, holder.name AS worker,
        begun.is_started, begun.at AS started_at,
        CASE WHEN weighed.is_cut THEN NULL

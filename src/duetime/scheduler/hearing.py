@@ -1,0 +1,89 @@
+"""Who is given work without a beat of it being heard since: pure rules, no I/O.
+
+A poll is no sign of life.  Where polls get through and beats do not, a holder
+would be handed the same tasks again and again, and begin none of them.  So one
+that was given work gets no more once so much time has passed without a beat.
+If it then lapses, a new holder of its name gets nothing before its first beat.
+"""
+
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from duetime.clock import Monotonic
+from duetime.lifecycle.holders import BEAT_EVERY_SECONDS
+from duetime.scheduler.plan import Ask
+
+#: Two beats, and a look at the counters that came just before the second.
+UNHEARD_SECONDS = 2 * BEAT_EVERY_SECONDS + 1.0
+#: Names of holders that ended unheard: with more, the oldest are forgotten.
+_MOST_NAMES = 10_000
+
+
+@dataclass(slots=True)
+class _Given:
+    ask: Ask
+    #: Since when it has work of which no beat tells, by monotonic time, and its counter then.
+    since: float
+    beats: int
+
+
+class Hearing:
+    def __init__(self, monotonic: Monotonic = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._given: dict[int, _Given] = {}
+        #: The counters at the last look.
+        self._beats: Mapping[int, int] = {}
+        #: Those that get nothing, and since when no beat was heard.
+        self.unheard: dict[int, tuple[Ask, float]] = {}
+        #: (tenant, name) of those that ended like this.
+        self._names: dict[tuple[int | None, str], None] = {}
+
+    def gave(self, ask: Ask) -> None:
+        """It was given work."""
+        if ask.holder not in self._given:
+            self._given[ask.holder] = _Given(ask, self._monotonic(), self._beats.get(ask.holder, 0))
+
+    def is_unheard(self, ask: Ask) -> bool:
+        """Whether it gets nothing until a beat of it is heard."""
+        if ask.holder in self.unheard:
+            return True
+        if not self._names or (ask.tenant, ask.worker) not in self._names or self._beats.get(ask.holder, 0):
+            return False
+        self.unheard[ask.holder] = (ask, self._monotonic())
+        return True
+
+    def look(self, beats: Mapping[int, int]) -> list[Ask]:
+        """Take the counters of all living holders; returns those that get nothing from now on."""
+        self._beats = beats
+        now = self._monotonic()
+        for holder, given in list(self._given.items()):
+            if beats.get(holder, 0) != given.beats:
+                del self._given[holder]
+        for holder, (ask, _) in list(self.unheard.items()):
+            if holder not in self._given and beats.get(holder, 0):
+                del self.unheard[holder]
+                self._names.pop((ask.tenant, ask.worker), None)
+        found = [
+            (given.ask, given.since)
+            for holder, given in self._given.items()
+            if holder not in self.unheard and now - given.since >= UNHEARD_SECONDS
+        ]
+        self.unheard |= {ask.holder: (ask, since) for ask, since in found}
+        return [ask for ask, _ in found]
+
+    def interrupted(self) -> None:
+        """The database did not answer: nobody could have beaten."""
+        now = self._monotonic()
+        for given in self._given.values():
+            given.since = now
+
+    def forget(self, holders: Collection[int]) -> None:
+        """These have ended."""
+        for holder in holders:
+            given, unheard = self._given.pop(holder, None), self.unheard.pop(holder, None)
+            ask = given.ask if given is not None else unheard[0] if unheard is not None else None
+            if ask is not None and ask.worker:
+                self._names[ask.tenant, ask.worker] = None
+        while len(self._names) > _MOST_NAMES:
+            del self._names[next(iter(self._names))]
