@@ -9,10 +9,9 @@ queue=${1:-default} command=${2:-cat}
 worker="sh-$$-$(od -An -N6 -tx1 /dev/urandom | tr -d ' \n')" # names this process, from its start to its end
 folder=$(mktemp -d) && cd "$folder" && echo '[]' >held && : >pid
 
-post() { # path, seconds, options of curl; the body comes on standard input
-    path=$1 seconds=$2 && shift 2
-    curl -sSf -m "$seconds" -H "Authorization: Bearer $DUETIME_KEY" -H 'Content-Type: application/json' \
-        --data-binary @- "$@" "$DUETIME_URL/v1/workers/$path"
+post() { # path, seconds; the body comes on standard input
+    curl -sSf -m "$2" -H "Authorization: Bearer $DUETIME_KEY" -H 'Content-Type: application/json' \
+        --data-binary @- "$DUETIME_URL/v1/workers/$1"
 }
 hold() { printf '%s' "$1" >new && mv new held; } # in one step: the beats read it at any time
 beat() { jq -c --arg worker "$worker" '{$worker, attempts: .}' held | post beat 5 >"$1"; }
@@ -23,15 +22,13 @@ beats & beats=$!
 trap 'kill $beats 2>/dev/null; rm -rf "$folder"' EXIT
 trap 'stopping=1' TERM INT
 while [ -z "${stopping-}" ]; do
-    took=$(jq -nc --arg worker "$worker" --arg queue "$queue" '{$worker, queues: [$queue], max: 1, wait: 5}' |
-        post lease 15 -o leased -w '%{time_total}') || { sleep 1; continue; }
+    jq -nc --arg worker "$worker" --arg queue "$queue" '{$worker, queues: [$queue], max: 1, wait: 5}' |
+        post lease 15 >leased || { sleep 1; continue; }
     jq -e '.tasks[0]' leased >task || continue
     hold "$(jq -c '[{id, attempt, started: true}]' task)"
-    # Its last worker died, or the lease arrived late: say that it runs, and run it if it is still ours.
-    if jq -e --argjson took "$took" '.tasks[0].recovered or $took >= (.begin_within // infinite)' leased >/dev/null; then
-        until beat said; do sleep 1; done
-        gone said && hold '[]' && continue
-    fi
+    # The lease may have arrived late, or its last worker died: say that it runs, and run it if it is still ours.
+    until beat said; do sleep 1; done
+    gone said && hold '[]' && continue
     started=$(date -u +%Y-%m-%dT%H:%M:%SZ)
     jq -c .payload task | timeout "$(jq .timeout task)" sh -c "$command" "$0" "$(jq -r .type task)" >out 2>err & pid=$!
     echo $pid >pid

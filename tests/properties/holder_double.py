@@ -45,6 +45,11 @@ class Holder:
         #: What it names in its beats, and whether as started.
         self.held: dict[Attempt, bool] = {}
         self.told: set[Attempt] = set()
+        #: Named by a beat that was answered, and not called lost.
+        self.confirmed: set[Attempt] = set()
+        #: What the server takes it for, by its last beat; and what was handed to somebody else by that name.
+        self.holder = 0
+        self.unsure: set[Attempt] = set()
         self.acknowledged_at = float("-inf")
         self.world.spawn(self, self._beat_for_ever())
         self.world.spawn(self, self._lease_for_ever())
@@ -95,6 +100,10 @@ class Holder:
             if not self.is_careful and chance.random() < 0.1:
                 self.world.spawn(self, self._meddle())
             self.told |= {attempt for attempt, is_started in named.items() if is_started}
+            self.confirmed |= named.keys()
+            if answer.holder != self.holder:
+                self.holder = answer.holder
+                self.unsure |= self.held.keys()
             for attempt in answer.lost + answer.cancelled:
                 if self.is_careful or chance.random() < 0.5:
                     self.held.pop(attempt, None)
@@ -110,6 +119,7 @@ class Holder:
             if room <= 0 or node is None:
                 yield Sleep(0.3)
                 continue
+            asked_at = self.world.now
             try:
                 claims = yield self.world.request(
                     node, node.lease(self.name, self._ask_of(room), chance.choice((1, 5, 20)))
@@ -120,7 +130,9 @@ class Holder:
             for claim in claims:
                 self.world.log_hand_out(claim, self)
                 self.held[claim.task, claim.number] = False
-                self.world.spawn(self, self._work(claim))
+                if claim.holder != self.holder:
+                    self.unsure.add((claim.task, claim.number))
+                self.world.spawn(self, self._work(claim, asked_at + claims.begin_within))
 
     def _ask_of(self, room: int) -> "object":
         tenant, tags, queues = self.tenant, self.tags, self.world.chance.choice((None, None, frozenset({"a", "b"})))
@@ -128,7 +140,7 @@ class Holder:
 
     # One attempt
 
-    def _work(self, claim: Claim) -> Process[None]:
+    def _work(self, claim: Claim, begin_by: float) -> Process[None]:
         chance = self.world.chance
         attempt = (claim.task, claim.number)
         if chance.random() < 0.3:
@@ -141,7 +153,7 @@ class Holder:
                 yield Sleep(0.5)
                 if attempt not in self.held:
                     return
-        while self.is_careful and self.world.now - self.acknowledged_at >= _FRESH:
+        while self.is_careful and not self._may_begin(attempt, begin_by):
             yield Sleep(0.5)
         if not self._declare(attempt):
             return
@@ -150,6 +162,13 @@ class Holder:
         if attempt not in self.held and self.is_careful:
             return
         yield from self._settle(attempt, self._end(chance.random()))
+
+    def _may_begin(self, attempt: Attempt, begin_by: float) -> bool:
+        if self.world.now - self.acknowledged_at >= _FRESH:
+            return False
+        if self.world.faults.begins_late or attempt in self.confirmed:
+            return True
+        return self.world.now <= begin_by and attempt not in self.unsure
 
     def _meddle(self) -> Process[None]:
         """Report an attempt that another process has."""

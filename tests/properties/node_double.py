@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from duetime.clock import DatabaseClock, from_ms
 from duetime.errors import Unavailable, Unknown
 from duetime.ids import EARLIEST, due_ms_of, just_after, lane_of, make_id
-from duetime.lifecycle.holders import UNNAMED_SECONDS
+from duetime.lifecycle.holders import BEGIN_WITHIN_SECONDS, UNNAMED_SECONDS
 from duetime.lifecycle.submit import MINT_TOLERANCE_MS
 from duetime.model.attempt import Ended, what_follows
 from duetime.model.task import LaneKey, Options, Outcome
@@ -73,6 +73,14 @@ class Settled:
     settled: list[Attempt] = field(default_factory=list)
     lost: list[Attempt] = field(default_factory=list)
     cancelled: list[Attempt] = field(default_factory=list)
+    #: Of a beat: whose it was taken for.
+    holder: int = 0
+
+
+class Lease(list[Claim]):
+    """The answer to a poll."""
+
+    begin_within = 0.0
 
 
 @dataclass(slots=True)
@@ -354,7 +362,8 @@ class Node:
         yield from self._move([(claim, ended, None) for claim in claims])
 
     def lease(self, name: str, make_ask: Any, wait_seconds: float) -> Process[list[Claim]]:
-        """A poll: what is due for this holder, as soon as there is something."""
+        """A poll: what is due for this holder, as soon as there is something, and by when it must begin."""
+        arrived_at = self.world.now
         holder = yield from self._register(name)
         number = next(self._numbers)
         incarnation = self.incarnation
@@ -370,7 +379,10 @@ class Node:
             while poll.value is None and self.core.is_flying(number):
                 poll.wait_seconds = 0.05
                 yield poll
-            return poll.value or []
+            lease = Lease(poll.value or [])
+            claimed_at = min([claim.visible_at for claim in lease], default=self.world.now)
+            lease.begin_within = claimed_at - arrived_at + BEGIN_WITHIN_SECONDS
+            return lease
         finally:
             if incarnation == self.incarnation:
                 self.polls.pop(number, None)
@@ -470,7 +482,7 @@ class Node:
             yield from self._move(
                 [(claim, Ended(Outcome.RELEASED), None) for claim in claims if claim.holder == holder]
             )
-        answer = Settled()
+        answer = Settled(holder=holder)
         missing = [attempt for attempt in named if attempt not in held]
         ends = (yield Call("read_ends", (missing,))) if missing else {}
         for attempt in missing:

@@ -28,7 +28,7 @@ from duetime.model.retry import RetryPolicy
 from duetime.model.task import Kind, LaneKey, Options, Outcome, PriorityClass, Waiting
 from duetime.scheduler.liveness import SILENCE_SECONDS
 from properties.holder_double import Holder
-from properties.node_double import Answer, Call, NewTask, Node, Process, Sleep
+from properties.node_double import Answer, Call, Lease, NewTask, Node, Process, Sleep
 from properties.store_double import Attempt, Broken, Claim, End, Faults, Store, Transaction
 
 _READS = frozenset({"read_hints", "read_clock", "read_tasks", "read_keys", "find", "read_held", "read_claims"})
@@ -160,6 +160,9 @@ class _Request:
                 if isinstance(value, list) and value and isinstance(value[0], Claim) and world.is_unlucky(0.5):
                     # The node notices that its client has gone.
                     world.spawn(node, node.give_back(value))
+            elif isinstance(value, Lease) and value and world.is_unlucky(0.02):
+                world.note("a lease of %s arrives late: %s", node.name, value)
+                world.after(1.0 + 10.0 * world.chance.random(), once.give, value, error)
             else:
                 world.after(world.latency(), once.give, value, error)
 
@@ -575,6 +578,10 @@ class World:
             raise Broken(f"attempt {attempt} was begun by {self.runs[attempt]} and by {holder.process}")
         if self.handed.get(attempt) != holder.process:
             raise Broken(f"attempt {attempt} was begun by {holder.process}, to whom it was not given")
+        end = self.store.attempt.get(attempt)
+        is_elsewhere = end is not None and end.outcome in (Outcome.RELEASED, Outcome.LAPSED)
+        if is_elsewhere and holder.is_careful and not holder.keeps_name:
+            raise Broken(f"attempt {attempt} was begun by {holder.process} after it was given to somebody else: {end}")
         self.runs[attempt] = holder.process
 
     def log_settled(self, attempt: Attempt, holder: Holder) -> None:

@@ -70,6 +70,8 @@ class Faults:
     sweeps_lately_ended: bool = False
     #: A claim is taken without a lock.
     claims_without_lock: bool = False
+    #: A worker begins what it was handed out, however late the answer to its poll arrived.
+    begins_late: bool = False
 
 
 @dataclass(slots=True)

@@ -61,9 +61,11 @@ async def test_a_lease_that_arrives_after_its_task_ran_elsewhere_is_not_begun(
 
 
 @pytest.mark.parametrize("kind", ["async", "plain"])
-async def test_what_is_late_begins_once_a_beat_has_confirmed_it(
-    node: NodeProcess, client: AsyncClient, queue: str, kind: str
+@pytest.mark.parametrize("change", [{"begin_within": 0.0}, {"holder": "another"}])
+async def test_what_may_be_somebody_elses_begins_once_a_beat_has_confirmed_it(
+    node: NodeProcess, client: AsyncClient, queue: str, kind: str, change: dict[str, object]
 ) -> None:
+    """It arrived late, or was leased as a holder that has ended since."""
     async with gateway_to(node.url) as gateway:
         worker = worker_at(gateway.url, node, queue)
         named: set[str] = set()
@@ -71,7 +73,8 @@ async def test_what_is_late_begins_once_a_beat_has_confirmed_it(
 
         async def make_late(answer: Any) -> None:
             assert answer["begin_within"] > 0
-            answer["begin_within"] = 0.0
+            assert answer["holder"]
+            answer.update(change)
 
         async def note(beat: Any) -> None:
             named.update(each["id"] for each in beat["attempts"] if not each["started"])

@@ -51,6 +51,12 @@ class BatchProblem(Struct):
     request_id: Annotated[str, Meta(description="The header `X-Request-Id`.")]
 
 
+_HOLDER = Meta(
+    description="What the server takes the worker for: another one than before if it counted as dead in between. What "
+    "was leased as one and not begun is confirmed by a beat before it begins as another."
+)
+
+
 class LeasedAnswer(Struct, gc=False):
     """One attempt for the worker to run."""
 
@@ -87,6 +93,7 @@ class LeaseAnswer(Struct):
             "else's: it begins only after a beat that named it was answered and did not call it lost."
         ),
     ]
+    holder: Annotated[str, _HOLDER]
 
 
 class EndedAttempt(Struct, gc=False):
@@ -121,6 +128,7 @@ class BeatAnswer(Struct):
     cancelled: list[uuid.UUID]
     lost_attempts: Annotated[list[EndedAttempt] | UnsetType, _LOST] = UNSET
     cancelled_attempts: Annotated[list[EndedAttempt] | UnsetType, _CANCELLED] = UNSET
+    holder: Annotated[str | UnsetType, _HOLDER] = UNSET
 
 
 class BulkAnswer(Struct):

@@ -77,6 +77,8 @@ class BeatAnswer(msgspec.Struct, frozen=True):
     #: The same with the numbers: a holder may have several attempts of one task.
     lost_attempts: list[Attempt] = []
     cancelled_attempts: list[Attempt] = []
+    #: Whose beat it was taken for: a new one if the holder of that name had ended.
+    holder: int | None = None
 
 
 @dataclass(frozen=True)
@@ -366,7 +368,7 @@ class Holders:
         )
         answers = []
         for beat, holder in zip(beats, ids, strict=True):
-            answer = BeatAnswer([], [], False, [], [])
+            answer = BeatAnswer([], [], False, [], [], holder)
             for named in beat.attempts:
                 if (named.id, named.number) in held[holder]:
                     continue

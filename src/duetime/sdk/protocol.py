@@ -57,6 +57,8 @@ class Lease(msgspec.Struct):
     #: Seconds since the request was sent, after which a task begins only if a beat has confirmed it; None: the server
     #: is too old to say.
     begin_within: float | None = None
+    #: What the server takes this worker for: another one if it counted as dead in between; None: it is too old to say.
+    holder: str | None = None
 
 
 class Failure(msgspec.Struct, omit_defaults=True):
@@ -112,6 +114,8 @@ class Verdicts(msgspec.Struct):
     #: The attempts that `lost` and `cancelled` mean; None: there are none, or the server is too old to say.
     lost_attempts: list[EndedAttempt] | None = None
     cancelled_attempts: list[EndedAttempt] | None = None
+    #: Of a beat, as in a lease.
+    holder: str | None = None
 
 
 encode = msgspec.json.Encoder().encode

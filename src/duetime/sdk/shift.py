@@ -3,8 +3,9 @@
 Everything here happens on one event loop.  What must hold:
 - what is held is named in every beat until its settlement is acknowledged;
 - nothing is begun unless an acknowledged beat is recent, nothing later than its
-  lease allows unless a beat has named it and it was not called lost, and a
-  recovered attempt only after a beat has named it as started (`recovery`);
+  lease allows, or leased when the server took this worker for another one, unless
+  a beat has named it and it was not called lost, and a recovered attempt only
+  after a beat has named it as started (`recovery`);
 - what the server calls lost or cancelled is stopped, and never reported.
 """
 
@@ -81,6 +82,8 @@ class Shift:
         self._prefetch = settings.prefetch or 0
         self._room_made = asyncio.Event()
         self._has_leased = False
+        #: What the server took this worker for at the last beat.
+        self._holder: str | None = None
         self._is_stopping = False
         self._ticked_at = self._stalled_at = time.monotonic()
         self._finished_count = 0
@@ -193,6 +196,8 @@ class Shift:
 
     def _begin_by(self, lease: Lease, asked_at: float) -> float:
         """When its tasks may have been given to somebody else, because no beat has named them."""
+        if self._holder is not None and lease.holder not in (None, self._holder):
+            return float("-inf")
         if lease.begin_within is not None:
             return asked_at + lease.begin_within
         # The server is too old to say, but the answer may have lain here for as long as the loop stood still.
@@ -217,6 +222,11 @@ class Shift:
             self._first_beat.set_result(None)
         if verdicts.lost or verdicts.cancelled:
             self._drop(dropped_by(verdicts, named, self._held))
+        if verdicts.holder is not None and verdicts.holder != self._holder:
+            self._holder = verdicts.holder
+            # Those that this beat named are confirmed below.
+            for held in self._held:
+                held.begin_by = float("-inf")
         self._crew.confirm(held for held, _ in named)
         self._recovery.acknowledge(named)
         self._crew.begin_waiting()
