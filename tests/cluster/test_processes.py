@@ -157,7 +157,9 @@ async def test_tasks_are_steered_and_listed_on_either(both: list[Line], queue: s
     assert [each["id"] for each in listed["items"]] == [task["id"]]
     assert states == ["paused", "scheduled", "ready"]
     assert leased["id"] == task["id"]
-    assert beats == [{"lost": [], "cancelled": [task["id"]]}] * 2
+    assert [(each["lost"], each["cancelled"]) for each in beats] == [([], [task["id"]])] * 2
+    # Both know the worker as the same one.
+    assert len({each["holder"] for each in beats}) == 1
 
 
 async def test_explain_knows_the_workers_of_either(both: list[Line], queue: str) -> None:

@@ -205,7 +205,8 @@ async def test_a_cancel_whose_answer_was_lost_is_confirmed(stack: Stack, is_runn
     assert await stack.cast.outcomes(identifier) == ["cancelled"]
     for each in leased:
         answer = await stack.post("/v1/workers/settle", stack.settlement(each, "succeeded"))
-        assert answer == (200, {"settled": 0, "lost": [], "cancelled": [identifier]})
+        which = {"cancelled": [identifier], "cancelled_attempts": [{"id": identifier, "attempt": each["attempt"]}]}
+        assert answer == (200, {"settled": 0, "lost": [], **which})
 
 
 async def test_a_cancel_in_doubt_is_said_to_be_unknown(stack: Stack) -> None:
