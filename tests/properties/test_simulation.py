@@ -17,7 +17,7 @@ SEEDS = {
     "lapses_while_away": 2,
     "charges_by_task": 2,
     "mints_anew_in_doubt": 2,
-    "sweeps_lately_ended": 7,
+    "sweeps_lately_ended": 13,
 }
 
 
