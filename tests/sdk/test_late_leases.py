@@ -151,6 +151,42 @@ async def test_of_several_lost_attempts_of_a_task_none_begins(
     assert begun == [3]
 
 
+async def test_a_server_that_names_no_attempts_and_no_holders_is_served_as_before(
+    node: NodeProcess, client: AsyncClient, queue: str
+) -> None:
+    async with gateway_to(node.url) as gateway:
+        worker = worker_at(gateway.url, node, queue)
+        begun, stopped = asyncio.Event(), asyncio.Event()
+
+        async def forget(answer: Any) -> None:
+            for name in ("begin_within", "holder", "lost_attempts", "cancelled_attempts"):
+                answer.pop(name, None)
+
+        gateway.answers |= {"lease": forget, "beat": forget, "settle": forget}
+
+        @worker.task("a")
+        async def handle(payload: object) -> str:
+            return "done"
+
+        @worker.task("b")
+        async def wait(payload: object) -> None:
+            begun.set()
+            try:
+                await asyncio.sleep(60)
+            finally:
+                stopped.set()
+
+        async with running(worker):
+            waits = await client.submit("b", queue=queue)
+            await begun.wait()
+            await client.cancel(waits.id)
+            done = [await client.wait((await client.submit("a", queue=queue)).id) for _ in range(3)]
+            await asyncio.wait_for(stopped.wait(), 20)
+
+    assert [outcomes(task) for task in done] == [["succeeded"]] * 3
+    assert outcomes(await client.get(waits.id)) == ["cancelled"]
+
+
 def attempt(number: int, task: str = "t") -> Held:
     return Held(LeasedTask(task, "a", number), NO_HANDLER)
 

@@ -16,6 +16,8 @@ from duetime.scheduler.plan import Ask
 
 #: Two beats, and a look at the counters that came just before the second.
 UNHEARD_SECONDS = 2 * BEAT_EVERY_SECONDS + 1.0
+#: A longer gap between two looks means that this process stood still itself, and may have heard nobody.
+LONGEST_GAP_SECONDS = 3.0
 #: Names of holders that ended unheard: with more, the oldest are forgotten.
 _MOST_NAMES = 10_000
 
@@ -34,6 +36,7 @@ class Hearing:
         self._given: dict[int, _Given] = {}
         #: The counters at the last look.
         self._beats: Mapping[int, int] = {}
+        self._looked_at = monotonic()
         #: Those that get nothing, and since when no beat was heard.
         self.unheard: dict[int, tuple[Ask, float]] = {}
         #: (tenant, name) of those that ended like this.
@@ -55,8 +58,10 @@ class Hearing:
 
     def look(self, beats: Mapping[int, int]) -> list[Ask]:
         """Take the counters of all living holders; returns those that get nothing from now on."""
-        self._beats = beats
         now = self._monotonic()
+        if now - self._looked_at > LONGEST_GAP_SECONDS:
+            self.interrupted()
+        self._beats, self._looked_at = beats, now
         for holder, given in list(self._given.items()):
             if beats.get(holder, 0) != given.beats:
                 del self._given[holder]
