@@ -4,9 +4,12 @@ import itertools
 import uuid
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 from duetime.clock import to_us
 from duetime.database.pool import Database
 from duetime.ids import EARLIEST, just_after
+from duetime.lifecycle import holders as holders_module
 from duetime.lifecycle.claim import LaneOrder, claim_due
 from duetime.lifecycle.holders import ALL_AGAIN_SECONDS, LATE_COMMIT, Holders, Look, Named
 from duetime.lifecycle.settle import Report
@@ -239,6 +242,28 @@ async def test_two_beats_in_quick_succession_release_nothing(engine: Engine) -> 
 
 async def age_claims(engine: Engine) -> None:
     await engine.database.execute("UPDATE claim SET picked_at = picked_at - interval '1 hour'")
+
+
+async def test_a_holder_whose_beats_go_to_several_nodes_at_a_time_has_not_ended(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its counter is raised by none of them for once; its polls go on."""
+    ended: set[int] = set()
+    engine.holders.on_ended = ended.update
+    holder = await engine.holders.register(engine.tenant, "w")
+    monkeypatch.setattr(holders_module, "_MOST_RECALLS", 0)
+
+    missed = await engine.holders.beat(engine.tenant, "w", [])
+    monkeypatch.undo()
+    assert ended == set()
+    await engine.database.execute("UPDATE holder SET ended_at = clock_timestamp() WHERE id = $1", holder)
+    renewed = await engine.holders.beat(engine.tenant, "w", [])
+
+    assert missed.holder == holder
+    assert renewed.holder != holder
+    assert ended == {holder}
+    rows = await engine.database.fetch("SELECT beats FROM holder WHERE id = $1", renewed.holder)
+    assert rows[0]["beats"] > 0
 
 
 async def test_what_a_beat_names_is_its_own_however_long_ago_it_was_picked(engine: Engine) -> None:

@@ -215,12 +215,16 @@ class Holders:
         renewed: set[int] = set()
         for place, (beat, holder) in enumerate(zip(beats, ids, strict=True)):
             if holder not in alive:
-                # It was ended meanwhile: what it held is lost, and it begins anew.
-                self.forget({holder})
+                # It was ended meanwhile: what it held is lost, and it begins anew.  Or its beats go to several nodes.
+                self._names.forget({holder})
+                self._forget(holder)
                 # Another key has taken the name meanwhile: its next beat is told so.
                 with suppress(WorkerNameTaken):
                     ids[place] = await self.register(beat.tenant, beat.name, beat.key)
+                    if ids[place] == holder:
+                        continue
                     renewed.add(ids[place])
+                self.forget({holder})
         if renewed:
             # It has nothing of what was named, but it has beaten.
             await self._recall(renewed, now)
