@@ -4,7 +4,7 @@ import itertools
 from datetime import timedelta
 
 from duetime.lifecycle.holders import Named
-from duetime.model.retry import RetryPolicy
+from duetime.model.retry import FREE_RELEASES, RetryPolicy
 from duetime.model.task import Options, Outcome, TaskState
 from engine import Engine
 
@@ -109,24 +109,24 @@ async def test_started_attempts_of_a_dead_holder_cost_the_crash_budget(engine: E
 
 async def test_attempts_that_never_started_cost_nothing_when_their_holder_dies(engine: Engine) -> None:
     [task] = await engine.submit()
-    for number in range(1, 6):
+    for number in range(1, FREE_RELEASES + 1):
         [leased] = await engine.claim()
         assert (leased.number, leased.crashes, leased.releases) == (number, 0, number - 1)
         await engine.holders.beat(engine.tenant, "w", [Named(task, number, started=False)])
         await engine.lapse()
 
     assert await engine.state(task) is TaskState.READY
-    assert await engine.outcomes(task) == ["released"] * 5
+    assert await engine.outcomes(task) == ["released"] * FREE_RELEASES
 
 
-async def test_releases_end_at_their_limit(engine: Engine) -> None:
+async def test_a_task_that_is_released_again_and_again_waits_longer_and_longer(engine: Engine) -> None:
     [task] = await engine.submit()
-    for _ in range(21):
+    for _ in range(FREE_RELEASES + 1):
         assert len(await engine.claim()) == 1
         await engine.lapse()
 
     assert await engine.claim() == []
-    assert await engine.state(task) is TaskState.DEAD
+    assert await engine.state(task) is TaskState.SCHEDULED
 
 
 async def test_at_most_once_is_never_run_again_after_its_holder_died(engine: Engine) -> None:
