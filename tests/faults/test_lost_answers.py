@@ -25,6 +25,7 @@ SUBMIT = "INSERT INTO task"
 SUCCEED = "INSERT INTO attempt"
 CLAIM = "INSERT INTO claim"
 CANCEL = "dead_letter AS"
+COMMIT = "COMMIT"
 Json = dict[str, Any]
 
 
@@ -192,11 +193,12 @@ async def test_a_settlement_in_doubt_can_be_repeated(stack: Stack) -> None:
     assert await stack.cast.outcomes(identifier) == ["succeeded"]
 
 
+@pytest.mark.parametrize("message", [CANCEL, COMMIT])
 @pytest.mark.parametrize("is_running", [False, True])
-async def test_a_cancel_whose_answer_was_lost_is_confirmed(stack: Stack, is_running: bool) -> None:
+async def test_a_cancel_whose_answer_was_lost_is_confirmed(stack: Stack, is_running: bool, message: str) -> None:
     identifier = await stack.submit()
     leased = await stack.lease() if is_running else []
-    stack.swallower.swallow(CANCEL)
+    stack.swallower.swallow(message)
 
     status, task = await stack.post(f"/v1/tasks/{identifier}/cancel")
 
@@ -209,9 +211,20 @@ async def test_a_cancel_whose_answer_was_lost_is_confirmed(stack: Stack, is_runn
         assert answer == (200, {"settled": 0, "lost": [], **which})
 
 
-async def test_a_cancel_in_doubt_is_said_to_be_unknown(stack: Stack) -> None:
+async def test_a_cancel_that_was_not_committed_is_said_not_to_be_done(stack: Stack) -> None:
     identifier = await stack.submit()
     stack.swallower.swallow(CANCEL, goes_away=True)
+
+    status, problem = await stack.post(f"/v1/tasks/{identifier}/cancel")
+    await stack.come_back()
+
+    assert (status, problem["code"]) == (503, "unavailable")
+    assert (await stack.get(identifier))["state"] == "ready"
+
+
+async def test_a_cancel_in_doubt_is_said_to_be_unknown(stack: Stack) -> None:
+    identifier = await stack.submit()
+    stack.swallower.swallow(COMMIT, goes_away=True)
 
     status, problem = await stack.post(f"/v1/tasks/{identifier}/cancel")
     await stack.come_back()

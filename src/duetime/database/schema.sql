@@ -358,6 +358,12 @@ CREATE TABLE duetime.node (
 )
 WITH (fillfactor='50');
 
+CREATE TABLE duetime.operation (
+    id uuid NOT NULL,
+    is_given_up boolean NOT NULL
+)
+WITH (autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0');
+
 CREATE TABLE duetime.outbox (
     transaction bigint DEFAULT ((pg_current_xact_id())::text)::bigint NOT NULL,
     id bigint NOT NULL,
@@ -637,6 +643,9 @@ ALTER TABLE ONLY duetime.migration
 
 ALTER TABLE ONLY duetime.node
     ADD CONSTRAINT node_pkey PRIMARY KEY (cluster, name);
+
+ALTER TABLE ONLY duetime.operation
+    ADD CONSTRAINT operation_pkey PRIMARY KEY (id);
 
 ALTER TABLE ONLY duetime.outbox_aside
     ADD CONSTRAINT outbox_aside_pkey PRIMARY KEY (tenant, id);

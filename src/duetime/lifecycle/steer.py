@@ -4,15 +4,19 @@ A verb takes the row in which the task waits; of two movers one finds nothing.
 A verb that found nothing reads where the task is in one statement, answers
 with that state, and tries again if the task could be taken after all: a look
 and a move are two statements, and the task may have moved in between.
+
+Each verb is a change in several messages (`database/changing.py`): it is never
+carried out after it was given up, nor twice.
 """
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 
 import msgspec
 
 from duetime.clock import to_ms_rounded_up
+from duetime.database.changing import change
 from duetime.database.partitions import Partitions
 from duetime.database.pool import Database
 from duetime.database.statements import load
@@ -27,7 +31,7 @@ from duetime.model.transitions import Move, sources_of
 SQL = load(__package__, "steer.sql")
 _TRIES = 8
 #: Something may have been moved, so nobody may be told that nothing was done.
-_IN_DOUBT = "the connection to the database broke; look at the task's state and ask again"
+_IN_DOUBT = "a part of it was done; look at the task's state and ask again"
 _DAY_MS = 86_400_000
 
 
@@ -93,20 +97,15 @@ class Steering:
         pending = real if move is Move.REDRIVE else sorted(real)
         verdicts = dict.fromkeys(ids, Verdict(False, None))
         moved: set[uuid.UUID] = set()
-        was_in_doubt = False
         for _ in range(_TRIES):
             try:
-                rows = await self._database.run_with(
+                rows = await change(
+                    self._database,
                     SQL[move.value],
                     {"lanes": [lane_of(each) for each in pending], "tasks": pending, **parameters},
                 )
-            except Unknown:
-                was_in_doubt = True
-                continue
             except Unavailable as error:
-                if was_in_doubt:
-                    raise Unknown(_IN_DOUBT) from error
-                raise
+                raise _doubt(error, moved) from error
             moved |= {row["task"] for row in rows}
             if move is Move.CANCEL and self.on_ended is not None:
                 self.on_ended([Past(row["task"], row["number"]) for row in rows])
@@ -114,16 +113,14 @@ class Steering:
             try:
                 states = await read_states(self._database, pending, now=self._now)
             except Unavailable as error:
-                if was_in_doubt or moved:
-                    raise Unknown(_IN_DOUBT) from error
-                raise
+                raise _doubt(error, moved) from error
             again = []
             for task in pending:
                 state = states.get(task)
                 if task in moved:
                     verdicts[task] = Verdict(True, state)
                 elif move is Move.RUN_NOW and state is TaskState.READY:
-                    verdicts[task] = Verdict(was_in_doubt, state)
+                    verdicts[task] = Verdict(False, state)
                 elif state in sources_of(move):
                     again.append(task)
                 else:
@@ -131,6 +128,9 @@ class Steering:
             pending = again
             if not pending:
                 return verdicts
-        if was_in_doubt:
-            raise Unknown(_IN_DOUBT)
-        raise Unavailable("the task is moving all the time; ask again")
+        raise _doubt(Unavailable("the task is moving all the time; ask again"), moved)
+
+
+def _doubt(error: Unavailable, moved: Collection[uuid.UUID]) -> Unavailable:
+    """`Unavailable` would say that nothing was done."""
+    return Unknown(_IN_DOUBT) if moved else error

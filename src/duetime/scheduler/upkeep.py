@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 import structlog
 
 from duetime.admin.breaker_states import retire_memories
+from duetime.database.changing import retire_operations
 from duetime.database.partitions import Partitions
 from duetime.database.pool import Database
 from duetime.ids import EARLIEST
@@ -99,6 +100,7 @@ class Upkeep:
                 await retire_flow(self._database, now)
                 await retire_places(self._database, now - timedelta(days=1))
                 await retire_memories(self._database)
+                await retire_operations(self._database)
                 while old := await read_old_dead(self._database, now - self._dead_retention, _BATCH):
                     await self._steering.drop(old)
                     log.info("dead letters past their retention dropped", count=len(old))

@@ -1,0 +1,126 @@
+"""Changes that are never carried out late: the statement and its COMMIT are two messages.
+
+A statement that commits itself may be given up and carried out later: its bytes
+lie in a buffer, or the server's process stands still.  If it was repeated
+meanwhile and others went on from there, the late copy undoes what they did.
+
+Here the node sends COMMIT after it has heard the statement's answer.  A node
+that gives up before that drops the line, and the server rolls back, however late
+it gets to it.  A node that gives up after that looks for the id that the
+transaction wrote down (`find_or_give_up`): this waits until the transaction has
+ended, says whether it was committed, and lets no copy be committed afterwards.
+So a change is repeated only when it is certain that it was not made.  While a
+COMMIT is late, its transaction holds the locks of the rows that it changed, so
+nobody is told of a newer state of them.
+
+Whatever is changed by a statement that commits itself declares why a late copy
+of it does no harm (`Statement.copies`).
+"""
+
+import asyncio
+import secrets
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
+
+import asyncpg
+
+from duetime.database.pool import DEFAULT_TIMEOUT_SECONDS, Database
+from duetime.database.statements import Statement, load
+from duetime.errors import Unavailable, Unknown
+from duetime.ids import just_before, make_id
+
+SQL = load(__package__, "changing.sql")
+#: How often a change is tried whose line breaks before its COMMIT.
+_TRIES = 4
+_PAUSE_SECONDS = 0.1
+_NOT_MADE = "the connection to the database broke again and again; nothing was done"
+_IN_DOUBT = "the connection to the database broke; it may have been done: look before asking again"
+#: Ids are looked for within seconds.
+_KEEP_MS = 3_600_000
+
+Result = TypeVar("Result")
+Work = Callable[[asyncpg.Connection], Awaitable[Result]]
+
+
+async def change(
+    database: Database,
+    statement: Statement,
+    parameters: dict[str, object],
+    *,
+    timeout: float = DEFAULT_TIMEOUT_SECONDS,
+) -> list[asyncpg.Record]:
+    """Run one statement in a transaction of its own; see `transact`."""
+    arguments = statement.arguments(parameters)
+
+    async def work(connection: asyncpg.Connection) -> list[asyncpg.Record]:
+        rows: list[asyncpg.Record] = await connection.fetch(statement.sql, *arguments, timeout=timeout)
+        return rows
+
+    return await transact(database, work, timeout=timeout)
+
+
+async def transact(database: Database, work: Work[Result], *, timeout: float = DEFAULT_TIMEOUT_SECONDS) -> Result:
+    """Do the work in one transaction; `work` may be called again, after a transaction that was rolled back.
+
+    `Unavailable` says that nothing was done and nothing will be; `Unknown` that
+    the database did not say in time whether it was committed.
+    """
+    for _ in range(_TRIES):
+        attempt = _Attempt(database, work, timeout)
+        try:
+            return await attempt.run()
+        except Unknown:
+            if attempt.commits and await _was_made(database, attempt.id, timeout):
+                return attempt.result
+        await asyncio.sleep(_PAUSE_SECONDS)
+    raise Unavailable(_NOT_MADE)
+
+
+async def retire_operations(database: Database) -> None:
+    """Drop the ids that nobody looks for any more."""
+    await database.run(SQL["retire_operations"], before=just_before(database.clock.now_ms() - _KEEP_MS))
+
+
+class _Attempt(Generic[Result]):
+    """One transaction, and how far it came."""
+
+    result: Result
+
+    def __init__(self, database: Database, work: Work[Result], timeout: float) -> None:
+        self._database = database
+        self._work = work
+        self._timeout = timeout
+        self.id = make_id(database.clock.now_ms(), secrets.randbits(42), 0)
+        #: COMMIT was sent.
+        self.commits = False
+
+    async def run(self) -> Result:
+        async with self._database.connection(self._timeout) as connection:
+            await connection.execute(SQL["begin"].with_uuid(self.id), timeout=self._timeout)
+            try:
+                self.result = await self._work(connection)
+            except asyncpg.PostgresError:
+                if not connection.is_closed():
+                    await connection.execute("ROLLBACK", timeout=self._timeout)
+                raise
+            self.commits = True
+            await connection.execute("COMMIT", timeout=self._timeout)
+        return self.result
+
+
+async def _was_made(database: Database, operation: uuid.UUID, timeout: float) -> bool:
+    """Whether its transaction was committed; False: it was not, and never will be.  Raises Unknown."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + timeout
+    while True:
+        try:
+            [row] = await database.run(
+                SQL["find_or_give_up"], id=operation, timeout=max(until - loop.time(), _PAUSE_SECONDS)
+            )
+        except Unavailable as error:
+            if loop.time() + _PAUSE_SECONDS >= until:
+                raise Unknown(_IN_DOUBT) from error
+            await asyncio.sleep(_PAUSE_SECONDS)
+        else:
+            return not row["is_given_up"]
