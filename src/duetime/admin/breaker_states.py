@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
+from duetime.database.changing import run_once
 from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.model.breaker_memory import BreakerMemory
@@ -28,7 +29,8 @@ class StoredMemory(msgspec.Struct, frozen=True):
 async def put_memories(database: Database, memories: Mapping[Place, BreakerMemory]) -> dict[Place, StoredMemory]:
     """Write these down, in one statement."""
     places = sorted(memories)
-    rows = await database.run(
+    rows = await run_once(
+        database,
         _SQL["put"],
         tenants=[tenant for tenant, _ in places],
         hosts=[host for _, host in places],

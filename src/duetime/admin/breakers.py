@@ -9,6 +9,7 @@ import msgspec
 
 from duetime.admin.changes import Change, read_changes
 from duetime.admin.tenant_breakers import begin_slowly, close_tenant
+from duetime.database.changing import run_once
 from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.errors import InvalidInput
@@ -72,12 +73,12 @@ class ForcedBreakers:
                 # Beforehand: who is let go must not start everything at once.
                 await begin_slowly(self._database, tenant)
         if state == "auto":
-            await self._database.run(_SQL["set_free"], tenant=tenant, host=host, note=note, by=by)
+            await run_once(self._database, _SQL["set_free"], tenant=tenant, host=host, note=note, by=by)
         else:
             [row] = await self._database.run(_SQL["count_of_tenant"], tenant=tenant, host=host)
             if row["breakers"] >= MAX_FORCED_PER_TENANT:
                 raise InvalidInput.at("host", f"a tenant has at most {MAX_FORCED_PER_TENANT} forced breakers")
-            await self._database.run(_SQL["force"], tenant=tenant, host=host, forced=state, note=note, by=by)
+            await run_once(self._database, _SQL["force"], tenant=tenant, host=host, forced=state, note=note, by=by)
         if host == TENANT_HOST and state == "closed":
             await close_tenant(self._database, tenant)
         await self.changed()

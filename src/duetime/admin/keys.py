@@ -17,6 +17,7 @@ import asyncpg
 import msgspec
 
 from duetime.admin.quotas import lock_quotas
+from duetime.database.changing import run_once
 from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.errors import Conflict, InvalidInput, NotFound
@@ -180,7 +181,7 @@ async def read_key(database: Database, tenant: int, key: int) -> KeyInfo:
 async def revoke_key(database: Database, tenant: int, key: int, *, by: int | None = None) -> bytes:
     """End a key; returns its hash, so that a `Keys` can forget it at once."""
     # Beyond what the column holds there is no key, and PostgreSQL would not even look.
-    rows = await database.run(_SQL["revoke"], tenant=tenant, key=key, by=by) if 0 < key < 1 << 31 else []
+    rows = await run_once(database, _SQL["revoke"], tenant=tenant, key=key, by=by) if 0 < key < 1 << 31 else []
     if not rows:
         raise NotFound(f"there is no key {key}")
     hashed: bytes = rows[0]["hash"]

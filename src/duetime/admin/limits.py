@@ -17,6 +17,7 @@ from msgspec import UNSET, UnsetType
 
 from duetime.admin.changes import Change, read_changes
 from duetime.admin.tenants import read_names
+from duetime.database.changing import run_once
 from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.errors import InvalidInput, NotFound
@@ -204,7 +205,8 @@ class LimitRules:
         by: int | None = None,
     ) -> tuple[bool, LimitRule]:
         """Store a rule; what is None or not set stays as it is.  Returns whether it is new, and what is stored now."""
-        rows = await self._database.run(
+        rows = await run_once(
+            self._database,
             _SQL["put"],
             tenant=tenant,
             scope=int(scope),
@@ -226,8 +228,8 @@ class LimitRules:
         return False, same
 
     async def delete(self, tenant: int, scope: LimitScope, name: str, *, by: int | None = None) -> None:
-        rows = await self._database.run(
-            _SQL["delete"], tenant=tenant, scope=int(scope), name=name, noun=_NOUNS[scope], by=by
+        rows = await run_once(
+            self._database, _SQL["delete"], tenant=tenant, scope=int(scope), name=name, noun=_NOUNS[scope], by=by
         )
         if not rows:
             raise _missing(scope, name)

@@ -8,6 +8,7 @@ from datetime import timedelta
 
 import msgspec
 
+from duetime.database.changing import run_once
 from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.model.tenant_breaker import BreakerRules, Tally, TenantState, words
@@ -30,7 +31,8 @@ class TenantBreakerRow(msgspec.Struct, frozen=True):
 
 async def open_tenant(database: Database, tenant: int, tally: Tally, rules: BreakerRules) -> bool:
     """Stop a tenant; whether it was this call that did."""
-    rows = await database.run(
+    rows = await run_once(
+        database,
         _SQL["open"],
         tenant=tenant,
         probe_every=timedelta(seconds=rules.probe_seconds),
@@ -44,20 +46,20 @@ async def open_tenant(database: Database, tenant: int, tally: Tally, rules: Brea
 async def take_probe(database: Database, tenant: int, rules: BreakerRules) -> bool:
     """Whether this node may let one task start now, and no other node."""
     every = timedelta(seconds=rules.probe_seconds)
-    return bool(await database.run(_SQL["take_probe"], tenant=tenant, probe_every=every))
+    return bool(await run_once(database, _SQL["take_probe"], tenant=tenant, probe_every=every))
 
 
 async def resume_tenant(database: Database, tenant: int) -> bool:
-    return bool(await database.run(_SQL["resume"], tenant=tenant, reason="a probe succeeded after this: "))
+    return bool(await run_once(database, _SQL["resume"], tenant=tenant, reason="a probe succeeded after this: "))
 
 
 async def begin_slowly(database: Database, tenant: int) -> None:
-    await database.run(_SQL["begin_slowly"], tenant=tenant, reason="it was held open by hand")
+    await run_once(database, _SQL["begin_slowly"], tenant=tenant, reason="it was held open by hand")
 
 
 async def close_tenant(database: Database, tenant: int, only: TenantState | None = None) -> bool:
     """Nothing is held back any more; whether it was this call that did."""
-    return bool(await database.run(_SQL["close"], tenant=tenant, only=only))
+    return bool(await run_once(database, _SQL["close"], tenant=tenant, only=only))
 
 
 async def read_tenant_breakers(database: Database) -> dict[int, TenantBreakerRow]:

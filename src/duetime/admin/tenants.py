@@ -19,6 +19,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from duetime.admin.quotas import read_layers
 from duetime.admin.rules import AT_WORK, Rules, read_rules
+from duetime.database.changing import run_once_with
 from duetime.database.pages import PAGE_BYTES, cut_page
 from duetime.database.pool import Database
 from duetime.database.statements import load
@@ -185,7 +186,7 @@ async def create_tenant(
             "is_news": wanted != _Wanted(),
             "at_work": AT_WORK,
         }
-        rows = await database.run_with(_SQL["make"], made | wanted.parameters())
+        rows = await run_once_with(database, _SQL["make"], made | wanted.parameters())
     except asyncpg.ForeignKeyViolationError as error:
         raise _no_tier(wanted.tier) from error
     if not rows:

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from duetime.admin.tenants import check_short_name, merge_egress, merge_quotas, read_egress
+from duetime.database.changing import run_once
 from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.errors import Conflict, InvalidInput, NotFound
@@ -80,7 +81,7 @@ async def delete_tier(database: Database, name: str, *, by: int | None = None) -
     if name == DEFAULT_TIER:
         raise Conflict(f"the tier {name} holds for every tenant and cannot be deleted; change it")
     try:
-        rows = await database.run(_SQL["delete"], name=name, key=by)
+        rows = await run_once(database, _SQL["delete"], name=name, key=by)
     except asyncpg.ForeignKeyViolationError as error:
         raise Conflict(f"tenants have the tier {name}; give them another one first") from error
     if not rows:

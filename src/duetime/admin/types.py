@@ -20,6 +20,7 @@ from msgspec import Raw
 from duetime.admin.changes import Change, read_changes
 from duetime.admin.quotas import lock_quotas, read_quotas
 from duetime.admin.schemas import TENANT_BYTES, Schemas, StoredSchema
+from duetime.database.changing import run_once
 from duetime.database.pages import PAGE_BYTES, cut_page
 from duetime.database.pool import Database
 from duetime.database.statements import load
@@ -311,7 +312,7 @@ class Types:
         return [_info_of(row) for row in rows], has_more
 
     async def delete(self, tenant: int, name: str, *, by: int | None = None) -> None:
-        rows = await self._database.run(_SQL["delete"], tenant=tenant, name=name, by=by)
+        rows = await run_once(self._database, _SQL["delete"], tenant=tenant, name=name, by=by)
         if not rows:
             raise NotFound(f"there is no registered type {name[:80]}")
         await self.refresh()

@@ -15,6 +15,7 @@ import structlog
 
 from duetime.clock import Monotonic
 from duetime.cluster.contract import SILENCE_SECONDS, Member
+from duetime.database.changing import run_once
 from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.errors import Unavailable
@@ -122,8 +123,8 @@ class PostgresCoordinator:
         return BEAT_EVERY
 
     async def _enter(self, member: Member) -> None:
-        parameters = _key(self._cluster, member) | {"address": member.address}
-        await self._database.run_with(SQL["join"], parameters, timeout=5.0)
+        key = _key(self._cluster, member)
+        await run_once(self._database, SQL["join"], **key, address=member.address, timeout=5.0)
 
     def _see(self, members: tuple[Member, ...]) -> None:
         if members != self._members:

@@ -11,6 +11,7 @@ VALUES (@cluster::text, @name::text, @incarnation::bigint, @address::text)
 
 -- name: beat
 -- Raise this node's counter and read everybody's.
+-- Copies: names the incarnation; an ended one is seen a few seconds longer.
 WITH mine AS (
     UPDATE node
        SET beats = beats + 1,
@@ -24,6 +25,7 @@ SELECT name, incarnation, address, beats
  WHERE cluster = @cluster::text;
 
 -- name: leave
+-- Copies: names the incarnation.
 DELETE FROM node
  WHERE cluster = @cluster::text
    AND name = @name::text
@@ -31,5 +33,6 @@ DELETE FROM node
 
 -- name: forget
 -- Rows of nodes that ended without a word, long ago; one that is there after all joins again.
+-- Copies: rows that are as old at any later time; a node that is there joins again.
 DELETE FROM node
  WHERE beaten_at < clock_timestamp() - interval '1 hour';

@@ -43,14 +43,17 @@ Result = TypeVar("Result")
 Work = Callable[[asyncpg.Connection], Awaitable[Result]]
 
 
-async def change(
-    database: Database,
-    statement: Statement,
-    parameters: dict[str, object],
-    *,
-    timeout: float = DEFAULT_TIMEOUT_SECONDS,
+async def run_once(
+    database: Database, statement: Statement, *, timeout: float = DEFAULT_TIMEOUT_SECONDS, **parameters: object
 ) -> list[asyncpg.Record]:
-    """Run one statement in a transaction of its own; see `transact`."""
+    """Run one statement in a transaction of its own, once or not at all; see `transact`."""
+    return await run_once_with(database, statement, parameters, timeout)
+
+
+async def run_once_with(
+    database: Database, statement: Statement, parameters: dict[str, object], timeout: float = DEFAULT_TIMEOUT_SECONDS
+) -> list[asyncpg.Record]:
+    """The same, with the parameters as a mapping."""
     arguments = statement.arguments(parameters)
 
     async def work(connection: asyncpg.Connection) -> list[asyncpg.Record]:
@@ -97,8 +100,8 @@ class _Attempt(Generic[Result]):
 
     async def run(self) -> Result:
         async with self._database.connection(self._timeout) as connection:
-            await connection.execute(SQL["begin"].with_uuid(self.id), timeout=self._timeout)
             try:
+                await connection.execute(SQL["begin"].with_uuid(self.id), timeout=self._timeout)
                 self.result = await self._work(connection)
             except asyncpg.PostgresError:
                 if not connection.is_closed():

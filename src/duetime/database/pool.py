@@ -72,12 +72,16 @@ class Database:
         self, statement: Statement, *, timeout: float = DEFAULT_TIMEOUT_SECONDS, **parameters: object
     ) -> list[asyncpg.Record]:
         """Run one named statement, committed when it returns."""
+        if not statement.commits_itself:
+            raise _unsafe(statement)
         return await self.fetch(statement.sql, *statement.arguments(parameters), timeout=timeout)
 
     async def run_with(
         self, statement: Statement, parameters: dict[str, object], timeout: float = DEFAULT_TIMEOUT_SECONDS
     ) -> list[asyncpg.Record]:
         """The same, with the parameters as a mapping."""
+        if not statement.commits_itself:
+            raise _unsafe(statement)
         return await self.fetch(statement.sql, *statement.arguments(parameters), timeout=timeout)
 
     async def fetch(
@@ -164,6 +168,12 @@ class Database:
         if not isinstance(error, asyncpg.PostgresError):
             _abandon(connection)
         return None
+
+
+def _unsafe(statement: Statement) -> TypeError:
+    return TypeError(
+        f"{statement.name} may be carried out late, and does not say why that does no harm: see changing.py"
+    )
 
 
 def _unavailable(error: Exception) -> Unavailable:

@@ -20,7 +20,10 @@ _PARAMETER = re.compile(r"(?<![@\w<])@([a-z][a-z0-9_]*)")
 _COMMENT = re.compile(r"--[^\n]*")
 _COPIES = re.compile(r"^-- Copies:((?:[^\n]*\n--   )*[^\n]*)$", re.MULTILINE)
 #: What a statement that changes something has in it; a row lock ends with its statement.
-_CHANGE = re.compile(r"\b(INSERT INTO|UPDATE (?!OF\b|SKIP\b|NOWAIT\b)\w+(?: AS \w+)?\s+SET|DELETE FROM|nextval)\b")
+_CHANGE = re.compile(
+    r"\b(INSERT INTO|UPDATE (?!OF\b|SKIP\b|NOWAIT\b)\w+(?: AS \w+)?\s+SET|DELETE FROM"
+    r"|nextval|pg_logical_emit_message)\b"
+)
 
 
 @dataclass(frozen=True)
@@ -31,10 +34,8 @@ class Statement:
     #: Why a copy of it that is carried out late does no harm; None: it may do harm.
     copies: str | None = None
     is_change: bool = False
-
-    @property
-    def may_commit_itself(self) -> bool:
-        return self.copies is not None or not self.is_change
+    #: Whether it may be run without a transaction around it.
+    commits_itself: bool = True
 
     def with_uuid(self, identifier: uuid.UUID) -> str:
         """The text of a statement whose only parameter is an id, for a query of several statements."""
@@ -65,10 +66,12 @@ def _statement(name: str, body: str) -> Statement:
 
     bare = _COMMENT.sub("", body).strip().rstrip(";")
     copies = _COPIES.search(body)
+    is_change = _CHANGE.search(bare) is not None
     return Statement(
         name,
         _PARAMETER.sub(number, bare),
         tuple(parameters),
         None if copies is None else " ".join(copies[1].replace("\n--", " ").split()),
-        _CHANGE.search(bare) is not None,
+        is_change,
+        copies is not None or not is_change,
     )

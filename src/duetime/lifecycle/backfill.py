@@ -15,6 +15,7 @@ import msgspec
 import structlog
 
 from duetime.clock import from_ms
+from duetime.database.changing import run_once
 from duetime.database.partitions import Partitions
 from duetime.database.pool import Database
 from duetime.errors import Conflict, InvalidInput, NotFound
@@ -70,7 +71,8 @@ class Backfills:
             raise InvalidInput.at("to", "must be later than `from`")
         if to_ms > self._database.clock.now_ms():
             raise InvalidInput.at("to", "must not lie in the future: the schedule itself will fire then")
-        rows = await self._database.run(
+        rows = await run_once(
+            self._database,
             SQL["make_backfill"],
             schedule=schedule.id,
             tenant=schedule.tenant,
@@ -96,7 +98,7 @@ class Backfills:
 
     async def cancel(self, schedule: StoredSchedule, backfill: int) -> Backfill:
         """Make no more tasks; those that were made stay."""
-        rows = await self._database.run(SQL["cancel_backfill"], schedule=schedule.id, id=backfill)
+        rows = await run_once(self._database, SQL["cancel_backfill"], schedule=schedule.id, id=backfill)
         found = await self.find(schedule, backfill)
         if not rows and found.state == "done":
             raise Conflict(f"backfill {backfill} is done: all its tasks were made")

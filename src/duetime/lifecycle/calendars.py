@@ -16,6 +16,7 @@ import msgspec
 from duetime.admin.quotas import lock_quotas
 from duetime.clock import Monotonic
 from duetime.database.pages import PAGE_BYTES, cut_page
+from duetime.database.changing import run_once
 from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.errors import InvalidInput, NotFound
@@ -160,7 +161,7 @@ class Calendars:
         return bool(rows)
 
     async def delete(self, tenant: int, name: str) -> None:
-        rows = await self._database.run(SQL["delete_calendar"], tenant=tenant, name=name)
+        rows = await run_once(self._database, SQL["delete_calendar"], tenant=tenant, name=name)
         self._heads.drop(tenant)
         if not rows:
             raise _missing(name)

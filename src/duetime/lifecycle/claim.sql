@@ -14,6 +14,7 @@
 --        when all were picked.  Only a task that does not wait under its first wake can have been given another time,
 --        so only for those is it looked up.  What costs the driver most is left out or packed: a wake that is the task's id (as all
 --        first ones are), the home of a row that is at home, and times of which the driver would make objects.
+-- Copies: nobody hears of what it takes, so its holder does not name it: released, which costs the task nothing.
 WITH due_by AS MATERIALIZED (
     SELECT set_config('lock_timeout', '20ms', true), at,
            CASE WHEN to_ms(at) >= @now_ms::bigint THEN @until::uuid ELSE mint_wake(to_ms(at) + 1, 0, 0) END AS until
@@ -87,6 +88,7 @@ SELECT wanted.lane, CASE WHEN wanted.is_full THEN wanted.last ELSE later.wake EN
 -- The same, around rows that someone else is taking.
 -- Locks: the picked rows, skipping those that someone else is taking.
 -- Index: due_pkey (lane, wake); it gives the order, so LIMIT stops the scan.
+-- Copies: as claim_due.
 WITH due_by AS MATERIALIZED (
     SELECT at,
            CASE WHEN to_ms(at) >= @now_ms::bigint THEN @until::uuid ELSE mint_wake(to_ms(at) + 1, 0, 0) END AS until

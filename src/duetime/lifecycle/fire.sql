@@ -61,6 +61,7 @@ SELECT asked.task, ended.at AS ended_at, dead.died_at
 -- second one, no task, and does not count; one that was put aside becomes fired.  "IS TRUE"
 -- keeps each IN from becoming a join.
 -- Gives: the schedules that had their turn, and the tasks that were made.
+-- Copies: names the wake that was read; each turn and each change mints another one.
 WITH started AS MATERIALIZED (
     SELECT pg_current_xact_id() AS transaction, COALESCE(@now::timestamptz, clock_timestamp()) AS at
 ),
@@ -168,6 +169,7 @@ SELECT NULL, id FROM made;
 -- (which must be where it was read, and running).
 -- Time:  refuses ids minted too long before or after the database's clock, as submit does.
 -- Gives: the tasks that were made.
+-- Copies: the times are noted already, the backfill has gone on, or the ids were minted too long ago.
 WITH started AS MATERIALIZED (
     SELECT pg_current_xact_id() AS transaction, COALESCE(@now::timestamptz, clock_timestamp()) AS at
 ),
@@ -226,6 +228,7 @@ SELECT id AS task
 -- Schedules that should have a row in due and have none: the row is made anew, for now.
 -- Looks at `batch` schedules behind the last one seen.
 -- Gives: the last one seen, and the schedules that were healed.
+-- Copies: looks behind the lock of the schedule's state, as the first one did.
 WITH seen AS MATERIALIZED (
     SELECT state.schedule, state.lane, state.wake
       FROM schedule_state AS state
@@ -257,6 +260,7 @@ SELECT (SELECT max(schedule) FROM seen) AS last, (SELECT count(*) FROM seen) AS 
 
 -- name: forget
 -- Rows in the schedule lanes that no schedule knows of.
+-- Copies: names wakes, which are minted once.
 DELETE FROM due
  USING unnest(@lanes::int[], @wakes::uuid[]) AS asked (lane, wake)
  WHERE due.lane = ANY (ARRAY[asked.lane])

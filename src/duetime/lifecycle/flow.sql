@@ -3,6 +3,7 @@
 -- an even pace the submissions are; a period ahead is full).
 -- Locks: the row; the clock is read behind the lock, so nobody's wait counts against it.
 -- Gives: how many were let in, and in how many seconds there is room for the next.
+-- Copies: counts submissions twice: fewer are let in for a period, never more.
 INSERT INTO submit_rate AS kept (tenant, key, even_at, granted)
 SELECT @tenant::int, @key::bytea,
        clock_timestamp() + least(@asked::int, @limit::int) * @step::float8 * interval '1 second',
@@ -43,6 +44,7 @@ SELECT task, first_at
 -- The key stands for the successor from now on; the idempotency key by which the
 -- successor was found is kept a while for those who are still on their way.
 -- Locks: the row.  One that was moved on by somebody else stays.
+-- Copies: a hint; one that was moved on since stays, and a wrong one is corrected by the next submission.
 WITH advanced AS (
     INSERT INTO flow_key AS kept (tenant, kind, key, task, first_at, holds_over, expires_at)
     VALUES (@tenant::int, @kind::smallint, @key::bytea, @task::uuid, @first_at::timestamptz, @holds_over::boolean,
@@ -69,6 +71,7 @@ SELECT tenant, kind, key, task, holds_over
 
 -- name: drop_keys
 -- Locks: the rows, in the order given (sorted by the caller).  One that was moved on stays.
+-- Copies: names the task of which it was decided; one that was moved on stays.
 DELETE FROM flow_key
  USING unnest(@tenants::int[], @kinds::smallint[], @keys::bytea[], @tasks::uuid[]) AS old (tenant, kind, key, task)
  WHERE flow_key.tenant = ANY (ARRAY[old.tenant])  -- see claim.sql
@@ -78,6 +81,7 @@ DELETE FROM flow_key
 
 -- name: keep_keys
 -- Look again in a day at those that are still needed.
+-- Copies: names the task of which it was decided, and only says when to look again.
 UPDATE flow_key
    SET expires_at = @now::timestamptz + interval '1 day'
   FROM unnest(@tenants::int[], @kinds::smallint[], @keys::bytea[], @tasks::uuid[]) AS old (tenant, kind, key, task)
@@ -89,6 +93,7 @@ UPDATE flow_key
 -- name: drop_rates
 -- A rate that is not ahead of its pace is as good as none.
 -- Index: submit_rate_even.
+-- Copies: a rate that is not ahead of that time is as good as none at any later time.
 DELETE FROM submit_rate
  WHERE (tenant, key) IN (
        SELECT tenant, key

@@ -8,7 +8,6 @@ ended at once, and what it still holds is given back at no cost.  What a holder
 names for longer than its time-out is taken from it (`overtime`).
 """
 
-import asyncio
 import math
 import time
 import uuid
@@ -25,9 +24,11 @@ import structlog
 
 from duetime import metrics
 from duetime.clock import Monotonic
+from duetime.database.changing import run_once
 from duetime.database.pool import Database
+from duetime.database.repeating import repeat
 from duetime.database.statements import load
-from duetime.errors import Unknown, WorkerNameTaken
+from duetime.errors import WorkerNameTaken
 from duetime.ids import lane_of
 from duetime.lifecycle.gather import Gather
 from duetime.lifecycle.holder_names import HolderNames
@@ -134,7 +135,7 @@ class Holders:
     async def allow_silence(self, holder: int, seconds: float | None) -> None:
         """From now on the holder may be silent for so long; None: as long as the node says that watches it."""
         if self._silences.get(holder) != seconds:
-            await self._database.run(SQL["allow_silence"], holder=holder, seconds=seconds)
+            await run_once(self._database, SQL["allow_silence"], holder=holder, seconds=seconds)
             self.learn_silences({**self._silences, holder: seconds})
 
     def learn_silences(self, silences: Mapping[int, float | None]) -> None:
@@ -154,7 +155,8 @@ class Holders:
         Returns the holder that has ended; None if none of that name is alive.
         """
         started = [named for named in attempts if named.started and may_exist(named.id, named.number)]
-        rows = await self._database.run(
+        rows = await run_once(
+            self._database,
             SQL["sign_off"],
             tenant=tenant,
             name=name,
@@ -198,15 +200,7 @@ class Holders:
         self._overtime.forget(holder)
 
     async def _fly(self, beats: list[_Beat]) -> list[BeatAnswer]:
-        for repeat in range(3):
-            try:
-                return await self._beat(beats)
-            except Unknown:
-                # A beat counted twice does no harm.
-                if repeat == 2:
-                    raise
-                await asyncio.sleep(0.1)
-        raise AssertionError("unreachable")
+        return await repeat(lambda _: self._beat(beats), tries=3, lost="the beat may not have been heard")
 
     async def _beat(self, beats: list[_Beat]) -> list[BeatAnswer]:
         now = self._monotonic()

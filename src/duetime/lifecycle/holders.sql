@@ -2,6 +2,7 @@
 -- Raise the counters of living holders and note what they said they had started, and since when.
 -- A counter that is not the one given was raised by another node: nothing is changed, because that node noted more.
 -- Gives: the ids that were alive with their counters.
+-- Copies: names the counter that was known; each beat gives another one.
 UPDATE holder
    SET beats = beats + 1,
        beaten_at = clock_timestamp(),
@@ -65,6 +66,7 @@ UPDATE holder
 
 -- name: end_silent
 -- End holders whose counter is still the one that was seen unchanged for too long.
+-- Copies: names the counter that was seen; each beat gives another one.
 UPDATE holder
    SET ended_at = clock_timestamp()
   FROM unnest(@ids::bigint[], @beats::bigint[]) AS silent (id, beats)

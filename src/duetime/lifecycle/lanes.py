@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import asyncpg
 import msgspec
 
+from duetime.database.changing import run_once_with
 from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.errors import InvalidInput
@@ -93,7 +94,7 @@ class Lanes:
                 return lane
             self._full_until[place] = now + _FULL_SECONDS
         try:
-            rows = await self._database.run_with(SQL["give"], _columns(key))
+            rows = await run_once_with(self._database, SQL["give"], _columns(key))
         except asyncpg.UniqueViolationError:
             # Another node has made one for this gate.
             self._take(await self._database.run(SQL["read_of_tenant"], tenant=key.tenant))

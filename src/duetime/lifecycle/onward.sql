@@ -12,6 +12,7 @@
 -- Gives: how many there were, and the places of the reports that counted, if not all.
 -- What is the same for all reports is given once, and its array is NULL: taking an array apart costs as much as
 -- the look-up.  Times are microseconds since 1970.
+-- Copies: names (task, number, holder); each return to due has another number, or parks what was not handed out.
 WITH started AS MATERIALIZED (
     SELECT clock_timestamp() AS at
 ),
@@ -61,6 +62,7 @@ SELECT ended.count,
 -- Time:  the next wake is minted from the database's clock, read after the
 --        transaction has its number, so it cannot lie behind a firm hint.
 -- Gives: the attempts that ended, and the wakes of tasks that wait again.
+-- Copies: names (task, number, holder), as end_succeeded.
 WITH started AS MATERIALIZED (
     SELECT pg_current_xact_id() AS transaction, COALESCE(@now::timestamptz, clock_timestamp()) AS at,
            random_salt() AS salt

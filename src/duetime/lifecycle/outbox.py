@@ -20,6 +20,7 @@ import asyncpg
 import msgspec
 import structlog
 
+from duetime.database.changing import run_once
 from duetime.database.pool import Database
 from duetime.database.statements import Statement, load
 from duetime.errors import DuetimeError, InvalidInput, Unavailable
@@ -161,11 +162,11 @@ class Outbox:
 
     async def retry(self, tenant: int, number: int) -> bool:
         """Let a refused one be judged again; False: there is none."""
-        return bool(await self._database.run(SQL["retry"], tenant=tenant, id=number))
+        return bool(await run_once(self._database, SQL["retry"], tenant=tenant, id=number))
 
     async def delete(self, tenant: int, number: int) -> bool:
         """Throw a refused one away; False: there is none."""
-        return bool(await self._database.run(SQL["delete_refused"], tenant=tenant, id=number))
+        return bool(await run_once(self._database, SQL["delete_refused"], tenant=tenant, id=number))
 
     async def _judge(self, letter: Letter) -> _Judged:
         try:

@@ -133,5 +133,6 @@ RETURNING id;
 
 -- name: retire_refused
 -- Index: outbox_refused_at.
+-- Copies: rows that are as old at any later time.
 DELETE FROM outbox_refused
  WHERE refused_at < @before::timestamptz;

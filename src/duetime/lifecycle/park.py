@@ -52,6 +52,7 @@ async def park(database: Database, parked: Sequence[Parked]) -> list[uuid.UUID]:
         tasks=[each.task.id for each in parked],
         numbers=[each.task.number for each in parked],
         holders=[each.task.holder for each in parked],
+        picked_ats=[each.task.picked_at for each in parked],
         gates=[each.lane for each in parked],
         waits_ms=[each.wait_ms for each in parked],
         salt=take_salts(len(parked)),

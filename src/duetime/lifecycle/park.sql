@@ -1,17 +1,19 @@
 -- name: park
 -- A claim that a limit keeps from being handed out waits again, in the lane of its gate, with the same number.
--- Takes: claim (lane, task, number, holder).  Leaves: due in the gate's lane.
+-- Takes: claim (lane, task, number, holder, picked_at).  Leaves: due in the gate's lane.
 -- Index: claim_pkey, by key, whatever the planner thinks (see onward.sql).
 -- Time:  the wake is minted from the database's clock, read after the transaction has its number; @salt counts on from
 --        call to call, so what a node parks in one millisecond keeps its order.
+-- Copies: names the claim by its time too: what was parked may be claimed again under the same number.
 WITH started AS MATERIALIZED (
     SELECT pg_current_xact_id() AS transaction, COALESCE(@now::timestamptz, clock_timestamp()) AS at,
            @salt::bigint AS salt
 ),
 mine AS MATERIALIZED (
     SELECT asked.*, found.place, found.failures, found.crashes, found.releases
-      FROM unnest(@lanes::int[], @tasks::uuid[], @numbers::int[], @holders::bigint[], @gates::int[], @waits_ms::bigint[])
-          WITH ORDINALITY AS asked (lane, task, number, holder, gate, wait_ms, ordinal)
+      FROM unnest(@lanes::int[], @tasks::uuid[], @numbers::int[], @holders::bigint[], @picked_ats::timestamptz[],
+                  @gates::int[], @waits_ms::bigint[])
+          WITH ORDINALITY AS asked (lane, task, number, holder, picked_at, gate, wait_ms, ordinal)
      CROSS JOIN LATERAL (
            SELECT claim.ctid AS place, claim.failures, claim.crashes, claim.releases
              FROM claim
@@ -19,6 +21,7 @@ mine AS MATERIALIZED (
               AND claim.task = asked.task
               AND claim.number = asked.number
               AND claim.holder + 0 = asked.holder
+              AND (claim.picked_at = asked.picked_at) IS TRUE  -- not by claim_holder
             LIMIT 1) AS found
 ),
 gone AS (
@@ -62,6 +65,7 @@ SELECT asked.task, asked.number
 
 -- name: retire_slots
 -- Places that nobody has had for a day.
+-- Copies: a place that was taken since is younger.
 DELETE FROM limit_slot
  WHERE taken_at < @before::timestamptz
    AND NOT EXISTS (SELECT
@@ -78,6 +82,7 @@ DELETE FROM limit_slot
 -- Two that want the same place: the second finds it changed, and gets none.
 -- Index: limit_slot_pkey (tenant, name, slot), claim_pkey (lane, task).
 -- Gives: which of the asked (by ordinal) have got one.
+-- Copies: names when the place was taken; a place whose attempt does not run is free.
 WITH asked AS MATERIALIZED (
     SELECT *
       FROM unnest(@tenants::int[], @names::text[], @caps::int[], @lanes::int[], @tasks::uuid[], @numbers::int[])
@@ -212,6 +217,7 @@ SELECT ordinal
 -- A node that got no place says that it waits (slot 0), unless another does already, and looks whether there is one.
 -- Index: limit_slot_pkey (tenant, name, slot), claim_pkey (lane, task).
 -- Gives: the caps (by ordinal) under which it may have one.
+-- Copies: a node counts as waiting for half a second more.
 WITH asked AS MATERIALIZED (
     SELECT *
       FROM unnest(@tenants::int[], @names::text[], @caps::int[]) WITH ORDINALITY AS asked (tenant, name, cap, ordinal)

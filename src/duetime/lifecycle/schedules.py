@@ -16,6 +16,7 @@ from typing import Literal
 import asyncpg
 
 from duetime.admin.quotas import read_quotas
+from duetime.database.changing import run_once, run_once_with
 from duetime.database.partitions import Partitions
 from duetime.database.pool import Database
 from duetime.errors import DuetimeError, NotFound, TooComplex, Unavailable
@@ -167,7 +168,8 @@ class Schedules(ScheduleTimes):
                 return {}
             ids = [row["id"] for row in await self._database.run(SQL["read_ids"], count=len(new))]
             await self._partitions.ensure(columns.times_ms)
-            rows = await self._database.run_with(
+            rows = await run_once_with(
+                self._database,
                 SQL["create"],
                 {
                     **columns.arrays,
@@ -183,7 +185,7 @@ class Schedules(ScheduleTimes):
             made = {row["id"] for row in rows if row["id"] is not None}
             [held] = [row["held"] for row in rows if row["held"] is not None]
             room = len(new) if most is None else max(0, most - held)
-            if room < len(new) and not made and await self._database.run(SQL["recount"], tenant=tenant):
+            if room < len(new) and not made and await run_once(self._database, SQL["recount"], tenant=tenant):
                 continue
             for each in new[room:]:
                 answers[each.name] = too_many_schedules(most)

@@ -1,4 +1,5 @@
 -- name: read_ids
+-- Copies: uses up numbers.
 SELECT nextval(pg_get_serial_sequence('schedule', 'id')) AS id
   FROM generate_series(1, @count::int);
 
@@ -325,6 +326,7 @@ SELECT *
 
 -- name: note_backfill_waits
 -- Why a backfill made nothing in its last step.
+-- Copies: a remark on a backfill that runs; its next step writes another one.
 UPDATE backfill
    SET waits_for = @why::text
  WHERE id = @id::bigint

@@ -19,7 +19,8 @@ from duetime import metrics
 from duetime.clock import from_us
 from duetime.database.arrays import same, sparse
 from duetime.database.pool import Database
-from duetime.errors import Unknown, WorkerNameTaken
+from duetime.database.repeating import repeat, wait_for_standbys
+from duetime.errors import WorkerNameTaken
 from duetime.lifecycle.gather import Backlog, Gather
 from duetime.lifecycle.holders import Holders
 from duetime.lifecycle.onward import SQL, Claimed, End, HowItEnded, Onward, may_exist
@@ -33,6 +34,7 @@ MAX_BYTES_PER_COMMIT = 32 * 1024 * 1024
 #: What a report takes beside its result, roughly.
 _REPORT_BYTES = 300
 _REPEATS = 4
+_LOST = "the connection to the database broke; report the same again"
 #: Lanes are positive numbers of four bytes: an id with this bit is nobody's.
 _IMPOSSIBLE_LANE = 1 << 31
 _BY_KEY = itemgetter(0, 1, 2)
@@ -140,15 +142,8 @@ class Settler:
         await self._gather.close()
 
     async def _fly(self, parts: list[_Part]) -> list[Settled]:
-        for repeat in range(_REPEATS):
-            try:
-                return await self._settle(parts)
-            except Unknown:
-                # Repeating is safe: what was settled is recognised as the same holder's own report.
-                if repeat == _REPEATS - 1:
-                    raise
-                await asyncio.sleep(0.1 * 2**repeat)
-        raise AssertionError("unreachable")
+        # What was settled is recognised as the same holder's own report.
+        return await repeat(lambda _: self._settle(parts), tries=_REPEATS, lost=_LOST)
 
     async def _settle(self, parts: list[_Part]) -> list[Settled]:
         holders = [await self._holder_of(part) for part in parts]
@@ -168,6 +163,8 @@ class Settler:
             if (holder, report.id, report.number) not in taken
         ]
         ends = await self._onward.read_ends(missing)
+        if ends:
+            await wait_for_standbys(self._database)
         dead = {attempt for attempt, is_dead in others.items() if is_dead}
         return [_answer(part, holder, taken, dead, ends) for part, holder in zip(parts, holders, strict=True)]
 

@@ -16,9 +16,10 @@ from datetime import datetime
 import msgspec
 
 from duetime.clock import to_ms_rounded_up
-from duetime.database.changing import change
+from duetime.database.changing import run_once_with
 from duetime.database.partitions import Partitions
 from duetime.database.pool import Database
+from duetime.database.repeating import wait_for_standbys
 from duetime.database.statements import load
 from duetime.errors import Unavailable, Unknown
 from duetime.ids import lane_of, looks_like_id
@@ -99,7 +100,7 @@ class Steering:
         moved: set[uuid.UUID] = set()
         for _ in range(_TRIES):
             try:
-                rows = await change(
+                rows = await run_once_with(
                     self._database,
                     SQL[move.value],
                     {"lanes": [lane_of(each) for each in pending], "tasks": pending, **parameters},
@@ -127,8 +128,17 @@ class Steering:
                     verdicts[task] = Verdict(False, state)
             pending = again
             if not pending:
+                if not moved.issuperset(real):
+                    await self._wait_for_standbys(moved)
                 return verdicts
         raise _doubt(Unavailable("the task is moving all the time; ask again"), moved)
+
+    async def _wait_for_standbys(self, moved: Collection[uuid.UUID]) -> None:
+        """Some are told of a state that they had already."""
+        try:
+            await wait_for_standbys(self._database)
+        except Unavailable as error:
+            raise _doubt(error, moved) from error
 
 
 def _doubt(error: Unavailable, moved: Collection[uuid.UUID]) -> Unavailable:

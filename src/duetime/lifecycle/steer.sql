@@ -293,6 +293,7 @@ RETURNING task, NULL::uuid AS wake;
 -- name: expire
 -- Takes: due or held rows whose task's end has come, found by the index task_expires.
 -- Leaves: a final attempt, expired.
+-- Copies: names an end that has passed, which no verb changes; what expired is over.
 WITH late AS MATERIALIZED (
     SELECT task.lane, task.id AS task, task.expires_at
       FROM task

@@ -6,7 +6,6 @@ have become too old on the way, or that lie ahead because the database's clock w
 then they have to be minted anew.
 """
 
-import asyncio
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ import asyncpg
 
 from duetime.clock import Asked
 from duetime.database.pool import Database
+from duetime.database.repeating import repeat, wait_for_standbys
 from duetime.database.statements import Statement
 from duetime.errors import Unavailable, Unknown
 from duetime.lifecycle.handover import Seats
@@ -109,20 +109,16 @@ class Store:
             happened = stored.was_in_doubt and await self._is_there(calls)
             if not happened:
                 return None
-        return await sort_out(self._database.run_with, calls, firsts, stored.ids_of(firsts), happened, self._now)
+        answers = await sort_out(self._database.run_with, calls, firsts, stored.ids_of(firsts), happened, self._now)
+        await wait_for_standbys(self._database)
+        return answers
 
     async def _store_through_doubt(self, parameters: dict[str, object], *, was_in_doubt: bool) -> _Stored:
-        for attempt in range(_TRIES):
+        async def store(was_in_doubt: bool) -> _Stored:
             statement = SQL["submit_repeated" if was_in_doubt else "submit_keyed"]
-            try:
-                return _stored(await self._database.run_with(statement, _for(statement, parameters)), was_in_doubt)
-            except Unavailable as error:
-                # Not begun is harmless by itself, but an earlier try may still be in doubt.
-                if not isinstance(error, Unknown) and not was_in_doubt:
-                    raise
-                was_in_doubt = True
-                await asyncio.sleep(0.1 * 2**attempt)
-        raise Unknown(_LOST)
+            return _stored(await self._database.run_with(statement, _for(statement, parameters)), was_in_doubt)
+
+        return await repeat(store, tries=_TRIES, lost=_LOST, was_in_doubt=was_in_doubt)
 
     async def _is_there(self, calls: list[Call]) -> bool:
         lanes = [lane for call in calls for lane in call.lanes]

@@ -20,6 +20,7 @@ import msgspec
 from duetime import metrics
 from duetime.database.partitions import Partitions
 from duetime.database.pool import Database
+from duetime.database.repeating import wait_for_standbys
 from duetime.errors import Conflict, DuetimeError, InvalidInput, Unavailable, Unknown
 from duetime.ids import count_ids, due_ms_of, make_ids, make_row, uuid_of
 from duetime.lifecycle.gather import DATA_ERRORS, Backlog, Gather
@@ -345,6 +346,10 @@ class Submitter:
                 [complete] = await self._fly([call])
                 return complete
             self.announce([call], [answer])
+            if not isinstance(answer, AllNew) and not all(
+                isinstance(each, Submitted) and each.is_new for each in answer
+            ):
+                await wait_for_standbys(self._database)
             [complete] = await self._answered([call], [answer])
             return complete
         raise Unavailable("the tasks could not be stored: the database is too slow or its clock jumps; try again")

@@ -8,6 +8,7 @@
 -- Gives: one row if the ids were fresh, none if they must be minted anew.
 -- An array that would hold nothing but NULL may be NULL itself: unnest fills it up.  If all are in one lane or of one
 -- type, that is given in place of the array.  Times are microseconds since 1970: the driver would make objects of them.
+-- Copies: the ids are there already, or were minted too long ago.
 WITH started AS MATERIALIZED (
     SELECT pg_current_xact_id() AS transaction, COALESCE(@now::timestamptz, clock_timestamp()) AS at
 ),
@@ -44,6 +45,7 @@ SELECT at
 -- name: submit_plain
 -- The same for what has nothing but its type, its payload and its lane, and is due now: nearly all that comes
 -- alone.  Making ready for what is not there takes PostgreSQL a tenth of the time of a single task's commit.
+-- Copies: as submit.
 WITH started AS MATERIALIZED (
     SELECT pg_current_xact_id() AS transaction, COALESCE(@now::timestamptz, clock_timestamp()) AS at
 ),
@@ -70,6 +72,7 @@ SELECT at
 
 -- name: submit_one
 -- The same for one such task.  Without arrays to unnest PostgreSQL needs a seventh less time for it.
+-- Copies: as submit.
 WITH started AS MATERIALIZED (
     SELECT pg_current_xact_id() AS transaction, COALESCE(@now::timestamptz, clock_timestamp()) AS at
 ),
@@ -93,6 +96,7 @@ RETURNING number;
 -- its place among the requests) was new.
 -- Locks: keys in the order given (sorted by the caller, so nobody deadlocks).
 -- Gives: one row if the ids were fresh: how many were stored, and which, if not all.
+-- Copies: as submit; requests are there already.
 WITH started AS MATERIALIZED (
     SELECT pg_current_xact_id() AS transaction, COALESCE(@now::timestamptz, clock_timestamp()) AS at
 ),
@@ -139,6 +143,7 @@ SELECT fresh.at, stored.count,
 -- place among the requests) and its key were new.  A key that is there wins, also after its ttl (keys.py).
 -- Locks: keys in the order given (sorted by the caller, so nobody deadlocks).
 -- Gives: one row if the ids were fresh: how many were stored, and which, if not all.
+-- Copies: as submit; requests and keys are there already.
 WITH started AS MATERIALIZED (
     SELECT pg_current_xact_id() AS transaction, COALESCE(@now::timestamptz, clock_timestamp()) AS at
 ),
@@ -210,6 +215,7 @@ SELECT fresh.at, stored.count,
 -- a second record in the log.
 -- Time:  ids that are too old stay so, whatever begins later; those that lie ahead do
 --        not, so they are stored.
+-- Copies: as submit_keyed.
 WITH started AS MATERIALIZED (
     SELECT pg_current_xact_id() AS transaction, COALESCE(@now::timestamptz, clock_timestamp()) AS at
 ),

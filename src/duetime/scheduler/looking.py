@@ -13,7 +13,9 @@ from datetime import timedelta
 
 import structlog
 
+from duetime.database.changing import run_once
 from duetime.database.pool import Database
+from duetime.database.statements import load
 from duetime.errors import Unavailable
 from duetime.ids import LATEST, just_before
 from duetime.lifecycle.claim import note, peek
@@ -31,12 +33,7 @@ _NOTE_AHEAD_SECONDS = 0.1
 KEEP_HINTS_EVERY_SECONDS = 15.0
 #: At most so many lanes are looked at in one pass; more take turns.
 LANES_PER_LOOK = 2_000
-_READ_HINTS = "SELECT lane, drained FROM lane_hint"
-_KEEP_HINTS = """
-INSERT INTO lane_hint (lane, drained)
-SELECT * FROM unnest($1::int[], $2::uuid[])
-    ON CONFLICT (lane) DO UPDATE SET drained = excluded.drained
-"""
+SQL = load(__package__, "looking.sql")
 
 
 class Looker:
@@ -55,7 +52,7 @@ class Looker:
 
     async def start(self) -> None:
         """Look at everything once, from where whoever fed before had got to."""
-        rows = await self._database.fetch(_READ_HINTS)
+        rows = await self._database.run(SQL["read_hints"])
         self.hints.restore({row["lane"]: row["drained"] for row in rows}, self._database.clock.now_ms())
         await self.look_at(self._own_lanes())
         self._keep_at = time.monotonic() + KEEP_HINTS_EVERY_SECONDS
@@ -87,7 +84,7 @@ class Looker:
         """For whoever feeds next; without them it begins further back."""
         lows = self.hints.take_changed()
         if lows:
-            await self._database.fetch(_KEEP_HINTS, list(lows), list(lows.values()))
+            await run_once(self._database, SQL["keep_hints"], lanes=list(lows), drained=list(lows.values()))
 
     async def keep_hints_or_not(self) -> None:
         try:
