@@ -107,13 +107,26 @@ class ExplainingDatabase(Database):
     async def run_with(
         self, statement: Statement, parameters: dict[str, object], timeout: float = 10.0
     ) -> list[asyncpg.Record]:
+        await self._explain(statement, parameters)
+        return await super().run_with(statement, parameters, timeout)
+
+    async def run_in(
+        self,
+        connection: asyncpg.Connection,
+        statement: Statement,
+        parameters: dict[str, object],
+        timeout: float = 10.0,
+    ) -> list[asyncpg.Record]:
+        await self._explain(statement, parameters)
+        return await super().run_in(connection, statement, parameters, timeout)
+
+    async def _explain(self, statement: Statement, parameters: dict[str, object]) -> None:
         if self.plans is not None:
             async with self.connection() as connection:
                 for mode in MODES:
                     arguments = statement.arguments(parameters)
                     root = await explain(connection, statement.sql, arguments, mode)
                     self.plans.all.append(Plan(statement.name, mode, root))
-        return await super().run_with(statement, parameters, timeout)
 
 
 async def explain(

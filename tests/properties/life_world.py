@@ -96,6 +96,17 @@ class TimedDatabase(Database):
             parameters = parameters | {"now": self.clock.now()}
         return await super().run_with(statement, parameters, timeout)
 
+    async def run_in(
+        self,
+        connection: asyncpg.Connection,
+        statement: Statement,
+        parameters: dict[str, object],
+        timeout: float = 10.0,
+    ) -> list[asyncpg.Record]:
+        if "now" in statement.parameters:
+            parameters = parameters | {"now": self.clock.now()}
+        return await super().run_in(connection, statement, parameters, timeout)
+
 
 class NoChance(random.Random):
     """No jitter: the middle of every range."""

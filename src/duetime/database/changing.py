@@ -54,13 +54,9 @@ async def run_once_with(
     database: Database, statement: Statement, parameters: dict[str, object], timeout: float = DEFAULT_TIMEOUT_SECONDS
 ) -> list[asyncpg.Record]:
     """The same, with the parameters as a mapping."""
-    arguments = statement.arguments(parameters)
-
-    async def work(connection: asyncpg.Connection) -> list[asyncpg.Record]:
-        rows: list[asyncpg.Record] = await connection.fetch(statement.sql, *arguments, timeout=timeout)
-        return rows
-
-    return await transact(database, work, timeout=timeout)
+    return await transact(
+        database, lambda connection: database.run_in(connection, statement, parameters, timeout), timeout=timeout
+    )
 
 
 async def transact(database: Database, work: Work[Result], *, timeout: float = DEFAULT_TIMEOUT_SECONDS) -> Result:

@@ -84,6 +84,19 @@ class Database:
             raise _unsafe(statement)
         return await self.fetch(statement.sql, *statement.arguments(parameters), timeout=timeout)
 
+    async def run_in(
+        self,
+        connection: asyncpg.Connection,
+        statement: Statement,
+        parameters: dict[str, object],
+        timeout: float = DEFAULT_TIMEOUT_SECONDS,
+    ) -> list[asyncpg.Record]:
+        """Run one named statement in a transaction of the caller's."""
+        rows: list[asyncpg.Record] = await connection.fetch(
+            statement.sql, *statement.arguments(parameters), timeout=timeout
+        )
+        return rows
+
     async def fetch(
         self, sql: str, *arguments: object, timeout: float = DEFAULT_TIMEOUT_SECONDS
     ) -> list[asyncpg.Record]:
