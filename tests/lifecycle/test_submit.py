@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 
 from duetime.database.pool import Database
-from duetime.errors import Conflict, IdempotencyConflict, InvalidInput, Unavailable
+from duetime.errors import Conflict, IdempotencyConflict, InvalidInput, Unavailable, Unknown
 from duetime.ids import due_ms_of, make_id
 from duetime.lifecycle.submit import BULK_FLIGHTS, FEW_TASKS, SQL, Submitted
 from duetime.lifecycle.winners import Call
@@ -343,8 +343,13 @@ async def test_what_is_too_old_to_be_repeated_is_looked_for(engine: Engine) -> N
     answers = await engine.submitter._store.store_keyed([call], old_ms, None, is_repeat=True)
 
     assert answers == [[call.new(call.ids[0])]]
-    call.ids = [make_id(old_ms, 3, lanes[0])]
-    assert await engine.submitter._store.store_keyed([call], old_ms, None, is_repeat=True) is None
+    named = Call([task], lanes, engine.tenant, uuid7(engine), b"")
+    call.ids, named.ids = [make_id(old_ms, 3, lanes[0])], [make_id(old_ms, 4, lanes[0])]
+    assert await engine.submitter._store.store_keyed([named], old_ms, None, is_repeat=True) is None
+    # A copy on its way would be stored if the clock went back.
+    told = await engine.submitter._store.store_keyed([call, named], old_ms, None, is_repeat=True)
+    assert told is not None
+    assert [type(each[0]) for each in told] == [Unknown, type(None)]
     assert await count(engine.database, "task") == 1
 
 

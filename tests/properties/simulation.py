@@ -35,6 +35,8 @@ _READS = frozenset({"read_hints", "read_clock", "read_tasks", "read_keys", "find
 _READS |= {"read_ends", "read_beats", "read_left_behind", "read_signed_off"}
 #: Statements about holders lock a row that every beat needs: they do not last.
 _SHORT = frozenset({"peek", "keep_hints", "register", "beat", "end_silent", "sign_off"})
+#: They run in a transaction whose COMMIT is a message of its own: who has given up does not send it.
+_IN_TWO_MESSAGES = frozenset({"change", "keep_hints", "sign_off"})
 _CALL_LIMIT = 10.0
 _TRACE = 40_000
 _SHOWN = 60
@@ -121,6 +123,11 @@ class _Once:
         self.running = running
         self.is_given = False
 
+    @property
+    def is_over(self) -> bool:
+        """Nobody waits for it any more."""
+        return self.is_given or self.running.incarnation != self.running.owner.incarnation
+
     def give(self, value: Any = None, error: BaseException | None = None) -> None:
         if not self.is_given:
             self.is_given = True
@@ -191,7 +198,7 @@ class World:
         self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._sequence = 0
         self._processes = 0
-        self._submissions = 0
+        self._submissions = self._numbers = 0
         self._in_doubt: dict[int, _Once] = {}
         #: The holders' own logs: who began an attempt; what was named as started.
         self.runs: dict[Attempt, int] = {}
@@ -245,6 +252,10 @@ class World:
 
     def is_unlucky(self, share: float) -> bool:
         return not self.is_calm and self.chance.random() < share
+
+    def take_number(self) -> int:
+        self._numbers += 1
+        return self._numbers
 
     def pick_node(self) -> Node | None:
         ready = [node for node in self.nodes if node.is_up]
@@ -317,9 +328,18 @@ class World:
             return self.chance.random() * 9.0
         return self.chance.random() * 1.5 if name == "end_silent" else 0.0
 
-    def _execute(self, call: Call, once: _Once) -> None:
+    def _execute(self, call: Call, once: _Once, is_late: bool = False) -> None:
         if self.is_away:
             once.give(None, Unknown("the connection broke"))
+            return
+        if is_late:
+            self.events["late copies"] += 1
+        elif call.name not in _READS and not self.is_calm and self.is_unlucky(0.03 if call.name == "change" else 0.004):
+            # The server's process stands still before it has looked at anything, or the statement is on its way.
+            seconds = 5.0 + 60.0 * self.chance.random()
+            self.note("%s stalls for %.1f s", call.name, seconds)
+            self.after(seconds, self._execute, call, once, True)
+            self.after(_CALL_LIMIT, once.give, None, Unknown("it takes too long"))
             return
         store = self.store
         if call.name in _READS or (call.name == "peek" and self.faults.trusts_snapshot_end):
@@ -327,12 +347,17 @@ class World:
             self.after(self.latency(), once.give, value)
             return
         transaction = store.begin()
+        transaction.is_late = is_late
         self._in_doubt[transaction.xid] = once
         self._try(call, once, transaction)
 
     def _try(self, call: Call, once: _Once, transaction: Transaction) -> None:
         store = self.store
         if transaction.xid not in store.open:
+            return
+        if call.name in _IN_TWO_MESSAGES and once.is_over and not self.faults.verbs_commit_themselves:
+            del self._in_doubt[transaction.xid]
+            store.rollback(transaction)
             return
         try:
             value = getattr(store, call.name)(transaction, *call.arguments)
@@ -370,7 +395,7 @@ class World:
         if transaction.xid not in self.store.open:
             return
         self.note("%s %s -> %s", once.running.owner, call.name, value)
-        if call.name == "end_silent":
+        if call.name == "end_silent" and not transaction.is_late:
             self._check_silence(value)
         del self._in_doubt[transaction.xid]
         self.store.commit(transaction)

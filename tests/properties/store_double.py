@@ -72,6 +72,10 @@ class Faults:
     claims_without_lock: bool = False
     #: A worker begins what it was handed out, however late the answer to its poll arrived.
     begins_late: bool = False
+    #: A verb commits itself, so that a copy that was given up is carried out when the server gets to it.
+    verbs_commit_themselves: bool = False
+    #: A verb is repeated while its first copy is in doubt.
+    repeats_verbs_in_doubt: bool = False
 
 
 @dataclass(slots=True)
@@ -136,6 +140,8 @@ class Transaction:
     waiters: list[Callable[[], None]] = field(default_factory=list)
     #: Set without a lock; run at the commit.
     effects: list[Callable[[], None]] = field(default_factory=list)
+    #: Its statement had been given up before it began.
+    is_late: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +169,8 @@ class Store:
         self._now = now
         self.offset_ms = 0
         self.tables: dict[str, dict[object, object]] = {
-            name: {} for name in ("task", "due", "claim", "held", "dead", "attempt", "key", "submission", "holder")
+            name: {}
+            for name in ("task", "due", "claim", "held", "dead", "attempt", "key", "submission", "holder", "operation")
         }
         self.task: dict[uuid.UUID, Task] = self.tables["task"]  # type: ignore[assignment]
         self.due: dict[uuid.UUID, Waits] = self.tables["due"]  # type: ignore[assignment]
@@ -173,6 +180,9 @@ class Store:
         self.attempt: dict[Attempt, End] = self.tables["attempt"]  # type: ignore[assignment]
         self.holder: dict[int, Holder] = self.tables["holder"]  # type: ignore[assignment]
         self.over: dict[uuid.UUID, Outcome] = {}
+        #: Calls of verbs that had their effect, and those that were answered.
+        self._carried_out: set[int] = set()
+        self.answered: set[int] = set()
         self.lane_hint: dict[int, uuid.UUID] = {}
         self.living: dict[str, int] = {}
         self.lanes: dict[int, list[uuid.UUID]] = defaultdict(list)
@@ -565,6 +575,30 @@ class Store:
         self._lock(transaction, table, key)
         transaction.deleted.append((table, key))
         return self.tables[table][key]  # type: ignore[return-value]
+
+    def change(
+        self, transaction: Transaction, asked: int, operation: int, verb: str, arguments: tuple[object, ...]
+    ) -> object:
+        """A verb, under the id of this try; `asked` is the same for all tries of one call."""
+        if not self._put(transaction, "operation", operation, "made") and not self.faults.verbs_commit_themselves:
+            return None
+        moved = getattr(self, verb)(transaction, *arguments)
+        if moved:
+            transaction.effects.append(lambda: self._carry_out(asked, verb))
+        return moved
+
+    def _carry_out(self, asked: int, verb: str) -> None:
+        if asked in self._carried_out:
+            raise Broken(f"{verb} was carried out twice for one call")
+        if asked in self.answered:
+            raise Broken(f"{verb} was carried out after its call had been answered")
+        self._carried_out.add(asked)
+
+    def find_or_give_up(self, transaction: Transaction, operation: int) -> bool:
+        """Whether the verb of this id was carried out; if not, it never will be."""
+        if self._put(transaction, "operation", operation, "given up"):
+            return False
+        return self.tables["operation"][operation] == "made"
 
     def cancel(self, transaction: Transaction, task: uuid.UUID) -> bool:
         for table in ("due", "held"):

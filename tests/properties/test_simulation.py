@@ -16,8 +16,9 @@ SEEDS = {
     "lapses_without_counter": 17,
     "lapses_while_away": 2,
     "charges_by_task": 2,
-    "mints_anew_in_doubt": 2,
+    "mints_anew_in_doubt": 4,
     "sweeps_lately_ended": 13,
+    "repeats_verbs_in_doubt": 11,
 }
 
 

@@ -106,9 +106,11 @@ class Store:
         happened = stored.was_in_doubt and not stored.count
         if stored.at is None:
             # Nothing of this age can begin to be stored any more; what had begun is waited for.
-            happened = stored.was_in_doubt and await self._is_there(calls)
-            if not happened:
+            if not stored.was_in_doubt:
                 return None
+            happened = await self._is_there(calls)
+            if not happened:
+                return _minted_anew(calls)
         answers = await sort_out(self._database.run_with, calls, firsts, stored.ids_of(firsts), happened, self._now)
         await wait_for_standbys(self._database)
         return answers
@@ -179,6 +181,16 @@ def _stored(rows: list[asyncpg.Record], was_in_doubt: bool) -> _Stored:
 
 def _all_new(calls: list[Call]) -> Answers:
     return [call.all_new() for call in calls]
+
+
+def _minted_anew(calls: list[Call]) -> Answers | None:
+    """What a key keeps from being stored twice is tried again; the other is not.
+
+    A copy that is still under way is refused as too old, but if the database's clock goes back it is not any more.
+    """
+    if all(call.is_named for call in calls):
+        return None
+    return [[None if call.is_named else Unknown(_LOST) for _ in call.tasks] for call in calls]
 
 
 def _for(statement: Statement, parameters: dict[str, object]) -> dict[str, object]:

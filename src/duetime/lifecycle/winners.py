@@ -111,6 +111,11 @@ class Call:
         return not self.is_bare and any(task.idempotency_key is not None for task in self.tasks)
 
     @property
+    def is_named(self) -> bool:
+        """Whether a key keeps each of the tasks from being stored twice."""
+        return self.request is not None or all(task.idempotency_key is not None for task in self.tasks)
+
+    @property
     def keys(self) -> list[Key]:
         return [(self.tenant, task.idempotency_key) for task in self.tasks if task.idempotency_key is not None]
 
