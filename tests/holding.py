@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit, urlunsplit
 
 _QUERY, _PARSE, _BIND, _SYNC, _READY = b"Q", b"P", b"B", b"S", b"Z"
+_END = _SYNC + (4).to_bytes(4, "big")
 
 
 @dataclass
@@ -97,6 +98,10 @@ class HoldingProxy:
             await asyncio.gather(down, return_exceptions=True)
             if copy is not None:
                 statement, data = copy
+                # The driver lets a new statement be read without a Sync: with one the server knows that it is idle.
+                back_writer.write(_END)
+                while (await _read_message(back_reader))[0] != _READY:
+                    pass
                 self.copies.append(Copy(statement, data, back_reader, back_writer))
             else:
                 back_writer.transport.abort()

@@ -17,7 +17,7 @@ import asyncpg
 import msgspec
 
 from duetime.admin.quotas import lock_quotas
-from duetime.database.changing import run_once
+from duetime.database.changing import changing, run_once
 from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.errors import Conflict, InvalidInput, NotFound
@@ -127,7 +127,7 @@ async def create_key(
     parameters: dict[str, object] = {"tenant": tenant, "hash": hash_key(key), "hint": key[:8], "role": role}
     parameters |= {"name": name, "types": list(types), "queues": list(queues), "expires_at": expires_at}
     parameters |= {"allowed_ips": list(allowed_ips), "by": by, "action": action, "replaces": None}
-    async with database.connection() as connection, connection.transaction():
+    async with changing(database) as connection:
         await _check_room(connection, tenant)
         [row] = await connection.fetch(_SQL["make"].sql, *_SQL["make"].arguments(parameters))
     return _info(row), key
@@ -142,7 +142,7 @@ async def rotate_key(
     made = mint_key()
     asked: dict[str, object] = {"tenant": tenant, "key": key}
     ending: dict[str, object] = {**asked, "seconds": overlap_seconds, "by": by}
-    async with database.connection() as connection, connection.transaction():
+    async with changing(database) as connection:
         # Both or neither: a key without its end would go on for good.
         row = await connection.fetchrow(_SQL["lock_one"].sql, *_SQL["lock_one"].arguments(asked))
         if row is None or row["revoked_at"] is not None:

@@ -19,7 +19,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from duetime.admin.quotas import read_layers
 from duetime.admin.rules import AT_WORK, Rules, read_rules
-from duetime.database.changing import run_once_with
+from duetime.database.changing import changing, run_once_with
 from duetime.database.pages import PAGE_BYTES, cut_page
 from duetime.database.pool import Database
 from duetime.database.statements import load
@@ -197,7 +197,7 @@ async def create_tenant(
 async def change_tenant(database: Database, name: str, change: TenantChange, *, by: int | None = None) -> Tenant:
     tier: str | None = None
     try:
-        async with database.connection() as connection, connection.transaction():
+        async with changing(database) as connection:
             locked = await connection.fetchval(_SQL["lock"].sql, name)
             if locked is None:
                 raise NotFound(f"there is no tenant {name[:80]}")

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from duetime.admin.tenants import check_short_name, merge_egress, merge_quotas, read_egress
-from duetime.database.changing import run_once
+from duetime.database.changing import changing, run_once
 from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.errors import Conflict, InvalidInput, NotFound
@@ -48,7 +48,7 @@ async def put_tier(database: Database, name: str, change: TierChange, *, by: int
     check_short_name("name", name)
     [row] = await database.run(_SQL["count"])
     put = _SQL["put"]
-    async with database.connection() as connection, connection.transaction():
+    async with changing(database) as connection:
         stored = await connection.fetchrow(_SQL["lock"].sql, name)
         if stored is None and row["tiers"] >= MAX_TIERS:
             raise InvalidInput.at("name", f"there are at most {MAX_TIERS:,} tiers")

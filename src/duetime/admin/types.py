@@ -20,7 +20,7 @@ from msgspec import Raw
 from duetime.admin.changes import Change, read_changes
 from duetime.admin.quotas import lock_quotas, read_quotas
 from duetime.admin.schemas import TENANT_BYTES, Schemas, StoredSchema
-from duetime.database.changing import run_once
+from duetime.database.changing import changing, run_once
 from duetime.database.pages import PAGE_BYTES, cut_page
 from duetime.database.pool import Database
 from duetime.database.statements import load
@@ -231,7 +231,7 @@ class Types:
         stored_rules = None if rules.is_empty else msgspec.json.encode(rules)
         wanted: dict[str, object] = {"tenant": tenant, "name": name, "schema": schema, "rules": stored_rules, "by": by}
         count, put = _SQL["count_of_tenant"], _SQL["put"]
-        async with self._database.connection() as connection, connection.transaction():
+        async with changing(self._database) as connection:
             quotas = await lock_quotas(connection, tenant)
             row = await connection.fetchrow(count.sql, *count.arguments({"tenant": tenant, "name": name}))
             is_new = _check_room(row, quotas, name, held_bytes)

@@ -20,21 +20,22 @@ of it does no harm (`Statement.copies`).
 import asyncio
 import secrets
 import uuid
-from collections.abc import Awaitable, Callable
-from typing import Generic, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import TypeVar
 
 import asyncpg
 
 from duetime.database.pool import DEFAULT_TIMEOUT_SECONDS, Database
 from duetime.database.statements import Statement, load
-from duetime.errors import Unavailable, Unknown
+from duetime.errors import DuetimeError, Unavailable, Unknown
 from duetime.ids import just_before, make_id
 
 SQL = load(__package__, "changing.sql")
 #: How often a change is tried whose line breaks before its COMMIT.
 _TRIES = 4
 _PAUSE_SECONDS = 0.1
-_NOT_MADE = "the connection to the database broke again and again; nothing was done"
+_NOT_MADE = "the connection to the database broke; nothing was done"
 _IN_DOUBT = "the connection to the database broke; it may have been done: look before asking again"
 #: Ids are looked for within seconds.
 _KEEP_MS = 3_600_000
@@ -60,52 +61,54 @@ async def run_once_with(
 
 
 async def transact(database: Database, work: Work[Result], *, timeout: float = DEFAULT_TIMEOUT_SECONDS) -> Result:
-    """Do the work in one transaction; `work` may be called again, after a transaction that was rolled back.
+    """Do the work in `changing`; it may be done again, after a transaction that was rolled back."""
+    for turn in range(_TRIES):
+        try:
+            async with changing(database, timeout=timeout) as connection:
+                result = await work(connection)
+        except _NotMadeError:
+            if turn == _TRIES - 1:
+                raise
+            await asyncio.sleep(_PAUSE_SECONDS)
+        else:
+            return result
+    raise AssertionError("unreachable")
+
+
+@asynccontextmanager
+async def changing(
+    database: Database, *, timeout: float = DEFAULT_TIMEOUT_SECONDS
+) -> AsyncIterator[asyncpg.Connection]:
+    """A transaction in several messages.
 
     `Unavailable` says that nothing was done and nothing will be; `Unknown` that
     the database did not say in time whether it was committed.
     """
-    for _ in range(_TRIES):
-        attempt = _Attempt(database, work, timeout)
-        try:
-            return await attempt.run()
-        except Unknown:
-            if attempt.commits and await _was_made(database, attempt.id, timeout):
-                return attempt.result
-        await asyncio.sleep(_PAUSE_SECONDS)
-    raise Unavailable(_NOT_MADE)
+    operation = make_id(database.clock.now_ms(), secrets.randbits(42), 0)
+    commits = False
+    try:
+        async with database.connection(timeout) as connection:
+            try:
+                await connection.execute(SQL["begin"].with_uuid(operation), timeout=timeout)
+                yield connection
+            except (asyncpg.PostgresError, DuetimeError):
+                if not connection.is_closed():
+                    await connection.execute("ROLLBACK", timeout=timeout)
+                raise
+            commits = True
+            await connection.execute("COMMIT", timeout=timeout)
+    except Unknown as error:
+        if not commits or not await _was_made(database, operation, timeout):
+            raise _NotMadeError(_NOT_MADE) from error
+
+
+class _NotMadeError(Unavailable):
+    """The line broke, and nothing was done."""
 
 
 async def retire_operations(database: Database) -> None:
     """Drop the ids that nobody looks for any more."""
     await database.run(SQL["retire_operations"], before=just_before(database.clock.now_ms() - _KEEP_MS))
-
-
-class _Attempt(Generic[Result]):
-    """One transaction, and how far it came."""
-
-    result: Result
-
-    def __init__(self, database: Database, work: Work[Result], timeout: float) -> None:
-        self._database = database
-        self._work = work
-        self._timeout = timeout
-        self.id = make_id(database.clock.now_ms(), secrets.randbits(42), 0)
-        #: COMMIT was sent.
-        self.commits = False
-
-    async def run(self) -> Result:
-        async with self._database.connection(self._timeout) as connection:
-            try:
-                await connection.execute(SQL["begin"].with_uuid(self.id), timeout=self._timeout)
-                self.result = await self._work(connection)
-            except asyncpg.PostgresError:
-                if not connection.is_closed():
-                    await connection.execute("ROLLBACK", timeout=self._timeout)
-                raise
-            self.commits = True
-            await connection.execute("COMMIT", timeout=self._timeout)
-        return self.result
 
 
 async def _was_made(database: Database, operation: uuid.UUID, timeout: float) -> bool:

@@ -16,7 +16,7 @@ import msgspec
 from duetime.admin.quotas import lock_quotas
 from duetime.clock import Monotonic
 from duetime.database.pages import PAGE_BYTES, cut_page
-from duetime.database.changing import run_once
+from duetime.database.changing import changing, run_once
 from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.errors import InvalidInput, NotFound
@@ -152,7 +152,7 @@ class Calendars:
         encoded = _encode(entries)
         weigh, put = SQL["weigh_calendars"], SQL["put_calendar"]
         asked: dict[str, object] = {"tenant": tenant, "name": name}
-        async with self._database.connection() as connection, connection.transaction():
+        async with changing(self._database) as connection:
             quotas = await lock_quotas(connection, tenant)
             row = await connection.fetchrow(weigh.sql, *weigh.arguments(asked))
             _check_room(quotas, len(encoded), row["others"], row["bytes_of_others"], row["bytes"])

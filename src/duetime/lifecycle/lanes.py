@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import asyncpg
 import msgspec
 
-from duetime.database.changing import run_once_with
+from duetime.database.changing import changing, run_once_with
 from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.errors import InvalidInput
@@ -123,7 +123,7 @@ class Lanes:
 
     async def _make(self, key: LaneKey) -> int | None:
         """A lane that is new, or that another node has just made; None: there are too many."""
-        async with self._database.connection() as connection, connection.transaction():
+        async with changing(self._database) as connection:
             lock, count, make = SQL["lock_tenant"], SQL["count"], SQL["make"]
             [tenant] = await connection.fetch(lock.sql, *lock.arguments({"tenant": key.tenant}))
             # Counted by a statement of its own: it sees what whoever had the lock before has made.

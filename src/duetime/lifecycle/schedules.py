@@ -16,7 +16,7 @@ from typing import Literal
 import asyncpg
 
 from duetime.admin.quotas import read_quotas
-from duetime.database.changing import run_once, run_once_with
+from duetime.database.changing import changing, run_once, run_once_with
 from duetime.database.partitions import Partitions
 from duetime.database.pool import Database
 from duetime.errors import DuetimeError, NotFound, TooComplex, Unavailable
@@ -227,7 +227,7 @@ class Schedules(ScheduleTimes):
         task_lane = self._lanes.find(wanted.task.lane) or await self._lanes.ensure(wanted.task.lane)
         recurrence = await self.compile(tenant, wanted.name, wanted.body)
         await self._prepare(tenant, wanted.body, recurrence)
-        async with self._database.connection() as connection, connection.transaction():
+        async with changing(self._database) as connection:
             stored, now_ms = await lock(connection, tenant, wanted.name)
             if check is not None:
                 check(stored)
@@ -257,7 +257,7 @@ class Schedules(ScheduleTimes):
             states = await read_states(self._database, seen.recent)
             over = {task for task in seen.recent if states.get(task) not in _OPEN}
             wakes: list[uuid.UUID] = []
-            async with self._database.connection() as connection, connection.transaction():
+            async with changing(self._database) as connection:
                 stored, now_ms = await lock(connection, tenant, name)
                 if not is_paused and (stored.id, stored.version) != (seen.id, seen.version):
                     continue
@@ -277,7 +277,7 @@ class Schedules(ScheduleTimes):
         for _ in range(_TRIES):
             seen = await self.find(tenant, name)
             body, recurrence = await self._foresee(seen)
-            async with self._database.connection() as connection, connection.transaction():
+            async with changing(self._database) as connection:
                 stored, now_ms = await lock(connection, tenant, name)
                 if (stored.id, stored.version) != (seen.id, seen.version):
                     continue
@@ -369,7 +369,7 @@ class Schedules(ScheduleTimes):
 
         `reached` says which of the tasks may be cancelled; None: all.
         """
-        async with self._database.connection() as connection, connection.transaction():
+        async with changing(self._database) as connection:
             await run(connection, SQL["lock_tenant"], tenant=tenant)
             stored, now_ms = await lock(connection, tenant, name)
             if expected_version is not None and expected_version != stored.version:
