@@ -18,10 +18,9 @@ from duetime.admin.breaker_states import put_memories, remove_memories, retire_m
 from duetime.admin.key_uses import _SQL as KEY_USES_SQL
 from duetime.budgets.contract import Want
 from duetime.budgets.postgres import PostgresBudgets
-from duetime.cluster.contract import Member
-from duetime.cluster.postgres import PostgresCoordinator
+from duetime.cluster.postgres import SQL as CLUSTER_SQL
 from duetime.database.changing import SQL as CHANGING_SQL
-from duetime.database.changing import retire_operations
+from duetime.database.changing import retire_operations, run_once_with
 from duetime.database.pool import Database
 from duetime.database.repeating import wait_for_standbys
 from duetime.database.statements import Statement
@@ -268,15 +267,15 @@ async def rest(engine: Engine) -> AsyncIterator[str]:
     yield "another one written down"
     await PostgresBudgets(database).take({"bucket": Want(1.0, 5.0, 1.0)})
     yield "tokens taken"
-    coordinator = PostgresCoordinator(database, "cluster")
-    await coordinator.join(Member("n", 1, "127.0.0.1:1"))
-    yield "joined"
-    await coordinator.leave()
-    yield "left"
-    again = PostgresCoordinator(database, "cluster")
-    await again.join(Member("n", 2, "127.0.0.1:2"))
-    yield "joined again"
-    await again.leave()
+    for incarnation in (1, 2):
+        node: dict[str, object] = {"cluster": "c", "name": "n", "incarnation": incarnation}
+        await run_once_with(database, CLUSTER_SQL["join"], node | {"address": "127.0.0.1:1"})
+        yield "joined"
+        await database.run_with(CLUSTER_SQL["beat"], node)
+        yield "beaten"
+        await database.run_with(CLUSTER_SQL["leave"], node)
+        yield "left"
+    await database.run(CLUSTER_SQL["forget"])
     await retire_refused(database, database.clock.now() - timedelta(days=1))
     await database.run(READINESS_SQL["prove_write"], node="n", filler=b"x")
     yield "a write proved"
