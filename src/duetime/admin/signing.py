@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from duetime.admin.tenants import SECRET_BYTES
+from duetime.database.changing import run_once
 from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.errors import NotFound
@@ -59,7 +60,8 @@ async def rotate_signing(
     database: Database, tenant: int, overlap_seconds: float, *, request: uuid.UUID | None = None, by: int | None = None
 ) -> Rotated:
     """Make a new secret; a request that was done before changes nothing and gets what holds now."""
-    rows = await database.run(
+    rows = await run_once(
+        database,
         _SQL["rotate"],
         tenant=tenant,
         secret=secrets.token_bytes(SECRET_BYTES),

@@ -180,7 +180,7 @@ class Backfills:
     async def _give_up(self, row: asyncpg.Record, why: str) -> None:
         """Its next time cannot be found, and will not be later."""
         log.error("a backfill was cancelled", schedule=row["name"], reason=why)
-        await self._database.run(SQL["give_up_backfill"], id=row["id"], why=f"cancelled: {why}")
+        await run_once(self._database, SQL["give_up_backfill"], id=row["id"], why=f"cancelled: {why}")
 
     async def _say_why(self, row: asyncpg.Record, why: str) -> None:
         if row["waits_for"] != why:

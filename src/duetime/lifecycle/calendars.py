@@ -15,8 +15,8 @@ import msgspec
 
 from duetime.admin.quotas import lock_quotas
 from duetime.clock import Monotonic
-from duetime.database.pages import PAGE_BYTES, cut_page
 from duetime.database.changing import changing, run_once
+from duetime.database.pages import PAGE_BYTES, cut_page
 from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.errors import InvalidInput, NotFound
