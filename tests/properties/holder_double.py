@@ -40,6 +40,8 @@ class Holder:
 
     def boot(self) -> None:
         self.is_up = True
+        #: It is stopping, and begins nothing new.
+        self.is_leaving = False
         self.process = self.world.next_process()
         self.name = self.base_name if self.keeps_name else f"{self.base_name}-{self.process}"
         #: What it names in its beats, and whether as started.
@@ -60,6 +62,7 @@ class Holder:
 
     def leave(self) -> Process[None]:
         """A graceful stop: what has not begun is given back, and the process signs off while the rest still runs."""
+        self.is_leaving = True
         unstarted = [attempt for attempt, is_started in self.held.items() if not is_started]
         ended = Ended(Outcome.RELEASED, is_certain=True)
         reports = [Report(attempt, ended, self.process) for attempt in unstarted]
@@ -164,7 +167,7 @@ class Holder:
         yield from self._settle(attempt, self._end(chance.random()))
 
     def _may_begin(self, attempt: Attempt, begin_by: float) -> bool:
-        if self.world.now - self.acknowledged_at >= _FRESH:
+        if self.is_leaving or self.world.now - self.acknowledged_at >= _FRESH:
             return False
         if self.world.faults.begins_late or attempt in self.confirmed:
             return True
