@@ -27,6 +27,7 @@ DuetimeError
 │   └── Overloaded              the node or the database is behind
 ├── Unavailable            503  try again; nothing was done
 │   ├── Unknown                 the database cannot say whether it was done
+│   ├── FailingOver             the node forgets what it knew of a server that was replaced
 │   └── TooManyConnections      of the peer or of the node, and none of them is idle
 ├── SearchIncomplete       503  no match in the time that a request has; tells where to go on
 └── UsageError             the command line, the configuration or the machine; exit code 2
@@ -226,6 +227,12 @@ class Unknown(Unavailable):
     """The connection broke and the database cannot say whether the work was done."""
 
     code, title = "unknown", "It is not known whether this was done"
+
+
+class FailingOver(Unavailable):
+    """Nothing was done: another server has taken the place of the database's, and the node starts anew."""
+
+    code, title = "failing_over", "The database has failed over"
 
 
 class TooManyConnections(Unavailable):

@@ -10,7 +10,7 @@ from typing import cast
 import structlog
 import uvicorn
 
-from duetime.api.app import App
+from duetime.api.front import Front
 from duetime.api.protocol import DuetimeProtocol
 from duetime.errors import Unavailable, UsageError
 
@@ -35,10 +35,11 @@ class Server(uvicorn.Server):
         return make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
 
 
-def make_server(app: App) -> Server:
+def make_server(front: Front) -> Server:
     return Server(
         uvicorn.Config(
-            app,
+            front,
+            interface="asgi3",
             http=DuetimeProtocol,
             log_config=None,
             # Its warnings are about what clients send: they get an answer, and anybody could fill the log with them.

@@ -1,104 +1,50 @@
 """The composition root: from settings to a running node, and back.
 
-Only this module opens the database and wires the parts together.  A node
+Only this module opens the database; `parts.py` wires what works with it.  A node
 starts from the bottom up and stops from the top down: it takes no more work,
 lets calls in flight end within the deadline, gives back the rest at once, and
 only then closes its connections, so that nobody has to wait for a lapse.
+
+When the database has failed over, a node starts anew in its process: what it
+remembers may be gone, and the ids of what is gone are given to others.  Its port,
+its clients' connections and its calls under way stay; all else is made anew.
 """
 
 import asyncio
+import gc
 import socket
-import uuid
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import timedelta
-from functools import partial
+import time
 
 import structlog
 
-from duetime.admin.breakers import ForcedBreakers
-from duetime.admin.changes import read_changes
-from duetime.admin.keyring import Keys
-from duetime.admin.limits import LimitRules
-from duetime.admin.rules import Rules, TenantRules
-from duetime.admin.signing import Signing, SigningSecrets
-from duetime.admin.types import Types
-from duetime.api.app import App
 from duetime.api.connections import Connections
-from duetime.api.outbox import reading
+from duetime.api.front import Front
 from duetime.api.peers import Peers
-from duetime.api.validation import TaskReader
-from duetime.budgets.adapters import open_budgets
-from duetime.budgets.allowance import Allowance
-from duetime.cluster.contract import NodeView
-from duetime.cluster.postgres import PostgresCoordinator
+from duetime.api.unsent import Unsent
 from duetime.config import Config, read_name_server
+from duetime.database.lineage import failing_over
 from duetime.database.migrate import bring_up_to_date
-from duetime.database.partitions import Partitions
 from duetime.database.pool import Database
-from duetime.errors import NotFound
+from duetime.errors import Unavailable
 from duetime.executor.consume import Executor
 from duetime.executor.dns_settings import SystemSettings
 from duetime.executor.egress import Guard, read_networks
 from duetime.executor.http import HttpClient
 from duetime.executor.resolver import Resolver
-from duetime.ids import SHARDS
-from duetime.lifecycle import onward, submit
-from duetime.lifecycle.admission import Admission
-from duetime.lifecycle.backfill import Backfills
-from duetime.lifecycle.holders import Holders
-from duetime.lifecycle.lanes import Lanes
-from duetime.lifecycle.onward import Onward
-from duetime.lifecycle.outbox import Outbox
-from duetime.lifecycle.pressure import Pressure
-from duetime.lifecycle.recurrences import Recurrences
-from duetime.lifecycle.schedules import Schedules
-from duetime.lifecycle.settle import Settler
-from duetime.lifecycle.steer import Steering
-from duetime.lifecycle.submit import Submitter
-from duetime.lifecycle.waiting import WaitingRoom, bound_waiting, count_waiting
 from duetime.listening import Acceptor, Adopter, listen, make_server, url_of
-from duetime.memory import Memory
-from duetime.model.attempt import Past
-from duetime.model.breaker_status import TENANT_HOST, Forced
-from duetime.model.tenant_breaker import BreakerRules
 from duetime.model.vault import Vault
-from duetime.scheduler.breaker_states import BreakerStates
-from duetime.scheduler.breakers import Breakers
-from duetime.scheduler.clockwork import Clockwork
-from duetime.scheduler.dead_log import DeadLog
-from duetime.scheduler.feed import Feeder
-from duetime.scheduler.firing import Firing
-from duetime.scheduler.liveness import Liveness
-from duetime.scheduler.readiness import Readiness
-from duetime.scheduler.relay import Relay
-from duetime.scheduler.rulebook import put_together
-from duetime.scheduler.sharing import SharedFeeder
-from duetime.scheduler.survey import Survey
-from duetime.scheduler.tenant_breakers import TenantBreakers
-from duetime.scheduler.upkeep import Upkeep
+from duetime.parts import Outside, Parts, Sharing
 from duetime.secret_keys import read_secrets_keys
-from duetime.service import Loop, calm_collector
-from duetime.turns import Turns
+from duetime.service import calm_collector
 from duetime.watchdog import Watchdog
 
+__all__ = ["Node", "Sharing"]
+
 log = structlog.get_logger()
-_RULES_EVERY = timedelta(seconds=0.5)
-_LOOK_FOR_COLD_EVERY = timedelta(seconds=1)
-#: What a task that is handed over at once passes through.  Not the claim: its plan, made while nothing waits, reads
-#: a whole lane where it should read a share of it.
-_DATA_PATH = (
-    *(submit.SQL[name] for name in ("submit", "submit_one", "submit_plain", "submit_plain_keyed", "submit_keyed")),
-    onward.SQL["end_succeeded"],
-)
-
-
-@dataclass(frozen=True)
-class Sharing:
-    """Which nodes share the shards with this one, and how they know each other."""
-
-    cluster: str
-    secret: bytes
+_TRY_AGAIN_SECONDS = 0.1
+_LONGEST_TRY_SECONDS = 1.0
+#: Parts without a database end at once; what does not is left behind.
+_DROP_SECONDS = 20.0
 
 
 class Node:
@@ -112,151 +58,37 @@ class Node:
         self, config: Config, database: Database, listener: socket.socket | None, sharing: Sharing | None = None
     ) -> None:
         self.config = config
-        self.database = database
-        self.name = config.node_name or socket.gethostname()
         self._listener = listener
-        self.vault = Vault(read_secrets_keys(config))
-        self.partitions = Partitions(database)
-        self.lanes = Lanes(database)
-        self.keys = Keys(database)
-        turns = Turns()
-        self.types = Types(database, turns=turns)
-        self.limits = LimitRules(database)
-        self.rules = TenantRules(database)
-        self.breakers = Breakers(self.lanes.key_of, database.clock.now_ms, name_of=self.lanes.tenant_name)
-        self.forced_breakers = ForcedBreakers(database, self._obey)
-        self.onward = Onward(database, self.partitions, self._wake)
-        self.holders = Holders(database, self.onward)
-        self.settler = Settler(database, self.holders, self.onward, turns=turns)
-        self.feeder = Feeder(database, self.lanes, self.onward, turns=turns)
-        self.feeder.heed(self.breakers)
-        self.breaker_states = BreakerStates(database, self.lanes, self.breakers)
-        self.feeder.prepare = self.breaker_states.recall
-        self.holders.on_ended = self.feeder.polls.forget
-        self.tenant_breakers = TenantBreakers(database, self.lanes, self.onward, _breaker_rules(config))
-        self.feeder.heed_tenants(self.tenant_breakers)
-        self.forced_breakers.reread = self.tenant_breakers.refresh
-        self.tenant_breakers.changed = self.forced_breakers.changed
-        self.submitter = Submitter(database, self.lanes, self.partitions, self._wake, desk=self.feeder, turns=turns)
-        is_sharing = sharing is not None or config.redis_url is not None
-        budgets = open_budgets(database, config.redis_url) if is_sharing else None
-        self.feeder.budgets = budgets
-        self.allowance = Allowance(budgets)
-        self.room = WaitingRoom(
-            partial(count_waiting, database), partial(bound_waiting, database), name_of=self.lanes.tenant_name
-        )
-        self.admission = Admission(Pressure(lambda: self.submitter.backlog), self.allowance, self.room)
-        self.steering = Steering(database, self.partitions, self._wake)
-        self.onward.on_ended = self.steering.on_ended = self._ended
-        self.dead_log = DeadLog(database)
-        self.onward.on_dead = self.dead_log.note
-        reader = TaskReader(self.types, self.vault, self.rules.egress_of)
-        self.outbox = Outbox(database, self.lanes, self.submitter, reading(reader, turns), self.admission)
-        self.relay = Relay(self.outbox, has_duty=self._has_duty)
-        self.shared: SharedFeeder | None = None
-        if sharing is not None:
-            coordinator = PostgresCoordinator(database, sharing.cluster)
-            self.shared = SharedFeeder(
-                self.name,
-                sharing.secret,
-                coordinator,
-                database,
-                self.feeder,
-                self.lanes,
-                self.holders,
-                self.breakers,
-                self.forced_breakers,
-            )
-            self.shared.records_of = self.tenant_breakers.records
-            self.tenant_breakers.ask_others = self.shared.records
-        self.recurrences = Recurrences(database, turns)
-        self.schedules = Schedules(
-            database, self.partitions, self.lanes, self.steering, self.recurrences, self._wake, self.admission
-        )
-        self.backfills = Backfills(database, self.partitions, self.recurrences, self.admission)
-        self.firing = Firing(
-            database,
-            self.partitions,
-            self.schedules,
-            self.backfills,
-            self.recurrences,
-            self.steering,
-            self._wake,
-            feeds=self.feeder.feeds,
-            has_duty=self._has_duty,
-            room=self.admission,
-        )
-        self.feeder.schedules = self.firing
-        self.liveness = Liveness(
-            database, self.holders, self.onward, self.feeder.polls, silence_seconds=config.max_silence
-        )
-        if self.shared is not None:
-            self.liveness.on_lapsed = self.shared.tell_ended
-        self.clockwork = Clockwork(database, self.feeder)
-        self.survey = Survey(database, self.feeder, self.limits.paused_queues)
-        self.readiness = Readiness(database, self.name, self._why_not_serving)
-        self._rules_loop = Loop("tenants", self._read_rules, jitter=0.0)
-        self._warm_loop = Loop("connections", self._warm_connections)
-        self._memory = Memory(turns)
-        self._watchdog = Watchdog()
-        self.upkeep = Upkeep(
-            database,
-            self.partitions,
-            self.lanes,
-            self.steering,
-            retention=timedelta(days=config.retention_days),
-            dead_retention=timedelta(days=config.dead_retention_days),
-            has_duty=self._has_duty,
-        )
+        peers = Peers(config.trusted_proxies)
+        self.connections = Connections.of(config, peers)
         resolver = Resolver(SystemSettings([read_name_server(each) for each in config.dns_servers]))
         guard = Guard(read_networks(config.egress_allow), resolve=resolver.resolve)
         self._client = HttpClient(guard, ca_file=config.egress_ca_file)
-        self.executor = self._make_executor()
-        peers = Peers(config.trusted_proxies)
-        self.connections = Connections.of(config, peers)
-        self.app = App(
-            database=database,
-            lanes=self.lanes,
-            submitter=self.submitter,
-            admission=self.admission,
-            feeder=self.shared or self.feeder,
-            holders=self.shared or self.holders,
-            settler=self.settler,
-            steering=self.steering,
-            schedules=self.schedules,
-            recurrences=self.recurrences,
-            backfills=self.backfills,
-            types=self.types,
-            limits=self.limits,
-            outbox=self.outbox,
-            breakers=self.forced_breakers,
-            breakers_of=self.breakers.describe if self.shared is None else self.shared.describe_breakers,
-            tenant_breaker_of=self.tenant_breakers.status,
-            keys=self.keys,
-            turns=turns,
-            is_ready=self.readiness.why_not_ready,
-            nodes=self.nodes,
-            node=self.name,
-            vault=self.vault,
-            egress_of=self.rules.egress_of,
-            max_silence=config.max_silence,
-            peers=peers,
-            connections=self.connections,
+        self._outside = Outside(
+            config,
+            config.node_name or socket.gethostname(),
+            Vault(read_secrets_keys(config)),
+            peers,
+            self.connections,
+            Unsent(self.connections),
+            self._client,
+            sharing,
         )
-        self._signing = SigningSecrets(database, lambda: self.rules.current.signing)
-        #: What the limits in force were made of.
-        self._limited_by: Rules | None = None
-        self._limited: tuple[int, int] = (-1, -1)
-        self._is_stopping = False
-        self._server = make_server(self.app)
+        #: Executors of earlier parts whose calls are still under way, and who runs them.
+        self._retired: dict[Executor, asyncio.Task[None]] = {}
+        self._retiring: set[asyncio.Task[None]] = set()
+        self.parts = self._make_parts(database)
+        self._front = Front(self.parts.app)
+        self._server = make_server(self._front)
         self._adopter = Adopter(self._server)
         #: Serve a connection that another process has accepted.
         self.adopt = self._adopter.adopt
         self._acceptor = (
             None if listener is None else Acceptor(listener, self.adopt, self.connections.note_accept_error)
         )
+        self._watchdog = Watchdog()
         self._serving: asyncio.Task[None] | None = None
-        self._executing: asyncio.Task[None] | None = None
+        self._renewing: asyncio.Task[None] | None = None
 
     @classmethod
     async def open(cls, config: Config, database_url: str) -> "Node":
@@ -277,31 +109,7 @@ class Node:
 
     async def start(self) -> None:
         self._watchdog.start()
-        await self.partitions.make_ahead()
-        await self.lanes.load()
-        self.clockwork.loop.start()
-        if self.shared is not None:
-            await self.shared.join()
-        await self._read_rules()
-        self._rules_loop.start()
-        await self.room.look()
-        self.room.loop.start()
-        self.breaker_states.loop.start()
-        self.tenant_breakers.loop.start()
-        self.keys.loop.start()
-        self.keys.uses.loop.start()
-        self._warm_loop.start()
-        self._memory.loop.start()
-        await self.feeder.start()
-        await self.firing.start()
-        self.survey.loop.start()
-        self.liveness.loop.start()
-        self.dead_log.loop.start()
-        self.relay.loop.start()
-        self.relay.aside_loop.start()
-        for loop in self.upkeep.loops:
-            loop.start()
-        self._executing = asyncio.create_task(self._execute(), name="executor")
+        await self.parts.start()
         self._serving = asyncio.create_task(self._server.serve(sockets=[]), name="api")
         while not self._server.started:
             if self._serving.done():
@@ -310,151 +118,133 @@ class Node:
         if self._acceptor is not None:
             self._acceptor.start()
         calm_collector()
+        self._renewing = asyncio.create_task(self._renew_for_ever(), name="renewal")
         log.info("node started", url=self.url)
 
     async def stop(self) -> None:
         """Stop taking, drain with a deadline, give back the rest, close."""
-        self._is_stopping = True
+        if self._renewing is not None:
+            self._renewing.cancel()
+            await asyncio.wait([self._renewing])
         deadline = self.config.shutdown_seconds
-        if self.shared is not None:
-            await self.shared.leave()
-        await self.firing.stop()
-        await self.feeder.stop()
-        self.app.end_polls()
-        await self.executor.stop(deadline)
-        if self._executing is not None:
-            await asyncio.wait([self._executing], timeout=5.0)
-        await self.breaker_states.close()
+        calling = [executor.stop(deadline) for executor in self._retired]
+        if not self.parts.is_dropped:
+            await self.parts.stop_taking()
+            calling.append(self.parts.stop_calling(deadline))
+        await asyncio.gather(*calling)
         if self._acceptor is not None:
             self._acceptor.stop()
         self._adopter.refuse()
         self._server.should_exit = True
         if self._serving is not None:
             await asyncio.wait([self._serving], timeout=10.0)
-        loops = (
-            self.relay.loop,
-            self.relay.aside_loop,
-            self.survey.loop,
-            self.liveness.loop,
-            self.dead_log.loop,
-            *self.upkeep.loops,
-            self._rules_loop,
-            self.room.loop,
-            self.keys.loop,
-            self.keys.uses.loop,
-            self._warm_loop,
-            self._memory.loop,
-            self.tenant_breakers.loop,
-        )
-        for loop in loops:
-            await loop.stop()
-        await self.clockwork.stop()
-        await self.readiness.close()
+        if self._retiring:
+            await asyncio.wait(self._retiring, timeout=5.0)
+        if not self.parts.is_dropped:
+            await self.parts.close()
         self._watchdog.stop()
-        await self.keys.close()
-        await self.admission.close()
-        await self.submitter.close()
-        await self.settler.close()
-        await self.dead_log.close()
         await self._client.close()
-        if self.shared is not None:
-            await self.shared.close()
-        await self.database.close()
         if self._listener is not None:
             self._listener.close()
         log.info("node stopped")
 
-    def _why_not_serving(self) -> str | None:
-        """What keeps this node from serving requests, the database aside."""
-        if self._is_stopping:
-            return "the node is stopping"
-        if not self.feeder.has_looked or (self.shared is not None and not self.shared.owns_shards):
-            return "the node owns no shard yet"
-        return None
+    def _make_parts(self, database: Database) -> Parts:
+        return Parts(self._outside, database, lambda: sum(executor.calls for executor in self._retired))
 
-    def nodes(self) -> list[NodeView]:
-        """Those that share the shards, as this one sees them."""
-        return [NodeView(self.name, SHARDS, True)] if self.shared is None else self.shared.nodes()
+    # Starting anew
 
-    def _has_duty(self, duty: str) -> bool:
-        return self.shared is None or self.shared.has_duty(duty)
-
-    def _make_executor(self) -> Executor:
-        return Executor(
-            self.feeder,
-            self.holders,
-            self.settler,
-            self._client,
-            clock=self.database.clock,
-            secret_of=self._secret_of,
-            key_of=self.lanes.key_of,
-            node=self.name,
-            max_calls=self.config.executor_calls,
-            max_calls_per_host=self.config.executor_calls_per_host,
-            report=self.breakers.report,
-            vault=self.vault,
-            egress_of=self.rules.egress_of,
-        )
-
-    async def _execute(self) -> None:
-        """Run the executor; one that breaks is followed by a new one, and what it held lapses."""
-        while not self._is_stopping:
+    async def _renew_for_ever(self) -> None:
+        while True:
+            await self.parts.database.is_over.wait()
+            began_at = time.monotonic()
             try:
-                await self.executor.run()
-                return
+                await self._renew()
             except Exception:
-                log.exception("the executor broke; a new one is started")
-                await asyncio.sleep(1.0)
-                self.executor = self._make_executor()
+                # Whatever it is, a node that stays as it is would refuse everything.
+                log.exception("the node could not start anew and tries again")
+                await asyncio.sleep(_LONGEST_TRY_SECONDS)
+            else:
+                log.warning("the node has started anew", seconds=round(time.monotonic() - began_at, 3))
 
-    async def _warm_connections(self) -> timedelta:
-        """All connections are open and know the statements of the data path before somebody waits for them."""
-        return timedelta(0) if await self.database.warm_one(_DATA_PATH) else _LOOK_FOR_COLD_EVERY
+    async def _renew(self) -> None:
+        """Drop all parts and make them anew, on the server that goes on."""
+        former = self.parts
+        self._front.refuse(failing_over)
+        retired = former.retire_executor()
+        if retired is not None:
+            self._retired |= dict([retired])
+        for executor in self._retired:
+            executor.retire()
+        await _drop(former)
+        self.parts = await self._start_parts(former.database)
+        del former
+        for executor in self._retired:
+            executor.report_to(self.parts.feeder, self.parts.holders, self.parts.settler, self.parts.database.clock)
+        if retired is not None:
+            self._await_end(*retired)
+        self._front.use(self.parts.app)
+        # What was dropped lies where the collector does not look any more.
+        gc.unfreeze()
+        calm_collector()
 
-    async def _read_rules(self) -> timedelta:
-        """Weights, suspensions, types, limits and forced breakers take effect within a second."""
-        changes = await read_changes(self.database)
-        rotated = self.rules.current.signing
-        rules = await self.rules.refresh(changes["tenants"].number)
-        if rules.signing != rotated:
-            self.executor.forget_secrets()
-        self.feeder.rule(rules.weights, rules.suspended)
-        self.admission.rule(rules.quotas, rules.default)
-        self.tenant_breakers.rule(rules.breakers)
-        self.submitter.spread = rules.spread
-        if self.shared is not None:
-            await self.shared.share(rules.spread)
-        await self.types.refresh(changes["types"])
-        await self.limits.refresh(changes["limits"])
-        changes_seen = (self.types.limits_change, self.limits.change)
-        if rules is not self._limited_by or changes_seen != self._limited:
-            await self.feeder.limit(put_together(rules.limits, self.limits, self.types, self.breakers))
-            self._limited_by, self._limited = rules, changes_seen
-        await self.forced_breakers.refresh(changes["breakers"])
-        return _RULES_EVERY
+    async def _start_parts(self, former: Database) -> Parts:
+        """New parts that run, as soon as there is a server that continues the history."""
+        delay = _TRY_AGAIN_SECONDS
+        while True:
+            database, parts = None, None
+            try:
+                database = await former.follow()
+                await bring_up_to_date(database.url)
+                parts = self._make_parts(database)
+                await parts.start()
+                return parts
+            except Exception as error:
+                log.warning(
+                    "the node cannot start anew yet", error=str(error), exc_info=not isinstance(error, Unavailable)
+                )
+            except BaseException:
+                await _discard(database, parts)
+                raise
+            await _discard(database, parts)
+            if database is not None:
+                former = database
+            await asyncio.sleep(delay)
+            delay = min(2 * delay, _LONGEST_TRY_SECONDS)
 
-    def _obey(self, forced: Mapping[tuple[int, str], Forced]) -> None:
-        self.breakers.obey({place: state for place, state in forced.items() if place[1] != TENANT_HOST})
-        self.tenant_breakers.obey(forced)
+    def _await_end(self, executor: Executor, running: asyncio.Task[None]) -> None:
+        retiring = asyncio.create_task(self._end(executor, running), name="retired executor")
+        self._retiring.add(retiring)
+        retiring.add_done_callback(self._retiring.discard)
 
-    def _wake(self, wakes: Iterable[uuid.UUID]) -> None:
-        (self.shared or self.feeder).wake(wakes)
+    async def _end(self, executor: Executor, running: asyncio.Task[None]) -> None:
+        """Its calls end and are reported; then nothing of it is left."""
+        stopping = asyncio.create_task(executor.stop(None))
+        try:
+            await running
+        except Exception:
+            # What it held lapses.
+            log.exception("the calls of an executor that was retired broke")
+        finally:
+            stopping.cancel()
+            self._retired.pop(executor, None)
 
-    def _ended(self, attempts: Sequence[Past]) -> None:
-        (self.shared or self.feeder).ended(attempts)
 
-    async def _secret_of(self, lane: int) -> Signing:
-        key = await self.lanes.resolve(lane)
-        if key is None:
-            raise NotFound(f"lane {lane} is unknown")
-        return await self._signing.of(key.tenant)
+async def _discard(database: Database | None, parts: Parts | None) -> None:
+    """What could not be started."""
+    if parts is not None:
+        parts.retire_executor()
+        await _drop(parts)
+    elif database is not None:
+        await database.close()
 
 
-def _breaker_rules(config: Config) -> BreakerRules:
-    """The breaker of a tenant that sets nothing else."""
-    return BreakerRules(
-        config.tenant_breaker_failure_rate,
-        config.tenant_breaker_window_seconds,
-        config.tenant_breaker_probe_seconds,
-        config.tenant_breaker_min_attempts,
-    )
+async def _drop(parts: Parts) -> None:
+    """End all that goes on in them; nothing of theirs reaches the database any more."""
+    parts.is_dropped = True
+    parts.database.abandon()
+    try:
+        async with asyncio.timeout(_DROP_SECONDS):
+            await parts.stop_taking()
+            await parts.close()
+    except Exception:
+        log.exception("not all parts of the node have ended")

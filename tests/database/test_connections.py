@@ -9,7 +9,7 @@ import pytest
 from duetime.database.connections import Connections
 from duetime.database.driver import hasten_arrays
 from duetime.database.pool import Database
-from duetime.serve import _DATA_PATH
+from duetime.parts import _DATA_PATH
 
 
 class Server:

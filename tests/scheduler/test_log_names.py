@@ -26,13 +26,13 @@ async def test_a_breaker_that_changes_is_told_with_the_name_of_its_tenant(databa
     engine = await Engine.open(database, "acme")
     lane = await engine.lanes.ensure(engine.lane_key("default", kind=Kind.PUSH))
     node = Node(Config(), database, None)
-    await node.lanes.load()
+    await node.parts.lanes.load()
     now = database.clock.now()
     target = Options(target=Target("https://a.example/hook"))
     task = LeasedTask(uuid.uuid4(), lane, 1, 1, "t", b"", now, now, 0, 0, 0, target)
 
     with capture_logs() as said:
-        node.breakers.report(task, "overloaded", 30.0, "it answered 503")
+        node.parts.breakers.report(task, "overloaded", 30.0, "it answered 503")
 
     [line] = of_event(said, "breaker")
     assert (line["tenant"], line["host"], line["state"]) == ("acme", "a.example:443", "slowed")

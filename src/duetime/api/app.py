@@ -117,18 +117,21 @@ class App:
         max_silence: float = DEFAULT_SILENCE_SECONDS,
         peers: Peers | None = None,
         connections: Connections | None = None,
+        unsent: Unsent | None = None,
     ) -> None:
         self._keys = keys
         #: Who is on the other side: of a connection, or behind a trusted proxy.
         self.peers = peers or Peers()
         self.connections = Connections(self.peers) if connections is None else connections
-        self.unsent = Unsent(self.connections)
+        self.unsent = unsent or Unsent(self.connections)
         self._clock = database.clock
         self._date = (0, b"")
         #: What answers of that date begin with, up to the length of their bodies.
         self._heads: dict[tuple[int, str, bool], bytes] = {}
         self._heads_of = b""
         self._bodies = Bodies()
+        #: Why calls are refused that need a key.
+        self._refusal: Callable[[], DuetimeError] | None = None
         #: Without the database, every request would be a line.
         self._not_served = Sparing()
         reach = Reach(database, lanes)
@@ -179,6 +182,10 @@ class App:
     def end_polls(self) -> None:
         """Answer every worker's waiting poll at once, for a server that stops."""
         self._workers.end_polls()
+
+    def refuse(self, why: Callable[[], DuetimeError]) -> None:
+        """From now on, refuse every call that needs a key: what this application knows is worth nothing."""
+        self._refusal = why
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         match scope["type"]:
@@ -268,6 +275,8 @@ class App:
             answer = problem_answer(error, request_id)
             answer.headers += ((b"allow", allowed.encode()),)
             return answer
+        if self._refusal is not None and route.operation.needs_key:
+            raise self._refusal()
         request = Request(route.operation, scope, receive, headers, path, NOBODY, self._bodies, request_id, self.peers)
         if route.operation.needs_key:
             request.caller = await authenticate(self._keys, headers, request.peer)

@@ -17,7 +17,7 @@ Connect = Callable[[float], Awaitable[asyncpg.Connection]]
 class Connections:
     def __init__(self, connect: Connect, size: int) -> None:
         self._connect = connect
-        self._size = size
+        self.size = size
         #: Connected, being connected, or being closed.
         self._count = 0
         self._idle: list[asyncpg.Connection] = []
@@ -29,17 +29,18 @@ class Connections:
         #: Each is given a connection, or None: there is room for a new one.
         self._waiting: deque[asyncio.Future[asyncpg.Connection | None]] = deque()
         self._is_closed = False
+        self._why_closed: Callable[[], Exception] = _closed
 
     async def take(self, timeout: float) -> asyncpg.Connection:
         """A connection that was open a moment ago; TimeoutError when none became free in time."""
         if self._is_closed:
-            raise asyncpg.InterfaceError("the connections are closed")
+            raise self._why_closed()
         # Who waits already comes first.
         if not self._waiting:
             connection = self._take_idle()
             if connection is not None:
                 return connection
-            if self._count < self._size:
+            if self._count < self.size:
                 return await self._add(timeout)
         return await self._wait(timeout)
 
@@ -68,7 +69,7 @@ class Connections:
         """Make one more connection ready for work, opening it if it must be; False: all that may be open are."""
         self._warm &= self._lent.union(self._idle)
         cold = next((connection for connection in self._idle if connection not in self._warm), None)
-        if self._is_closed or (cold is None and self._count >= self._size):
+        if self._is_closed or (cold is None and self._count >= self.size):
             return False
         if cold is None:
             connection = await self._add(timeout)
@@ -83,13 +84,16 @@ class Connections:
             self.give_back(connection)
         return True
 
+    def cut(self, why: Callable[[], Exception]) -> None:
+        """Close all at once, also those that are at work; who asks for one from now on is told why."""
+        self._why_closed = why
+        self._turn_away()
+        for connection in (*self._idle, *self._lent):
+            connection.terminate()
+
     async def close(self, timeout: float) -> None:
         """Close what is idle politely, the rest at once."""
-        self._is_closed = True
-        while self._waiting:
-            waiting = self._waiting.popleft()
-            if not waiting.done():
-                waiting.set_exception(asyncpg.InterfaceError("the connections are closed"))
+        self._turn_away()
         closing = [asyncio.ensure_future(connection.close(timeout=timeout)) for connection in self._idle]
         if closing:
             await asyncio.wait(closing, timeout=timeout + 1.0)
@@ -100,6 +104,13 @@ class Connections:
                 # A server that is gone cannot be said goodbye to.
                 task.exception()
         self._idle.clear()
+
+    def _turn_away(self) -> None:
+        self._is_closed = True
+        while self._waiting:
+            waiting = self._waiting.popleft()
+            if not waiting.done():
+                waiting.set_exception(self._why_closed())
 
     def _take_idle(self) -> asyncpg.Connection | None:
         while self._idle:
@@ -155,3 +166,8 @@ class Connections:
                 waiting.set_result(connection)
                 return True
         return False
+
+
+def _closed() -> Exception:
+    error: Exception = asyncpg.InterfaceError("the connections are closed")
+    return error

@@ -6,6 +6,7 @@ done, and the caller decides how to find out.  Errors about the data itself
 pass through as asyncpg raises them.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
@@ -14,9 +15,10 @@ import asyncpg
 from duetime.clock import DatabaseClock
 from duetime.database.connections import Connections
 from duetime.database.driver import DroppedConnection, hasten_arrays
+from duetime.database.lineage import READ_ONLY, Answer, Lineage, Place, failing_over
 from duetime.database.settings import PLANNER_SETTINGS
 from duetime.database.statements import Statement
-from duetime.errors import Unavailable, Unknown
+from duetime.errors import FailingOver, Unavailable, Unknown
 
 _AWAY = (
     asyncpg.PostgresConnectionError,
@@ -33,23 +35,33 @@ _REFUSED = (
     asyncpg.InsufficientResourcesError,
     asyncpg.TransactionRollbackError,
 )
-_READ_ONLY = "the database is read-only: it is a standby, or default_transaction_read_only is on"
 DEFAULT_TIMEOUT_SECONDS = 10.0
 
 
 class Database:
-    """One PostgreSQL database: statements, its clock, and nothing else."""
+    """One PostgreSQL database, in one history of its writes: statements, its clock, and nothing else.
 
-    def __init__(self, connections: Connections, clock: DatabaseClock) -> None:
+    When the history is over (`lineage`), no statement runs any more, not even on the server that
+    goes on: who uses this object knows things that may not be there.
+    """
+
+    def __init__(self, url: str, connections: Connections, clock: DatabaseClock, lineage: Lineage) -> None:
+        self.url = url
         self._connections = connections
+        self._lineage = lineage
         self.clock = clock
+        #: Set when the history is over.
+        self.is_over = asyncio.Event()
 
     @classmethod
-    async def open(cls, dsn: str, *, size: int = 4, clock: DatabaseClock | None = None) -> "Database":
+    async def open(
+        cls, dsn: str, *, size: int = 4, clock: DatabaseClock | None = None, after: Place | None = None
+    ) -> "Database":
+        """Connect; `after` is where an earlier history ended, and servers on older timelines are not used."""
         hasten_arrays()
 
         async def connect(timeout: float) -> asyncpg.Connection:
-            return await asyncpg.connect(
+            connection = await asyncpg.connect(
                 dsn,
                 timeout=timeout,
                 command_timeout=60.0,
@@ -60,13 +72,27 @@ class Database:
                 max_cached_statement_lifetime=0,
                 server_settings={**PLANNER_SETTINGS, "application_name": "duetime"},
             )
+            try:
+                await database._ask(connection, timeout)
+            except BaseException:
+                _abandon(connection)
+                raise
+            return connection
 
+        database = cls(dsn, Connections(connect, size), clock or DatabaseClock(), Lineage(after))
         try:
-            database = cls(Connections(connect, size), clock or DatabaseClock())
             await database.read_clock()
         except ValueError as error:
             raise Unavailable("the database does not answer: its address cannot be read") from error
         return database
+
+    async def follow(self) -> "Database":
+        """The database in the history that goes on."""
+        return await Database.open(self.url, size=self._connections.size, after=self.place)
+
+    def abandon(self) -> None:
+        """Run no statement any more, and none to its end."""
+        self._connections.cut(failing_over)
 
     async def run(
         self, statement: Statement, *, timeout: float = DEFAULT_TIMEOUT_SECONDS, **parameters: object
@@ -158,11 +184,35 @@ class Database:
 
     async def read_clock(self, timeout: float = 5.0) -> int:
         """Ask the database for its time; returns by how many µs its clock jumped."""
-        asked = self.clock.ask()
-        rows = await self.fetch(
-            "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now_us", timeout=timeout
-        )
-        return self.clock.observe(rows[0]["now_us"], asked)
+        async with self.connection(timeout) as connection:
+            asked = self.clock.ask()
+            answer = await self._ask(connection, timeout)
+            return self.clock.observe(answer.now_us, asked)
+
+    @property
+    def place(self) -> Place | None:
+        """The newest place in the history of writes of which this process knows; None: servers do not tell."""
+        return self._lineage.newest
+
+    def hear(self, newest: Place) -> None:
+        """Another node knows a server at this place."""
+        known = self._lineage.newest
+        if known is not None and known.is_before(newest):
+            self._end(newest)
+
+    async def _ask(self, connection: asyncpg.Connection, timeout: float) -> Answer:
+        """Ask the server for its time and place; ends the history when it is another one's."""
+        try:
+            return await self._lineage.ask(connection, timeout)
+        except FailingOver:
+            self._end(None)
+            raise
+
+    def _end(self, newest: Place | None) -> None:
+        if newest is not None:
+            self._lineage.end(newest)
+        self.abandon()
+        self.is_over.set()
 
     async def close(self) -> None:
         await self._connections.close(timeout=5.0)
@@ -175,7 +225,7 @@ class Database:
         if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
             # The sessions that are open stay read-only when the server is not any more.
             self._connections.discard_all()
-            return Unavailable(_READ_ONLY)
+            return Unavailable(READ_ONLY)
         if isinstance(error, _REFUSED):
             return Unavailable(f"the database refused: {error}")
         if not isinstance(error, asyncpg.PostgresError):
@@ -192,7 +242,7 @@ def _unsafe(statement: Statement) -> TypeError:
 def _unavailable(error: Exception) -> Unavailable:
     """Why no connection was to be had."""
     if isinstance(error, asyncpg.exceptions.TargetServerAttributeNotMatched):
-        return Unavailable(_READ_ONLY)
+        return Unavailable(READ_ONLY)
     return Unavailable(f"the database does not answer: {error or type(error).__name__}")
 
 

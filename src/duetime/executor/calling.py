@@ -66,6 +66,11 @@ class Caller:
         self._secrets: dict[int, Signing] = {}
         self._beginning: list[Held] = []
 
+    def go_by(self, clock: DatabaseClock) -> None:
+        """No call begins any more; those under way end by this clock."""
+        self._clock, self._secret_of, self._key_of = clock, _nobody_s_secret, lambda lane: None
+        self._egress_of = lambda tenant: None
+
     def forget_secrets(self) -> None:
         """Ask for them anew."""
         self._secrets.clear()
@@ -168,6 +173,10 @@ class Caller:
         except Exception as error:
             end = _broken(held, error)
         self._over(held, end)
+
+
+async def _nobody_s_secret(lane: int) -> Signing:
+    raise Unavailable("no call begins here any more")
 
 
 def _broken(held: Held, error: Exception) -> Report:

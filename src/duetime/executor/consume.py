@@ -67,6 +67,7 @@ class Executor:
         report: Reporter | None = None,
         vault: Vault | None = None,
         egress_of: EgressOf = lambda _: None,
+        beside: Callable[[], int] = lambda: 0,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._feeder = feeder
@@ -76,11 +77,13 @@ class Executor:
         self._caller = Caller(client, clock, secret_of, key_of, self._over, vault or Vault(), egress_of)
         self._key_of = key_of
         self._max_calls = max_calls
+        #: Calls of executors that are being retired; together they are no more than one makes.
+        self._beside = beside
         self._beat_every_seconds = beat_every_seconds
         self._report = report
         self.name = f"executor-{node}-{secrets.token_hex(8)}"
         self._held: dict[uuid.UUID, Held] = {}
-        self._places: Places[Held] = Places(max_calls, max_calls_per_host, feeder.weight_of, self._loop.time)
+        self._places: Places[Held] = Places(max_calls, max_calls_per_host, self._weight_of, self._loop.time)
         self._announcing: list[Held] = []
         self._must_announce = asyncio.Event()
         self._has_room = asyncio.Event()
@@ -91,6 +94,7 @@ class Executor:
         self._leasing: asyncio.Task[object] | None = None
         self._has_no_calls = asyncio.Event()
         self._is_stopping = False
+        self._is_retired = False
         self._is_stopped = asyncio.Event()
 
     @property
@@ -133,10 +137,31 @@ class Executor:
                 if timer is not None:
                     timer.cancel()
 
-    async def stop(self, deadline_seconds: float) -> None:
+    def retire(self) -> None:
+        """The history of writes in which these tasks were taken is over: begin none, let calls under way go on.
+
+        What was not begun is not named any more and so released, where the claim still exists.
+        `report_to` says where the others are reported, and `stop` waits for them.
+        """
+        self._is_stopping = self._is_retired = True
+        self._report = None
+        if self._leasing is not None:
+            self._leasing.cancel()
+        # Who waits goes first: a place that is given up must not let another call begin.
+        for phase in (Phase.WAITING, Phase.ANNOUNCING, Phase.CALLING):
+            for held in [held for held in self._held.values() if held.phase is phase and not held.is_started]:
+                self._drop(held)
+
+    def report_to(self, feeder: Feeder, holders: Holders, settler: Settler, clock: DatabaseClock) -> None:
+        """Calls under way are beaten and reported by these from now on, in the history that goes on."""
+        self._feeder, self._holders, self._settler, self._clock = feeder, holders, settler, clock
+        self._key_of = lambda lane: None
+        self._caller.go_by(clock)
+
+    async def stop(self, deadline_seconds: float | None) -> None:
         """Take no more, let calls end until the deadline, give back or report the rest.
 
-        Telling the database may take up to 5 s more.
+        Telling the database may take up to 5 s more; without a deadline as long as it needs.
         """
         self._is_stopping = True
         if self._leasing is not None:
@@ -158,7 +183,7 @@ class Executor:
             if held.phase is Phase.CALLING:
                 self._abort(held)
         try:
-            async with asyncio.timeout(_FLUSH_SECONDS):
+            async with asyncio.timeout(None if deadline_seconds is None else _FLUSH_SECONDS):
                 await self._settling.emptied()
                 await self._returning.emptied()
                 await self._holders.sign_off(_TENANT, self.name)
@@ -201,7 +226,11 @@ class Executor:
     def _room(self) -> int:
         limit = self._max_calls
         # Ends that are not acknowledged count too: they must not pile up while the database is away.
-        return min(limit - self._places.running, limit - self._places.waiting, 2 * limit - len(self._held))
+        running = self._places.running + self._beside()
+        return min(limit - running, limit - self._places.waiting, 2 * limit - len(self._held))
+
+    def _weight_of(self, tenant: int) -> int:
+        return self._feeder.weight_of(tenant)
 
     def _take(self, tasks: Iterable[LeasedTask], is_alive: bool) -> None:
         now, database_now = self._loop.time(), self._clock.now()
@@ -332,6 +361,8 @@ class Executor:
         await self._settler.settle(_TENANT, self.name, [report for _, report in ended])
 
     async def _return(self, returned: Sequence[tuple[Held, GiveBack]]) -> None:
+        if self._is_retired:
+            return
         by_delay: dict[float, list[LeasedTask]] = {}
         for held, give_back in returned:
             by_delay.setdefault(give_back.delay_seconds, []).append(held.task)

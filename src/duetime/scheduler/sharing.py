@@ -65,6 +65,7 @@ class SharedFeeder:
     ) -> None:
         self.name = name
         self._coordinator = coordinator
+        self._database = database
         #: Before it has joined it feeds nothing.
         feeder.feed_only(frozenset())
         self._feeder = feeder
@@ -94,6 +95,8 @@ class SharedFeeder:
         self._mesh.be(member.incarnation)
         self._coordinator.on_change(self._changed)
         await self._coordinator.join(member)
+        if (place := self._database.place) is not None:
+            self._later(self._tell_all("place", messages.encode(place)))
 
     async def leave(self) -> None:
         """Leave the shards to the others, and let them know."""
@@ -409,6 +412,10 @@ class SharedFeeder:
                 return messages.encode(self.records_of(msgspec.msgpack.decode(body, type=list[int])))
             case "forced":
                 await self._forced.refresh()
+                return b""
+            case "place":
+                # Only a connection that is opened tells it, and the server that was replaced may live on.
+                self._database.hear(messages.decode_place(body))
                 return b""
             case "news":
                 self._news()

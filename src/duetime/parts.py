@@ -1,0 +1,432 @@
+"""What a node consists of, as far as it is about one history of the database's writes: all that remembers rows.
+
+Everything that a part has learned from the database is held by the `Parts` that it
+belongs to, and nowhere else.  So when the database fails over (`database/lineage.py`), the
+node drops its parts and makes new ones, and whatever they remembered is forgotten,
+including what is added later.  What a node keeps beyond that (`serve.py`) knows no database.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+
+import structlog
+
+from duetime.admin.breakers import ForcedBreakers
+from duetime.admin.changes import read_changes
+from duetime.admin.keyring import Keys
+from duetime.admin.limits import LimitRules
+from duetime.admin.rules import Rules, TenantRules
+from duetime.admin.signing import Signing, SigningSecrets
+from duetime.admin.types import Types
+from duetime.api.app import App
+from duetime.api.connections import Connections
+from duetime.api.outbox import reading
+from duetime.api.peers import Peers
+from duetime.api.unsent import Unsent
+from duetime.api.validation import TaskReader
+from duetime.budgets.adapters import open_budgets
+from duetime.budgets.allowance import Allowance
+from duetime.cluster.contract import NodeView
+from duetime.cluster.postgres import PostgresCoordinator
+from duetime.config import Config
+from duetime.database.lineage import failing_over
+from duetime.database.partitions import Partitions
+from duetime.database.pool import Database
+from duetime.errors import NotFound
+from duetime.executor.consume import Executor
+from duetime.executor.http import HttpClient
+from duetime.ids import SHARDS
+from duetime.lifecycle import onward, submit
+from duetime.lifecycle.admission import Admission
+from duetime.lifecycle.backfill import Backfills
+from duetime.lifecycle.holders import Holders
+from duetime.lifecycle.lanes import Lanes
+from duetime.lifecycle.onward import Onward
+from duetime.lifecycle.outbox import Outbox
+from duetime.lifecycle.pressure import Pressure
+from duetime.lifecycle.recurrences import Recurrences
+from duetime.lifecycle.schedules import Schedules
+from duetime.lifecycle.settle import Settler
+from duetime.lifecycle.steer import Steering
+from duetime.lifecycle.submit import Submitter
+from duetime.lifecycle.waiting import WaitingRoom, bound_waiting, count_waiting
+from duetime.memory import Memory
+from duetime.model.attempt import Past
+from duetime.model.breaker_status import TENANT_HOST, Forced
+from duetime.model.tenant_breaker import BreakerRules
+from duetime.model.vault import Vault
+from duetime.scheduler.breaker_states import BreakerStates
+from duetime.scheduler.breakers import Breakers
+from duetime.scheduler.clockwork import Clockwork
+from duetime.scheduler.dead_log import DeadLog
+from duetime.scheduler.feed import Feeder
+from duetime.scheduler.firing import Firing
+from duetime.scheduler.liveness import Liveness
+from duetime.scheduler.readiness import Readiness
+from duetime.scheduler.relay import Relay
+from duetime.scheduler.rulebook import put_together
+from duetime.scheduler.sharing import SharedFeeder
+from duetime.scheduler.survey import Survey
+from duetime.scheduler.tenant_breakers import TenantBreakers
+from duetime.scheduler.upkeep import Upkeep
+from duetime.service import Loop
+from duetime.turns import Turns
+
+log = structlog.get_logger()
+_RULES_EVERY = timedelta(seconds=0.5)
+_LOOK_FOR_COLD_EVERY = timedelta(seconds=1)
+#: What a task that is handed over at once passes through.  Not the claim: its plan, made while nothing waits, reads
+#: a whole lane where it should read a share of it.
+_DATA_PATH = (
+    *(submit.SQL[name] for name in ("submit", "submit_one", "submit_plain", "submit_plain_keyed", "submit_keyed")),
+    onward.SQL["end_succeeded"],
+)
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """Which nodes share the shards with this one, and how they know each other."""
+
+    cluster: str
+    secret: bytes
+
+
+@dataclass(frozen=True)
+class Outside:
+    """What a node has that knows no database."""
+
+    config: Config
+    name: str
+    vault: Vault
+    peers: Peers
+    connections: Connections
+    unsent: Unsent
+    client: HttpClient
+    sharing: Sharing | None = None
+
+
+class Parts:
+    def __init__(self, outside: Outside, database: Database, calls_beside: Callable[[], int] = lambda: 0) -> None:
+        self._outside = outside
+        self._calls_beside = calls_beside
+        config, sharing = outside.config, outside.sharing
+        self.database = database
+        self.partitions = Partitions(database)
+        self.lanes = Lanes(database)
+        self.keys = Keys(database)
+        turns = Turns()
+        self.types = Types(database, turns=turns)
+        self.limits = LimitRules(database)
+        self.rules = TenantRules(database)
+        self.breakers = Breakers(self.lanes.key_of, database.clock.now_ms, name_of=self.lanes.tenant_name)
+        self.forced_breakers = ForcedBreakers(database, self._obey)
+        self.onward = Onward(database, self.partitions, self._wake)
+        self.holders = Holders(database, self.onward)
+        self.settler = Settler(database, self.holders, self.onward, turns=turns)
+        self.feeder = Feeder(database, self.lanes, self.onward, turns=turns)
+        self.feeder.heed(self.breakers)
+        self.breaker_states = BreakerStates(database, self.lanes, self.breakers)
+        self.feeder.prepare = self.breaker_states.recall
+        self.holders.on_ended = self.feeder.polls.forget
+        self.tenant_breakers = TenantBreakers(database, self.lanes, self.onward, _breaker_rules(config))
+        self.feeder.heed_tenants(self.tenant_breakers)
+        self.forced_breakers.reread = self.tenant_breakers.refresh
+        self.tenant_breakers.changed = self.forced_breakers.changed
+        self.submitter = Submitter(database, self.lanes, self.partitions, self._wake, desk=self.feeder, turns=turns)
+        is_sharing = sharing is not None or config.redis_url is not None
+        budgets = open_budgets(database, config.redis_url) if is_sharing else None
+        self.feeder.budgets = budgets
+        self.allowance = Allowance(budgets)
+        self.room = WaitingRoom(
+            partial(count_waiting, database), partial(bound_waiting, database), name_of=self.lanes.tenant_name
+        )
+        self.admission = Admission(Pressure(lambda: self.submitter.backlog), self.allowance, self.room)
+        self.steering = Steering(database, self.partitions, self._wake)
+        self.onward.on_ended = self.steering.on_ended = self._ended
+        self.dead_log = DeadLog(database)
+        self.onward.on_dead = self.dead_log.note
+        reader = TaskReader(self.types, outside.vault, self.rules.egress_of)
+        self.outbox = Outbox(database, self.lanes, self.submitter, reading(reader, turns), self.admission)
+        self.relay = Relay(self.outbox, has_duty=self._has_duty)
+        self.shared: SharedFeeder | None = None
+        if sharing is not None:
+            coordinator = PostgresCoordinator(database, sharing.cluster)
+            self.shared = SharedFeeder(
+                outside.name,
+                sharing.secret,
+                coordinator,
+                database,
+                self.feeder,
+                self.lanes,
+                self.holders,
+                self.breakers,
+                self.forced_breakers,
+            )
+            self.shared.records_of = self.tenant_breakers.records
+            self.tenant_breakers.ask_others = self.shared.records
+        self.recurrences = Recurrences(database, turns)
+        self.schedules = Schedules(
+            database, self.partitions, self.lanes, self.steering, self.recurrences, self._wake, self.admission
+        )
+        self.backfills = Backfills(database, self.partitions, self.recurrences, self.admission)
+        self.firing = Firing(
+            database,
+            self.partitions,
+            self.schedules,
+            self.backfills,
+            self.recurrences,
+            self.steering,
+            self._wake,
+            feeds=self.feeder.feeds,
+            has_duty=self._has_duty,
+            room=self.admission,
+        )
+        self.feeder.schedules = self.firing
+        self.liveness = Liveness(
+            database, self.holders, self.onward, self.feeder.polls, silence_seconds=config.max_silence
+        )
+        if self.shared is not None:
+            self.liveness.on_lapsed = self.shared.tell_ended
+        self.clockwork = Clockwork(database, self.feeder)
+        self.survey = Survey(database, self.feeder, self.limits.paused_queues)
+        self.readiness = Readiness(database, outside.name, self._why_not_serving)
+        self._rules_loop = Loop("tenants", self._read_rules, jitter=0.0)
+        self._warm_loop = Loop("connections", self._warm_connections)
+        self._memory = Memory(turns)
+        self.upkeep = Upkeep(
+            database,
+            self.partitions,
+            self.lanes,
+            self.steering,
+            retention=timedelta(days=config.retention_days),
+            dead_retention=timedelta(days=config.dead_retention_days),
+            has_duty=self._has_duty,
+        )
+        self.executor = self._make_executor()
+        self.app = App(
+            database=database,
+            lanes=self.lanes,
+            submitter=self.submitter,
+            admission=self.admission,
+            feeder=self.shared or self.feeder,
+            holders=self.shared or self.holders,
+            settler=self.settler,
+            steering=self.steering,
+            schedules=self.schedules,
+            recurrences=self.recurrences,
+            backfills=self.backfills,
+            types=self.types,
+            limits=self.limits,
+            outbox=self.outbox,
+            breakers=self.forced_breakers,
+            breakers_of=self.breakers.describe if self.shared is None else self.shared.describe_breakers,
+            tenant_breaker_of=self.tenant_breakers.status,
+            keys=self.keys,
+            turns=turns,
+            is_ready=self.readiness.why_not_ready,
+            nodes=self.nodes,
+            node=outside.name,
+            vault=outside.vault,
+            egress_of=self.rules.egress_of,
+            max_silence=config.max_silence,
+            peers=outside.peers,
+            connections=outside.connections,
+            unsent=outside.unsent,
+        )
+        self._signing = SigningSecrets(database, lambda: self.rules.current.signing)
+        #: What the limits in force were made of.
+        self._limited_by: Rules | None = None
+        self._limited: tuple[int, int] = (-1, -1)
+        self._is_stopping = False
+        self._is_over = False
+        #: All that went on in them was ended, because the database has failed over.
+        self.is_dropped = False
+        self._executing: asyncio.Task[None] | None = None
+        self._running: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        await self.partitions.make_ahead()
+        await self.lanes.load()
+        self.clockwork.loop.start()
+        if self.shared is not None:
+            await self.shared.join()
+        await self._read_rules()
+        self._rules_loop.start()
+        await self.room.look()
+        self.room.loop.start()
+        self.breaker_states.loop.start()
+        self.tenant_breakers.loop.start()
+        self.keys.loop.start()
+        self.keys.uses.loop.start()
+        self._warm_loop.start()
+        self._memory.loop.start()
+        await self.feeder.start()
+        await self.firing.start()
+        self.survey.loop.start()
+        self.liveness.loop.start()
+        self.dead_log.loop.start()
+        self.relay.loop.start()
+        self.relay.aside_loop.start()
+        for loop in self.upkeep.loops:
+            loop.start()
+        self._executing = asyncio.create_task(self._execute(), name="executors")
+
+    async def stop_taking(self) -> None:
+        """Feed and fire no more, and answer the polls that wait."""
+        self._is_stopping = True
+        if self.shared is not None:
+            await self.shared.leave()
+        await self.firing.stop()
+        await self.feeder.stop()
+        self.app.end_polls()
+
+    async def stop_calling(self, deadline_seconds: float) -> None:
+        """Let calls end within the deadline, and give back the rest."""
+        await self.executor.stop(deadline_seconds)
+        if self._executing is not None:
+            await asyncio.wait([self._executing], timeout=5.0)
+        await self.breaker_states.close()
+
+    def retire_executor(self) -> "tuple[Executor, asyncio.Task[None]] | None":
+        """The executor, whose calls go on without these parts; None if it has none."""
+        self._is_stopping = self._is_over = True
+        executor, running = self.executor, self._running
+        executor.retire()
+        if self._executing is not None:
+            self._executing.cancel()
+        return None if running is None or running.done() else (executor, running)
+
+    async def close(self) -> None:
+        """Stop all that goes on; nobody calls any more."""
+        loops = (
+            self.breaker_states.loop,
+            self.relay.loop,
+            self.relay.aside_loop,
+            self.survey.loop,
+            self.liveness.loop,
+            self.dead_log.loop,
+            *self.upkeep.loops,
+            self._rules_loop,
+            self.room.loop,
+            self.keys.loop,
+            self.keys.uses.loop,
+            self._warm_loop,
+            self._memory.loop,
+            self.tenant_breakers.loop,
+        )
+        for loop in loops:
+            await loop.stop()
+        await self.clockwork.stop()
+        await self.readiness.close()
+        await self.keys.close()
+        await self.admission.close()
+        await self.submitter.close()
+        await self.settler.close()
+        await self.dead_log.close()
+        if self.shared is not None:
+            await self.shared.close()
+        await self.database.close()
+
+    def _why_not_serving(self) -> str | None:
+        """What keeps this node from serving requests, the database aside."""
+        if self._is_over:
+            return failing_over().detail
+        if self._is_stopping:
+            return "the node is stopping"
+        if not self.feeder.has_looked or (self.shared is not None and not self.shared.owns_shards):
+            return "the node owns no shard yet"
+        return None
+
+    def nodes(self) -> list[NodeView]:
+        """Those that share the shards, as this one sees them."""
+        return [NodeView(self._outside.name, SHARDS, True)] if self.shared is None else self.shared.nodes()
+
+    def _has_duty(self, duty: str) -> bool:
+        return self.shared is None or self.shared.has_duty(duty)
+
+    def _make_executor(self) -> Executor:
+        return Executor(
+            self.feeder,
+            self.holders,
+            self.settler,
+            self._outside.client,
+            clock=self.database.clock,
+            secret_of=self._secret_of,
+            key_of=self.lanes.key_of,
+            node=self._outside.name,
+            max_calls=self._outside.config.executor_calls,
+            max_calls_per_host=self._outside.config.executor_calls_per_host,
+            report=self.breakers.report,
+            beside=self._calls_beside,
+            vault=self._outside.vault,
+            egress_of=self.rules.egress_of,
+        )
+
+    async def _execute(self) -> None:
+        """Run the executor; one that breaks is followed by a new one, and what it held lapses."""
+        while not self._is_stopping:
+            self._running = asyncio.create_task(self.executor.run(), name="executor")
+            try:
+                # It outlives these parts when the database fails over.
+                await asyncio.shield(self._running)
+                return
+            except Exception:
+                log.exception("the executor broke; a new one is started")
+                await asyncio.sleep(1.0)
+                self.executor = self._make_executor()
+
+    async def _warm_connections(self) -> timedelta:
+        """All connections are open and know the statements of the data path before somebody waits for them."""
+        return timedelta(0) if await self.database.warm_one(_DATA_PATH) else _LOOK_FOR_COLD_EVERY
+
+    async def _read_rules(self) -> timedelta:
+        """Weights, suspensions, types, limits and forced breakers take effect within a second."""
+        changes = await read_changes(self.database)
+        rotated = self.rules.current.signing
+        rules = await self.rules.refresh(changes["tenants"].number)
+        if rules.signing != rotated:
+            self.executor.forget_secrets()
+        self.feeder.rule(rules.weights, rules.suspended)
+        self.admission.rule(rules.quotas, rules.default)
+        self.tenant_breakers.rule(rules.breakers)
+        self.submitter.spread = rules.spread
+        if self.shared is not None:
+            await self.shared.share(rules.spread)
+        await self.types.refresh(changes["types"])
+        await self.limits.refresh(changes["limits"])
+        changes_seen = (self.types.limits_change, self.limits.change)
+        if rules is not self._limited_by or changes_seen != self._limited:
+            await self.feeder.limit(put_together(rules.limits, self.limits, self.types, self.breakers))
+            self._limited_by, self._limited = rules, changes_seen
+        await self.forced_breakers.refresh(changes["breakers"])
+        return _RULES_EVERY
+
+    def _obey(self, forced: Mapping[tuple[int, str], Forced]) -> None:
+        self.breakers.obey({place: state for place, state in forced.items() if place[1] != TENANT_HOST})
+        self.tenant_breakers.obey(forced)
+
+    def _wake(self, wakes: Iterable[uuid.UUID]) -> None:
+        (self.shared or self.feeder).wake(wakes)
+
+    def _ended(self, attempts: Sequence[Past]) -> None:
+        (self.shared or self.feeder).ended(attempts)
+
+    async def _secret_of(self, lane: int) -> Signing:
+        key = await self.lanes.resolve(lane)
+        if key is None:
+            raise NotFound(f"lane {lane} is unknown")
+        return await self._signing.of(key.tenant)
+
+
+def _breaker_rules(config: Config) -> BreakerRules:
+    """The breaker of a tenant that sets nothing else."""
+    return BreakerRules(
+        config.tenant_breaker_failure_rate,
+        config.tenant_breaker_window_seconds,
+        config.tenant_breaker_probe_seconds,
+        config.tenant_breaker_min_attempts,
+    )
