@@ -32,6 +32,10 @@ class CuttingProxy:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    def turn_to(self, port: int) -> None:
+        """New lines go to the server at this port; those that are open stay where they are."""
+        self._target = (self._target[0], port)
+
     def cut(self) -> None:
         """Break every line that is open now."""
         for writer in list(self._writers):

@@ -125,6 +125,11 @@ class Postgres15:
         assert self._process is not None
         return self._process.pid
 
+    @property
+    def files(self) -> Path:
+        """Where its data is."""
+        return self._cluster
+
     def dsn_of(self, database: str) -> str:
         return f"postgresql://duetime:test@127.0.0.1:{self.port}/{database}?sslmode=disable"
 
@@ -190,7 +195,52 @@ class Postgres15:
             lines = (self._cluster / "postmaster.pid").read_text().splitlines()
         except FileNotFoundError:
             return False
-        return len(lines) > 7 and lines[7].strip() == "ready"
+        return len(lines) > 7 and lines[7].strip() in ("ready", "standby")
+
+    # Replication
+
+    def make_standby(self, folder: Path) -> "Postgres15":
+        """A standby that follows this server, which does not wait for it; it runs."""
+        standby = Postgres15(folder, is_durable=self._is_durable)
+        standby.copy_cluster(self)
+        standby.start()
+        return standby
+
+    def copy_cluster(self, primary: "Postgres15") -> None:
+        """Be a standby of that server from the next start on."""
+        self._folder.chmod(0o755)
+        self._cluster.mkdir(mode=0o700)
+        if os.geteuid() == 0:
+            os.chown(self._cluster, self._account.uid, self._account.gid)
+        options = ["--write-recovery-conf", "--wal-method=stream", "--checkpoint=fast", "--no-sync"]
+        options += ["--dbname", primary.dsn_of("postgres")]
+        subprocess.run(
+            [*self._as_account(), POSTGRES_15 / "pg_basebackup", "-D", self._cluster, *options],
+            cwd="/",
+            check=True,
+            capture_output=True,
+        )
+
+    def is_level_with(self, primary: "Postgres15") -> bool:
+        """Whether this standby has replayed all that the primary has written by now."""
+        with psycopg.connect(primary.dsn_of("postgres"), autocommit=True) as asked:
+            [written] = asked.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone() or [None]
+        with psycopg.connect(self.dsn_of("postgres"), autocommit=True) as asked:
+            found = asked.execute(
+                "SELECT coalesce(pg_last_wal_replay_lsn() >= %s::pg_lsn, false)", [written]
+            ).fetchone()
+        return found == (True,)
+
+    def stop_following(self) -> None:
+        """Receive no more: what is written from now on is not here."""
+        with psycopg.connect(self.dsn_of("postgres"), autocommit=True) as asked:
+            asked.execute("ALTER SYSTEM SET primary_conninfo = ''")
+            asked.execute("SELECT pg_reload_conf()")
+            wait_until(lambda: asked.execute("SELECT 1 FROM pg_stat_wal_receiver").fetchone() is None)
+
+    def promote(self) -> None:
+        with psycopg.connect(self.dsn_of("postgres"), autocommit=True) as asked:
+            assert asked.execute("SELECT pg_promote(true, 30)").fetchone() == (True,)
 
 
 @dataclass
