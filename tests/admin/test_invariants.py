@@ -116,9 +116,21 @@ BREAKS = {
     "a dead number": ("UPDATE dead SET number = 4 WHERE task = $1", "dead", {"next_number"}),
     "no task": ("DELETE FROM task WHERE id = $1", "retrying", {"no_task"}),
     "a wrong lane": (
-        "UPDATE held SET lane = lane + 256 WHERE task = $1",
+        "UPDATE held SET lane = lane + 256000 WHERE task = $1",
         "paused",
-        {"wrong_lane", "no_task", "nowhere"},
+        {"wrong_lane", "no_task", "nowhere", "no_lane"},
+    ),
+    "a lane that is lost": (
+        "WITH forgotten AS (DELETE FROM idempotency_key)"
+        " DELETE FROM lane WHERE id = (SELECT lane FROM due WHERE task = $1)",
+        "waiting",
+        {"no_lane"},
+    ),
+    "a tenant that is lost": (
+        "WITH forgotten AS (DELETE FROM idempotency_key)"
+        " DELETE FROM tenant WHERE id = (SELECT tenant FROM lane JOIN due ON due.lane = lane.id WHERE task = $1)",
+        "waiting",
+        {"no_tenant"},
     ),
     "no holder": ("UPDATE claim SET holder = 999999 WHERE task = $1", "running", {"no_holder"}),
     "an old holder": (
@@ -165,6 +177,17 @@ async def test_a_key_that_expired_may_stand_for_another_task(database: Database)
 
     assert len(await database.fetch("SELECT FROM task")) == 2
     assert await check_invariants(database, deep=True) == []
+
+
+async def test_a_schedule_without_the_lane_of_its_tasks_is_found(database: Database) -> None:
+    engine = await Engine.open(database)
+    await database.execute(
+        "INSERT INTO schedule (tenant, name, definition, task_lane, task_type, task_payload, origin)"
+        " VALUES ($1, 'nightly', '{}', 256001, 't', '{}', 'api')",
+        engine.tenant,
+    )
+
+    assert await broken_rules(database) == {"no_lane_to_fire"}
 
 
 async def test_what_is_retired_is_not_lost(database: Database) -> None:

@@ -47,6 +47,9 @@ RULES = {
     "next_number": "a task's next attempt does not have the number after its last one",
     "no_task": "a task is open and its own row is gone",
     "wrong_lane": "a row is in another lane than its task's id says",
+    "no_lane": "a task is in a lane that does not exist, so nobody runs it",
+    "no_lane_to_fire": "a schedule makes its tasks in a lane that does not exist",
+    "no_tenant": "a lane belongs to a tenant that does not exist",
     "no_holder": "a running task's holder does not exist",
     "left_behind": "a running task is with a holder that ended long ago",
     "wrong_key": "an idempotency key stands for a task that is not there or not its own",
@@ -104,6 +107,7 @@ class _Check:
             broken = await self._fetch(_judged("rows_of_some"), kept_from=kept_from, lanes=lanes, tasks=tasks)
         most = None if deep else _SOME_ROWS
         broken += await self._fetch(SQL["judge_claims"], most=most)
+        broken += await self._fetch(SQL["judge_lanes"], most=most)
         broken += await self._fetch(SQL["judge_keys"], most=most, kept_from=kept_from)
         broken += await self._fetch(SQL["judge_schedules"], most=most)
         broken += await self._fetch(SQL["judge_turns"], most=most)

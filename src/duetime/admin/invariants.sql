@@ -157,6 +157,32 @@ SELECT CASE WHEN holder.id IS NULL THEN 'no_holder' ELSE 'left_behind' END AS ru
     OR holder.ended_at < clock_timestamp() - interval '15 minutes'
  GROUP BY 1
 
+-- name: judge_lanes
+-- The lane of a row exists: nobody feeds one that does not.  Of some rows of each table, or of all; a task counts once.
+-- The lanes below 256 are the shards' own and have no row.
+SELECT 'no_lane' AS rule, count(DISTINCT found.task) AS tasks, min(found.task::text) AS example
+  FROM ((SELECT lane, id AS task FROM task LIMIT @most::int)
+         UNION ALL
+        (SELECT lane, task FROM due WHERE lane >= 256 LIMIT @most::int)
+         UNION ALL
+        (SELECT lane, task FROM claim LIMIT @most::int)
+         UNION ALL
+        (SELECT lane, task FROM held LIMIT @most::int)
+         UNION ALL
+        (SELECT lane, task FROM dead LIMIT @most::int)) AS found
+ WHERE NOT EXISTS (SELECT FROM lane WHERE lane.id = found.lane)
+HAVING count(*) > 0
+ UNION ALL
+SELECT 'no_lane_to_fire', count(*), min(found.name)
+  FROM (SELECT name, task_lane FROM schedule LIMIT @most::int) AS found
+ WHERE NOT EXISTS (SELECT FROM lane WHERE lane.id = found.task_lane)
+HAVING count(*) > 0
+ UNION ALL
+SELECT 'no_tenant', count(*), min(found.id::text)
+  FROM (SELECT id, tenant FROM lane LIMIT @most::int) AS found
+ WHERE NOT EXISTS (SELECT FROM tenant WHERE tenant.id = found.tenant)
+HAVING count(*) > 0
+
 -- name: judge_schedules
 -- A schedule that is not paused and has not ended has its row in due; of some, or of all.
 SELECT CASE WHEN waiting.wake IS NULL THEN 'no_turn' ELSE 'paused_turn' END AS rule,
