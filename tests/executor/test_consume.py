@@ -76,6 +76,7 @@ class Node:
         max_calls_per_host: int = 64,
         report: Reporter | None = None,
         feeder: Feeder | None = None,
+        beside: Callable[[], int] = lambda: 0,
     ) -> Executor:
         return Executor(
             feeder or self.feeder,
@@ -91,6 +92,7 @@ class Node:
             beat_every_seconds=0.1,
             report=report,
             egress_of=self.egress.get,
+            beside=beside,
         )
 
     async def submit(
@@ -633,3 +635,50 @@ async def test_a_target_that_is_none_is_a_dead_letter(node: Node) -> None:
     async with executing(node.executor()):
         [task] = await node.submit("http://user:secret@127.0.0.1/")
         await until(lambda: is_all(node, [task], TaskState.DEAD))
+
+
+async def test_an_executor_that_is_retired_begins_nothing_and_reports_what_it_began(node: Node) -> None:
+    gate = Gate()
+    async with serving(gate) as target:
+        executor = node.executor(max_calls_per_host=1)
+        async with executing(executor):
+            begun, waiting = await node.submit(target, 2)
+            await until(lambda: _true_of(gate.inside == 1))
+
+            executor.retire()
+            following = node.executor(max_calls=1)
+            executor.report_to(node.feeder, node.holders, node.settler, node.database.clock)
+            stopping = asyncio.create_task(executor.stop(None))
+            assert not await is_all(node, [begun], TaskState.SUCCEEDED)
+            assert not stopping.done()
+            gate.opened.set()
+            await stopping
+            assert await node.states([begun]) == [TaskState.SUCCEEDED]
+            # What was not begun is released, and another executor has it.
+            async with executing(following):
+                await until(lambda: is_all(node, [waiting], TaskState.SUCCEEDED))
+
+    assert await node.outcomes(begun) == ["succeeded"]
+    assert gate.most == 1
+
+
+async def test_calls_of_a_retired_executor_take_the_room_of_the_next_one(node: Node) -> None:
+    gate = Gate()
+    async with serving(gate) as target:
+        former = node.executor()
+        async with executing(former):
+            await node.submit(target, 2)
+            await until(lambda: _true_of(gate.inside == 2))
+            former.retire()
+            former.report_to(node.feeder, node.holders, node.settler, node.database.clock)
+            async with executing(node.executor(max_calls=3, beside=lambda: former.calls)):
+                tasks = await node.submit(target, 5)
+                await until(lambda: _true_of(gate.inside == 3))
+                gate.opened.set()
+                await until(lambda: is_all(node, tasks, TaskState.SUCCEEDED))
+
+    assert gate.most == 3
+
+
+async def _true_of(holds: bool) -> bool:
+    return holds

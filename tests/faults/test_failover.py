@@ -13,10 +13,12 @@ import pytest
 
 from duetime import AsyncClient
 from duetime.admin.first_keys import ensure_default
+from duetime.config import Config
 from duetime.database.lineage import Place
 from duetime.database.migrate import bring_up_to_date
 from duetime.database.pool import Database
 from duetime.errors import FailingOver, Unavailable
+from duetime.serve import Node, Sharing
 from faults.cast import Cast, begun, until
 from proxy import CuttingProxy, proxied
 from services import Postgres15
@@ -291,6 +293,27 @@ async def test_who_hears_of_a_newer_timeline_leaves_the_server_that_it_is_connec
     assert following.place.timeline == elsewhere.place.timeline
     for each in (database, elsewhere, following):
         await each.close()
+
+
+async def test_nodes_that_share_the_shards_tell_each_other_of_a_newer_timeline(pair: Pair) -> None:
+    sharing = Sharing("together", b"secret" * 6)
+
+    async def start(name: str, server: Postgres15) -> Node:
+        database = await Database.open(server.dsn_of("postgres"))
+        node = Node(Config(node_name=name), database, None, sharing)
+        await node.start()
+        return node
+
+    first = await start("first", pair.primary)
+    await pair.split()
+    await asyncio.to_thread(pair.standby.promote)
+    assert not first.parts.database.is_over.is_set()
+    second = await start("second", pair.standby)
+    # Its connections to the former primary are open, and nobody but the other node can tell.
+    await asyncio.wait_for(first.parts.database.is_over.wait(), 30)
+
+    await first.stop()
+    await second.stop()
 
 
 def astuple(place: Place) -> tuple[int, int, int, int]:
