@@ -189,6 +189,7 @@ async def test_polls_end_and_calls_under_way_are_reported_after_the_failover(pai
         await pair.fail_over()
         assert await asyncio.wait_for(poll, 60) == []
         await caller.until_served()
+        assert (await caller.call("GET", f"/v1/tasks/{lost.id}"))[0] == 404
         gate.touch()
         done = await client.wait(kept.id, timeout=60)
 

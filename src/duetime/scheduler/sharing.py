@@ -23,6 +23,7 @@ from duetime.admin.breakers import ForcedBreakers
 from duetime.cluster.contract import Coordinator, Member, NodeView
 from duetime.cluster.mesh import Ending, Mesh, PeerGone
 from duetime.cluster.shards import assign, owner_of
+from duetime.database.lineage import Place
 from duetime.database.pool import Database
 from duetime.errors import Unavailable, WorkerNameTaken
 from duetime.ids import SHARDS, lane_of
@@ -46,6 +47,8 @@ WAKE_SECONDS = 2.0
 BEAT_SECONDS = 5.0
 DESCRIBE_SECONDS = 1.0
 ANNOUNCE_SECONDS = 1.0
+TELL_PLACE_EVERY_SECONDS = 1.0
+TELL_PLACE_TIMES = 4
 
 
 class SharedFeeder:
@@ -96,7 +99,20 @@ class SharedFeeder:
         self._coordinator.on_change(self._changed)
         await self._coordinator.join(member)
         if (place := self._database.place) is not None:
-            self._later(self._tell_all("place", messages.encode(place)))
+            self._later(self._tell_place(place))
+
+    async def _tell_place(self, place: Place) -> None:
+        """Tell those whose rows were here already: the server that they work on may have been replaced by this one.
+
+        Who is connected to it cannot tell.  They are there for as long as nobody knows that their counters stand still.
+        """
+        told: set[Member] = set()
+        body = messages.encode(place)
+        for _ in range(TELL_PLACE_TIMES):
+            for member in {peer.member for peer in self._mesh.peers()} - told:
+                if await self._call(member.name, "place", body, ANNOUNCE_SECONDS) is not None:
+                    told.add(member)
+            await asyncio.sleep(TELL_PLACE_EVERY_SECONDS)
 
     async def leave(self) -> None:
         """Leave the shards to the others, and let them know."""
