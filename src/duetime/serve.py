@@ -89,6 +89,7 @@ class Node:
         self._watchdog = Watchdog()
         self._serving: asyncio.Task[None] | None = None
         self._renewing: asyncio.Task[None] | None = None
+        self._dropping: asyncio.Task[None] | None = None
 
     @classmethod
     async def open(cls, config: Config, database_url: str) -> "Node":
@@ -126,6 +127,8 @@ class Node:
         if self._renewing is not None:
             self._renewing.cancel()
             await asyncio.wait([self._renewing])
+        if self._dropping is not None:
+            await asyncio.wait([self._dropping])
         deadline = self.config.shutdown_seconds
         calling = [executor.stop(deadline) for executor in self._retired]
         if not self.parts.is_dropped:
@@ -175,7 +178,10 @@ class Node:
             self._retired |= dict([retired])
         for executor in self._retired:
             executor.retire()
-        await _drop(former)
+        self._dropping = asyncio.create_task(_drop(former), name="dropped parts")
+        # A stop waits until they have ended.
+        await asyncio.shield(self._dropping)
+        self._dropping = None
         self.parts = await self._start_parts(former.database)
         del former
         for executor in self._retired:
