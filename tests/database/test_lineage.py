@@ -9,9 +9,11 @@ import pytest
 from structlog.testing import capture_logs
 
 import services
-from duetime.database.lineage import Place
+from duetime.database.changing import changing
+from duetime.database.lineage import Place, failing_over
 from duetime.database.pool import Database
-from duetime.errors import FailingOver, Unavailable
+from duetime.database.repeating import repeat
+from duetime.errors import FailingOver, Unavailable, Unknown
 from services import Postgres15, Server, wait_until
 
 
@@ -154,3 +156,26 @@ async def test_an_ordinary_role_may_ask_where_a_server_stands(postgres15_server:
     assert ["does not tell its timeline" in line["event"] for line in said] == [True]
     await database.close()
     postgres15_server.admin.execute(f"DROP ROLE {name}".encode())
+
+
+async def test_what_became_of_a_change_is_not_looked_for_when_the_history_is_over(database: Database) -> None:
+    place = database.place
+    assert place is not None
+
+    with pytest.raises(Unknown, match="it may have been done"):
+        async with asyncio.timeout(30), changing(database, timeout=600.0):
+            # Before it is committed.
+            database.hear(Place(place.system, place.database, place.timeline + 1, 0))
+
+
+async def test_nothing_is_repeated_when_the_history_is_over() -> None:
+    doubts: list[bool] = []
+
+    async def work(was_in_doubt: bool) -> None:
+        doubts.append(was_in_doubt)
+        raise failing_over() if was_in_doubt else Unknown("the connection broke")
+
+    with pytest.raises(Unknown, match="it may have been done"):
+        await repeat(work, tries=5, lost="it may have been done")
+
+    assert doubts == [False, True]

@@ -28,7 +28,7 @@ import asyncpg
 
 from duetime.database.pool import DEFAULT_TIMEOUT_SECONDS, Database
 from duetime.database.statements import Statement, load
-from duetime.errors import DuetimeError, Unavailable, Unknown
+from duetime.errors import DuetimeError, FailingOver, Unavailable, Unknown
 from duetime.ids import just_before, make_id
 
 SQL = load(__package__, "changing.sql")
@@ -121,7 +121,8 @@ async def _was_made(database: Database, operation: uuid.UUID, timeout: float) ->
                 SQL["find_or_give_up"], id=operation, timeout=max(until - loop.time(), _PAUSE_SECONDS)
             )
         except Unavailable as error:
-            if loop.time() + _PAUSE_SECONDS >= until:
+            # When the history is over, this database runs nothing any more.
+            if isinstance(error, FailingOver) or loop.time() + _PAUSE_SECONDS >= until:
                 raise Unknown(_IN_DOUBT) from error
             await asyncio.sleep(_PAUSE_SECONDS)
         else:

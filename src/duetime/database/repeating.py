@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from duetime.database.pool import Database
 from duetime.database.statements import load
-from duetime.errors import Unavailable, Unknown
+from duetime.errors import FailingOver, Unavailable, Unknown
 
 SQL = load(__package__, "repeating.sql")
 _PAUSE_SECONDS = 0.1
@@ -41,6 +41,9 @@ async def repeat(
             if not isinstance(error, Unknown) and not was_in_doubt:
                 raise
             was_in_doubt, cause = True, error
+            if isinstance(error, FailingOver):
+                # This database runs nothing any more.
+                break
     raise Unknown(lost) from cause
 
 
