@@ -680,5 +680,30 @@ async def test_calls_of_a_retired_executor_take_the_room_of_the_next_one(node: N
     assert gate.most == 3
 
 
+async def test_an_executor_without_room_takes_tasks_when_the_calls_of_a_retired_one_have_ended(node: Node) -> None:
+    gate = Gate()
+    async with serving(gate) as target:
+        former = node.executor(max_calls=1)
+        async with executing(former):
+            await node.submit(target, 1)
+            await until(lambda: _true_of(gate.inside == 1))
+            former.retire()
+            former.report_to(node.feeder, node.holders, node.settler, node.database.clock)
+            looks = 0
+
+            def beside() -> int:
+                nonlocal looks
+                looks += 1
+                return former.calls
+
+            async with executing(node.executor(max_calls=1, beside=beside)):
+                await until(lambda: _true_of(looks > 0))
+                [task] = await node.submit(target, 1)
+                gate.opened.set()
+                await until(lambda: is_all(node, [task], TaskState.SUCCEEDED))
+
+    assert gate.most == 1
+
+
 async def _true_of(holds: bool) -> bool:
     return holds

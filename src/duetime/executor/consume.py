@@ -198,7 +198,9 @@ class Executor:
             room = self._room()
             if room < self._places.worthwhile:
                 self._has_room.clear()
-                await (asyncio.sleep(_GATHER_ROOM_SECONDS) if room > 0 else self._has_room.wait())
+                # The end of a call beside this executor is not told here.
+                is_full = room <= 0 and not self._beside()
+                await (self._has_room.wait() if is_full else asyncio.sleep(_GATHER_ROOM_SECONDS))
                 room = self._room()
             if room <= 0:
                 continue
