@@ -12,7 +12,6 @@ from typing import Any
 
 import asyncpg
 
-from duetime.clock import DatabaseClock
 from duetime.database.pool import Database
 from duetime.database.statements import Statement
 
@@ -97,9 +96,7 @@ class Plans:
 
 
 class ExplainingDatabase(Database):
-    def __init__(self, pool: asyncpg.Pool, clock: DatabaseClock) -> None:
-        super().__init__(pool, clock)
-        self.plans: Plans | None = None
+    plans: Plans | None = None
 
     async def run(self, statement: Statement, *, timeout: float = 10.0, **parameters: object) -> list[asyncpg.Record]:
         return await self.run_with(statement, parameters, timeout)
