@@ -2,10 +2,10 @@
 
 from duetime.budgets.allowance import Allowance
 from duetime.budgets.postgres import PostgresBudgets
+from duetime.database.gather import Backlog
 from duetime.database.pool import Database
 from duetime.lifecycle.admission import Admission
 from duetime.lifecycle.credit import BYTES_AHEAD
-from duetime.lifecycle.gather import Backlog
 from duetime.lifecycle.pressure import Pressure
 from duetime.lifecycle.waiting import LARGE_ROOM, Bound, WaitingRoom
 from duetime.model.quotas import DEFAULTS, Quotas

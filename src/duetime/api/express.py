@@ -15,8 +15,8 @@ from duetime.api.peers import Client, Peer, Peers
 from duetime.api.request_id import HEADER, given_id
 from duetime.api.task_operations import SUBMIT
 from duetime.api.tasks import Tasks
+from duetime.database.gather import DATA_ERRORS
 from duetime.errors import DuetimeError, InvalidInput
-from duetime.lifecycle.gather import DATA_ERRORS
 from duetime.lifecycle.submit import Submission, Submitted
 from duetime.model.task import NewTask
 from duetime.watchdog import describe_by

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import structlog
 
 from duetime.budgets.contract import Budgets, Want, first_tokens
+from duetime.database.gather import Gather
 from duetime.errors import Unavailable
-from duetime.lifecycle.gather import Gather
 
 log = structlog.get_logger()
 #: How long fetched tokens are good for.

@@ -25,12 +25,12 @@ import structlog
 from duetime import metrics
 from duetime.clock import Monotonic
 from duetime.database.changing import run_once
+from duetime.database.gather import Gather
 from duetime.database.pool import Database
 from duetime.database.repeating import repeat
 from duetime.database.statements import load
 from duetime.errors import WorkerNameTaken
 from duetime.ids import lane_of
-from duetime.lifecycle.gather import Gather
 from duetime.lifecycle.holder_names import HolderNames
 from duetime.lifecycle.onward import Claimed, End, Onward, claimed_of, may_exist
 from duetime.lifecycle.overtime import Overtime, named_by

@@ -21,10 +21,10 @@ import msgspec
 import structlog
 
 from duetime.database.changing import run_once
+from duetime.database.gather import DATA_ERRORS
 from duetime.database.pool import Database
 from duetime.database.statements import Statement, load
 from duetime.errors import DuetimeError, InvalidInput, Unavailable
-from duetime.lifecycle.gather import DATA_ERRORS
 from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.room import BOUNDLESS, Room
 from duetime.lifecycle.submit import Submission, Submitted, Submitter

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from duetime.database.gather import Backlog
 from duetime.errors import Overloaded
-from duetime.lifecycle.gather import Backlog
 from duetime.lifecycle.winners import Call
 from duetime.model.task import NewTask, PriorityClass
 

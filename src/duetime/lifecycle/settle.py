@@ -18,10 +18,10 @@ import msgspec
 from duetime import metrics
 from duetime.clock import from_us
 from duetime.database.arrays import same, sparse
+from duetime.database.gather import Backlog, Gather
 from duetime.database.pool import Database
 from duetime.database.repeating import repeat, wait_for_standbys
 from duetime.errors import WorkerNameTaken
-from duetime.lifecycle.gather import Backlog, Gather
 from duetime.lifecycle.holders import Holders
 from duetime.lifecycle.onward import SQL, Claimed, End, HowItEnded, Onward, may_exist
 from duetime.model.attempt import Attempt, Ended, Past

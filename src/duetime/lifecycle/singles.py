@@ -21,11 +21,11 @@ import asyncpg
 
 from duetime import metrics
 from duetime.database.arrays import same, sparse
+from duetime.database.gather import DATA_ERRORS, LATE_SECONDS, Backlog
 from duetime.database.partitions import Partitions
 from duetime.database.pool import Database
 from duetime.errors import Unknown
 from duetime.ids import due_ms_of, make_ids
-from duetime.lifecycle.gather import DATA_ERRORS, LATE_SECONDS, Backlog
 from duetime.lifecycle.handover import Desk, Seats, lease
 from duetime.lifecycle.pressure import TASK_BYTES
 from duetime.lifecycle.storing import times_of

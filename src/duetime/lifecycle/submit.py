@@ -18,12 +18,12 @@ import asyncpg
 import msgspec
 
 from duetime import metrics
+from duetime.database.gather import DATA_ERRORS, Backlog, Gather
 from duetime.database.partitions import Partitions
 from duetime.database.pool import Database
 from duetime.database.repeating import wait_for_standbys
 from duetime.errors import Conflict, DuetimeError, InvalidInput, Unavailable, Unknown
 from duetime.ids import count_ids, due_ms_of, make_ids, make_row, uuid_of
-from duetime.lifecycle.gather import DATA_ERRORS, Backlog, Gather
 from duetime.lifecycle.handover import Desk, Seats, lease
 from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.pressure import rank_of, size_of
