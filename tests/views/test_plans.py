@@ -9,7 +9,6 @@ import asyncpg
 import pytest
 
 from depth import far
-from duetime.clock import DatabaseClock
 from duetime.database.pool import Database
 from duetime.errors import SearchIncomplete
 from duetime.lifecycle.state import read_states
@@ -46,9 +45,7 @@ class Reads:
 class ExplainingDatabase(Database):
     """A database that explains each of its statements before it runs it."""
 
-    def __init__(self, pool: asyncpg.Pool, clock: DatabaseClock) -> None:
-        super().__init__(pool, clock)
-        self.reads: Reads | None = None
+    reads: Reads | None = None
 
     async def fetch(self, sql: str, *arguments: object, timeout: float = 10.0) -> list[asyncpg.Record]:
         if self.reads is not None:
