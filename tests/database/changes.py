@@ -19,7 +19,7 @@ def read_statements() -> dict[str, Statement]:
     statements = {}
     for file in sorted(PACKAGE.rglob("*.sql")):
         place = file.relative_to(PACKAGE)
-        if "migrations" in place.parts or file.name == "schema.sql":
+        if "migrations" in place.parts or file.name in ("schema.sql", "fragments.sql"):
             continue
         package = ".".join(("duetime", *place.parent.parts))
         for name, statement in load(package, file.name).items():

@@ -4,6 +4,12 @@ A block begins with `-- name: claim_due`; `@lanes` in it is a parameter.  The
 loader numbers the parameters in the order of their first appearance, because
 PostgreSQL knows only `$1`.
 
+What several statements have in common is a fragment, written once: a block that
+begins with `-- fragment: fresh_ids`.  `{fresh_ids}` in a statement, or in another
+fragment, stands for its text.  A file may use its own fragments and those of
+`database/fragments.sql`.  The text is put in when the file is loaded: PostgreSQL
+sees whole statements only.
+
 A statement that changes something and commits itself may be carried out long
 after it was given up and repeated.  `-- Copies:` in its comment says why such a
 late copy does no harm.  Without that line it may only be run in a transaction
@@ -12,10 +18,13 @@ whose COMMIT is a message of its own (`changing.py`).
 
 import re
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 
-_NAME = re.compile(r"^-- name: (\w+)\s*$", re.MULTILINE)
+_BLOCK = re.compile(r"^-- (name|fragment): (\w+)\s*$", re.MULTILINE)
+_USE = re.compile(r"\{([a-z]\w*)\}")
 _PARAMETER = re.compile(r"(?<![@\w<])@([a-z][a-z0-9_]*)")
 _COMMENT = re.compile(r"--[^\n]*")
 _COPIES = re.compile(r"^-- Copies:((?:[^\n]*\n--   )*[^\n]*)$", re.MULTILINE)
@@ -49,14 +58,74 @@ class Statement:
         return [given[parameter] for parameter in self.parameters]
 
 
+class SqlFileError(ValueError):
+    """A file of SQL cannot be loaded: its blocks and fragments do not fit together."""
+
+
 def load(package: str, file: str) -> dict[str, Statement]:
     """Read the named statements of a file that lies beside its module."""
-    text = files(package).joinpath(file).read_text("utf-8")
-    parts = _NAME.split(text)[1:]
-    return {name: _statement(name, body) for name, body in zip(parts[::2], parts[1::2], strict=True)}
+    return parse(file, files(package).joinpath(file).read_text("utf-8"), shared_fragments())
 
 
-def _statement(name: str, body: str) -> Statement:
+@cache
+def shared_fragments() -> dict[str, str]:
+    """The fragments that every file may use, without their comments."""
+    file = "fragments.sql"
+    statements, fragments = _blocks(file, files(__package__).joinpath(file).read_text("utf-8"))
+    if statements:
+        raise SqlFileError(f"{file} holds fragments only: move the statement {min(statements)} beside its module")
+    return fragments
+
+
+def parse(file: str, text: str, shared: Mapping[str, str]) -> dict[str, Statement]:
+    """The statements of a file's text, with the text of the fragments that they use."""
+    statements, own = _blocks(file, text)
+    if twice := own.keys() & shared:
+        raise SqlFileError(f"{file}: the fragment {min(twice)} is in fragments.sql too: give it another name")
+    fragments = {**shared, **own}
+    used: set[str] = set()
+    parsed = {}
+    for name, body in statements.items():
+        bare = _expand(f"{file}: {name}", _bare(body), fragments, (), used)
+        parsed[name] = _statement(name, bare, _COPIES.search(body))
+    if unused := own.keys() - used:
+        raise SqlFileError(f"{file}: no statement uses the fragment {min(unused)}: remove it")
+    return parsed
+
+
+def _blocks(file: str, text: str) -> tuple[dict[str, str], dict[str, str]]:
+    """The bodies of the statements, and of the fragments, by name."""
+    statements: dict[str, str] = {}
+    fragments: dict[str, str] = {}
+    parts = _BLOCK.split(text)[1:]
+    for kind, name, body in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
+        blocks, kept = (statements, body) if kind == "name" else (fragments, _bare(body))
+        if name in blocks:
+            raise SqlFileError(f"{file}: two blocks begin with -- {kind}: {name}")
+        blocks[name] = kept
+    return statements, fragments
+
+
+def _bare(body: str) -> str:
+    return _COMMENT.sub("", body).strip().rstrip(";")
+
+
+def _expand(place: str, text: str, fragments: Mapping[str, str], within: tuple[str, ...], used: set[str]) -> str:
+    """Put in the text of each fragment that is named, and of those that are named there."""
+
+    def put_in(match: re.Match[str]) -> str:
+        name = match[1]
+        if name not in fragments:
+            raise SqlFileError(f"{place}: there is no fragment {name}, neither in this file nor in fragments.sql")
+        if name in within:
+            raise SqlFileError(f"{place}: the fragment {name} uses itself")
+        used.add(name)
+        return _expand(place, fragments[name], fragments, (*within, name), used)
+
+    return _USE.sub(put_in, text)
+
+
+def _statement(name: str, bare: str, copies: re.Match[str] | None) -> Statement:
     parameters: list[str] = []
 
     def number(match: re.Match[str]) -> str:
@@ -64,8 +133,6 @@ def _statement(name: str, body: str) -> Statement:
             parameters.append(match[1])
         return f"${parameters.index(match[1]) + 1}"
 
-    bare = _COMMENT.sub("", body).strip().rstrip(";")
-    copies = _COPIES.search(body)
     is_change = _CHANGE.search(bare) is not None
     return Statement(
         name,

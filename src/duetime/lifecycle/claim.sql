@@ -1,3 +1,35 @@
+-- fragment: claimed
+-- Takes: rows of due, in `taken`.  Leaves: a claim of each.
+claimed AS (
+    INSERT INTO claim (lane, task, number, failures, crashes, releases, holder, picked_at)
+    SELECT home, task, number, failures, crashes, releases, holder, at
+      FROM taken, due_by
+)
+
+-- fragment: taken_tasks
+-- Gives: the rows in `taken`, with their tasks.  Only a task that does not wait under its first wake can have been given
+--        another time, so only for those is it looked up.  What costs the driver most is left out or packed: a wake that
+--        is the task's id (as all first ones are), the home of a row that is at home, and times of which the driver would
+--        make objects.
+-- Index: task_pkey (lane, id), rescheduled_pkey (lane, task).
+SELECT taken.lane, NULLIF(taken.wake, taken.task) AS wake, taken.task, taken.number, taken.failures, taken.crashes,
+       taken.releases, taken.holder, NULLIF(taken.home, taken.lane) AS home, task.type, task.payload, task.options,
+       task.labels,
+       CASE WHEN taken.wake = taken.task THEN timestamptz_send(task.run_at)
+            ELSE timestamptz_send(COALESCE((SELECT moved.run_at
+                                              FROM rescheduled AS moved
+                                             WHERE moved.lane = taken.home
+                                               AND moved.task = taken.task
+                                             LIMIT 1), task.run_at)) END AS run_at,
+       task.expires_at, NULL::timestamptz AS picked_at
+  FROM taken
+ CROSS JOIN LATERAL (  -- the LIMIT keeps the look-up by key, also in a plan made while the table was tiny
+       SELECT *
+         FROM task
+        WHERE task.lane = taken.home
+          AND task.id = taken.task
+        LIMIT 1) AS task
+
 -- name: claim_due
 -- Take due rows of the wanted lanes, in order, each for the holder whose slot it
 -- falls into; each lane stands at most once in the request.  Finds where each
@@ -11,9 +43,7 @@
 -- Time:  @until is just after the last wake that is due at @now_ms, which is what the node knows of the database's clock.
 --        Where that has gone back since, the clock itself counts: nothing is claimed early.
 -- Gives: the rows taken, each lane's in order, then a row without a task for each lane: when its next row is due, and
---        when all were picked.  Only a task that does not wait under its first wake can have been given another time,
---        so only for those is it looked up.  What costs the driver most is left out or packed: a wake that is the task's id (as all
---        first ones are), the home of a row that is at home, and times of which the driver would make objects.
+--        when all were picked.
 -- Copies: nobody hears of what it takes, so its holder does not name it: released, which costs the task nothing.
 WITH due_by AS MATERIALIZED (
     SELECT set_config('lock_timeout', '20ms', true), at,
@@ -48,28 +78,8 @@ taken AS MATERIALIZED (
     SELECT gone.*, (@holders::bigint[])[slot + row_number() OVER (PARTITION BY lane ORDER BY wake)] AS holder
       FROM gone
 ),
-held AS (
-    INSERT INTO claim (lane, task, number, failures, crashes, releases, holder, picked_at)
-    SELECT home, task, number, failures, crashes, releases, holder, at
-      FROM taken, due_by
-)
-SELECT taken.lane, NULLIF(taken.wake, taken.task) AS wake, taken.task, taken.number, taken.failures, taken.crashes,
-       taken.releases, taken.holder, NULLIF(taken.home, taken.lane) AS home, task.type, task.payload, task.options,
-       task.labels,
-       CASE WHEN taken.wake = taken.task THEN timestamptz_send(task.run_at)
-            ELSE timestamptz_send(COALESCE((SELECT moved.run_at
-                                              FROM rescheduled AS moved
-                                             WHERE moved.lane = taken.home
-                                               AND moved.task = taken.task
-                                             LIMIT 1), task.run_at)) END AS run_at,
-       task.expires_at, NULL::timestamptz AS picked_at
-  FROM taken
- CROSS JOIN LATERAL (  -- the LIMIT keeps the look-up by key, also in a plan made while the table was tiny
-       SELECT *
-         FROM task
-        WHERE task.lane = taken.home
-          AND task.id = taken.task
-        LIMIT 1) AS task
+{claimed}
+{taken_tasks}
  UNION ALL  -- A lane that was full may have more that is due, although others took part of its share meanwhile: its
             -- share's end stands for that.
 SELECT wanted.lane, CASE WHEN wanted.is_full THEN wanted.last ELSE later.wake END, NULL, 0, 0, 0, 0, 0, NULL, NULL, NULL,
@@ -116,28 +126,8 @@ taken AS (
  RETURNING due.lane, due.wake, due.task, due.number, due.failures, due.crashes, due.releases,
            (@holders::bigint[])[picked.slot] AS holder, COALESCE(due.home, due.lane) AS home
 ),
-held AS (
-    INSERT INTO claim (lane, task, number, failures, crashes, releases, holder, picked_at)
-    SELECT home, task, number, failures, crashes, releases, holder, at
-      FROM taken, due_by
-)
-SELECT taken.lane, NULLIF(taken.wake, taken.task) AS wake, taken.task, taken.number, taken.failures, taken.crashes,
-       taken.releases, taken.holder, NULLIF(taken.home, taken.lane) AS home, task.type, task.payload, task.options,
-       task.labels,
-       CASE WHEN taken.wake = taken.task THEN timestamptz_send(task.run_at)
-            ELSE timestamptz_send(COALESCE((SELECT moved.run_at
-                                              FROM rescheduled AS moved
-                                             WHERE moved.lane = taken.home
-                                               AND moved.task = taken.task
-                                             LIMIT 1), task.run_at)) END AS run_at,
-       task.expires_at, NULL::timestamptz AS picked_at
-  FROM taken
- CROSS JOIN LATERAL (  -- the LIMIT keeps the look-up by key, also in a plan made while the table was tiny
-       SELECT *
-         FROM task
-        WHERE task.lane = taken.home
-          AND task.id = taken.task
-        LIMIT 1) AS task
+{claimed}
+{taken_tasks}
  UNION ALL
 SELECT wanted.lane, later.wake, NULL, 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, due_by.at
   FROM due_by, unnest(@lanes::int[]) AS wanted (lane)

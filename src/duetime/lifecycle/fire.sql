@@ -62,14 +62,7 @@ SELECT asked.task, ended.at AS ended_at, dead.died_at
 -- keeps each IN from becoming a join.
 -- Gives: the schedules that had their turn, and the tasks that were made.
 -- Copies: names the wake that was read; each turn and each change mints another one.
-WITH started AS MATERIALIZED (
-    SELECT pg_current_xact_id() AS transaction, COALESCE(@now::timestamptz, clock_timestamp()) AS at
-),
-fresh AS MATERIALIZED (
-    SELECT at
-      FROM started
-     WHERE to_ms(at) <= @minted_ms::bigint + @tolerance_ms::bigint
-),
+WITH {fresh_or_later_ids},
 moving AS MATERIALIZED (
     SELECT asked.*, fresh.at
       FROM fresh,
@@ -170,14 +163,7 @@ SELECT NULL, id FROM made;
 -- Time:  refuses ids minted too long before or after the database's clock, as submit does.
 -- Gives: the tasks that were made.
 -- Copies: the times are noted already, the backfill has gone on, or the ids were minted too long ago.
-WITH started AS MATERIALIZED (
-    SELECT pg_current_xact_id() AS transaction, COALESCE(@now::timestamptz, clock_timestamp()) AS at
-),
-fresh AS MATERIALIZED (
-    SELECT at
-      FROM started
-     WHERE to_ms(at) BETWEEN @minted_ms::bigint - @ahead_ms::bigint AND @minted_ms::bigint + @tolerance_ms::bigint
-),
+WITH {fresh_ids},
 advanced AS (
     UPDATE backfill
        SET reached_ms = @reached_ms::bigint,

@@ -6,6 +6,17 @@
 -- keeps the IN from becoming a join, which would compare each with each: 46 µs a
 -- row in batches of 1,000, against 10.
 
+-- fragment: claim_of_report
+-- The claim that a report is about, with its place in the table.
+CROSS JOIN LATERAL (
+      SELECT claim.ctid AS place, claim.picked_at
+        FROM claim
+       WHERE claim.lane = report.lane
+         AND claim.task = report.task
+         AND claim.number = report.number
+         AND claim.holder + 0 = report.holder
+       LIMIT 1) AS found
+
 -- name: end_succeeded
 -- The commonest end: the attempt succeeded, and its task is over.
 -- Takes: claim (lane, task, number, holder).  Leaves: a final attempt.
@@ -26,20 +37,9 @@ mine AS MATERIALIZED (
                   WITH ORDINALITY
                        AS asked (lane, task, number, holder, started_us, completed_us, result, detail, ordinal)
            ) AS report
-     CROSS JOIN LATERAL (
-           SELECT claim.ctid AS place, claim.picked_at
-             FROM claim
-            WHERE claim.lane = report.lane
-              AND claim.task = report.task
-              AND claim.number = report.number
-              AND claim.holder + 0 = report.holder
-            LIMIT 1) AS found
+     {claim_of_report}
 ),
-gone AS (
-    DELETE FROM claim
-     WHERE ctid = ANY (ARRAY(SELECT place FROM mine))
- RETURNING task
-),
+{taken_claims},
 written AS (
     INSERT INTO attempt (lane, task, number, outcome, final, holder, picked_at, started_at, completed_at, result,
                          detail)
@@ -63,10 +63,7 @@ SELECT ended.count,
 --        transaction has its number, so it cannot lie behind a firm hint.
 -- Gives: the attempts that ended, and the wakes of tasks that wait again.
 -- Copies: names (task, number, holder), as end_succeeded.
-WITH started AS MATERIALIZED (
-    SELECT pg_current_xact_id() AS transaction, COALESCE(@now::timestamptz, clock_timestamp()) AS at,
-           random_salt() AS salt
-),
+WITH {started_with_salt},
 mine AS MATERIALIZED (
     SELECT report.*, found.place, found.picked_at
       FROM unnest(@lanes::int[], @tasks::uuid[], @numbers::int[], @holders::bigint[], @outcomes::smallint[],
@@ -76,20 +73,9 @@ mine AS MATERIALIZED (
           WITH ORDINALITY
                AS report (lane, task, number, holder, outcome, final, started_at, completed_at, result, detail,
                           wait_ms, failures, crashes, releases, reason, ordinal)
-     CROSS JOIN LATERAL (
-           SELECT claim.ctid AS place, claim.picked_at
-             FROM claim
-            WHERE claim.lane = report.lane
-              AND claim.task = report.task
-              AND claim.number = report.number
-              AND claim.holder + 0 = report.holder
-            LIMIT 1) AS found
+     {claim_of_report}
 ),
-gone AS (
-    DELETE FROM claim
-     WHERE ctid = ANY (ARRAY(SELECT place FROM mine))
- RETURNING task
-),
+{taken_claims},
 ended AS MATERIALIZED (
     SELECT *
       FROM mine

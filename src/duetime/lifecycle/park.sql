@@ -24,11 +24,7 @@ mine AS MATERIALIZED (
               AND (claim.picked_at = asked.picked_at) IS TRUE  -- not by claim_holder
             LIMIT 1) AS found
 ),
-gone AS (
-    DELETE FROM claim
-     WHERE ctid = ANY (ARRAY(SELECT place FROM mine))
- RETURNING task
-)
+{taken_claims}
 INSERT INTO due (lane, wake, task, number, failures, crashes, releases, home)
 SELECT gate, mint_wake(to_ms(at) + wait_ms, gate, salt + ordinal), task, number, failures, crashes, releases,
        NULLIF(lane, gate)

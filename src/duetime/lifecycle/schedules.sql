@@ -7,20 +7,13 @@ SELECT nextval(pg_get_serial_sequence('schedule', 'id')) AS id
 -- Store schedules that are new, each with its row in due, from the first on as far as the tenant may have them.
 -- Locks: the tenant, so that what it has is counted one after the other.
 -- Gives: the ids of those whose names were free, and in a row of its own how many it had.
-WITH held AS MATERIALIZED (
+WITH owner AS MATERIALIZED (
     SELECT schedules
       FROM tenant
      WHERE id = @tenant::int
        FOR NO KEY UPDATE
 ),
-started AS MATERIALIZED (
-    SELECT pg_current_xact_id() AS transaction, COALESCE(@now::timestamptz, clock_timestamp()) AS at
-),
-fresh AS MATERIALIZED (
-    SELECT at
-      FROM started
-     WHERE to_ms(at) <= @minted_ms::bigint + @tolerance_ms::bigint
-),
+{fresh_or_later_ids},
 new AS (
     INSERT INTO schedule (id, tenant, name, definition, calendars, task_lane, task_type, task_payload, task_options,
                           task_labels, expires_after, origin, source, is_paused, note, created_at, updated_at)
@@ -28,7 +21,7 @@ OVERRIDING SYSTEM VALUE
     SELECT asked.id, @tenant::int, asked.name, asked.definition, COALESCE(string_to_array(NULLIF(asked.calendars, ''), '|'), '{}'),
            asked.task_lane, asked.task_type, asked.task_payload, asked.task_options, asked.task_labels::jsonb,
            asked.expires_after, asked.origin, asked.source, asked.is_paused, asked.note, fresh.at, fresh.at
-      FROM held, fresh,
+      FROM owner, fresh,
            unnest(@ids::bigint[], @names::text[], @definitions::bytea[], @calendars::text[], @task_lanes::int[],
                   @task_types::text[], @task_payloads::bytea[], @task_options::bytea[], @task_labels::text[],
                   @expires_afters::float8[], @origins::text[], @sources::text[], @are_paused::boolean[],
@@ -36,7 +29,7 @@ OVERRIDING SYSTEM VALUE
                AS asked (id, name, definition, calendars, task_lane, task_type, task_payload, task_options,
                          task_labels, expires_after, origin, source, is_paused, note, place)
      WHERE @most::bigint IS NULL
-        OR held.schedules + asked.place <= @most::bigint
+        OR owner.schedules + asked.place <= @most::bigint
         ON CONFLICT (tenant, name) DO NOTHING
     RETURNING id
 ),
@@ -61,7 +54,7 @@ counted AS (
 )
 SELECT id, NULL::int AS held FROM new
  UNION ALL
-SELECT NULL, schedules FROM held;
+SELECT NULL, schedules FROM owner;
 
 -- name: recount
 -- What the tenant has, counted anew; gives it if it was counted wrong: an older node may have made some meanwhile.

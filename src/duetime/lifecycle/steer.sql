@@ -110,10 +110,7 @@ RETURNING task, NULL::uuid AS wake;
 
 -- name: resume
 -- Takes: held (paused).  Leaves: due, at its old time, or now if that has passed.
-WITH started AS MATERIALIZED (
-    SELECT pg_current_xact_id() AS transaction, COALESCE(@now::timestamptz, clock_timestamp()) AS at,
-           random_salt() AS salt
-),
+WITH {started_with_salt},
 taken AS (
     DELETE FROM held
      USING unnest(@lanes::int[], @tasks::uuid[]) WITH ORDINALITY AS asked (lane, task, place)
@@ -133,10 +130,7 @@ RETURNING task, wake;
 
 -- name: run_now
 -- Takes: due (not due yet) or held (paused).  Leaves: due, now; for what was not due yet a place in lists.
-WITH started AS MATERIALIZED (
-    SELECT pg_current_xact_id() AS transaction, COALESCE(@now::timestamptz, clock_timestamp()) AS at,
-           random_salt() AS salt
-),
+WITH {started_with_salt},
 asked AS MATERIALIZED (
     SELECT lane, task, place
       FROM unnest(@lanes::int[], @tasks::uuid[]) WITH ORDINALITY AS asked (lane, task, place)
@@ -194,10 +188,7 @@ RETURNING task, wake;
 -- name: reschedule
 -- Takes: due or held (paused).  Leaves: the same, for another time, never before now, and that time in rescheduled.
 -- Locks: who has taken the row in due or held is alone with the task's row in rescheduled.
-WITH started AS MATERIALIZED (
-    SELECT pg_current_xact_id() AS transaction, COALESCE(@now::timestamptz, clock_timestamp()) AS at,
-           random_salt() AS salt
-),
+WITH {started_with_salt},
 asked AS MATERIALIZED (
     SELECT lane, task, mint_wake(GREATEST(to_ms(at), @run_at_ms::bigint), lane, salt + place) AS wake
       FROM started, unnest(@lanes::int[], @tasks::uuid[]) WITH ORDINALITY AS asked (lane, task, place)
@@ -258,10 +249,7 @@ SELECT task, wake FROM stays;
 
 -- name: redrive
 -- Takes: dead.  Leaves: due, with fresh budgets, one every @step_ms from now.
-WITH started AS MATERIALIZED (
-    SELECT pg_current_xact_id() AS transaction, COALESCE(@now::timestamptz, clock_timestamp()) AS at,
-           random_salt() AS salt
-),
+WITH {started_with_salt},
 taken AS (
     DELETE FROM dead
      USING unnest(@lanes::int[], @tasks::uuid[]) WITH ORDINALITY AS asked (lane, task, place)

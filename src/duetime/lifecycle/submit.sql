@@ -1,3 +1,40 @@
+-- fragment: new_request
+-- Stores the keys of requests (@request_ids) for their tenants, with a fingerprint and the tasks that they ask for.
+-- Holds: those that were not there before.
+-- Locks: keys in the order given.
+new_request AS (
+    INSERT INTO request_key (id, tenant, fingerprint, tasks)
+    SELECT asked.id, asked.tenant, asked.fingerprint, asked.tasks
+      FROM fresh,
+           unnest(@request_ids::uuid[], @request_tenants::int[], @request_fingerprints::bytea[],
+                  @request_tasks::bytea[]) AS asked (id, tenant, fingerprint, tasks)
+        ON CONFLICT DO NOTHING
+    RETURNING id
+)
+
+-- fragment: new_key
+-- Stores idempotency keys (@keys) with their tasks, if their request was new.
+-- Holds: the tasks of the keys that were not there before.
+-- Locks: keys in the order given.
+new_key AS (
+    INSERT INTO idempotency_key (tenant, key, task, fingerprint, expires_at)
+    SELECT asked.tenant, asked.key, asked.task, asked.fingerprint, fresh.at + asked.ttl * interval '1 second'
+      FROM fresh,
+           unnest(@key_tenants::int[], @keys::text[], @key_tasks::uuid[], @key_fingerprints::bytea[],
+                  @key_ttls::float8[], @key_requests::uuid[])
+               AS asked (tenant, key, task, fingerprint, ttl, request)
+     WHERE asked.request IS NULL
+        OR asked.request IN (SELECT id FROM new_request)
+        ON CONFLICT (tenant, key) DO NOTHING
+    RETURNING task
+)
+
+-- fragment: stored_tasks
+-- Gives: one row if the ids were fresh: how many were stored, and which, if not all.
+SELECT fresh.at, stored.count,
+       CASE WHEN stored.count < cardinality(@ids::uuid[]) THEN ARRAY(SELECT id FROM wanted) END AS ids
+  FROM fresh, (SELECT count(*) FROM wanted) AS stored
+
 -- name: submit
 -- Store new tasks and let them wait: now or in ten years, the same rows.  One that
 -- comes with a holder, who has room and waits for it, is stored with its claim.
@@ -9,14 +46,7 @@
 -- An array that would hold nothing but NULL may be NULL itself: unnest fills it up.  If all are in one lane or of one
 -- type, that is given in place of the array.  Times are microseconds since 1970: the driver would make objects of them.
 -- Copies: the ids are there already, or were minted too long ago.
-WITH started AS MATERIALIZED (
-    SELECT pg_current_xact_id() AS transaction, COALESCE(@now::timestamptz, clock_timestamp()) AS at
-),
-fresh AS MATERIALIZED (
-    SELECT at, to_timestamp(@minted_ms::bigint / 1000.0) AS minted_at
-      FROM started
-     WHERE to_ms(at) BETWEEN @minted_ms::bigint - @ahead_ms::bigint AND @minted_ms::bigint + @tolerance_ms::bigint
-),
+WITH {fresh_ids},
 asked AS (
     INSERT INTO task (lane, id, type, payload, options, labels, run_at, expires_at, created_at)
     SELECT COALESCE(wanted.lane, @lane::int), wanted.id, COALESCE(wanted.type, @type::text), wanted.payload,
@@ -33,7 +63,7 @@ waiting AS (
       FROM fresh, unnest(@lanes::int[], @ids::uuid[], @holders::bigint[]) AS wanted (lane, id, holder)
      WHERE wanted.holder IS NULL
 ),
-held AS (
+claimed AS (
     INSERT INTO claim (lane, task, number, failures, crashes, releases, holder, picked_at)
     SELECT COALESCE(wanted.lane, @lane::int), wanted.id, 1, 0, 0, 0, wanted.holder, fresh.at
       FROM fresh, unnest(@lanes::int[], @ids::uuid[], @holders::bigint[]) AS wanted (lane, id, holder)
@@ -46,14 +76,7 @@ SELECT at
 -- The same for what has nothing but its type, its payload and its lane, and is due now: nearly all that comes
 -- alone.  Making ready for what is not there takes PostgreSQL a tenth of the time of a single task's commit.
 -- Copies: as submit.
-WITH started AS MATERIALIZED (
-    SELECT pg_current_xact_id() AS transaction, COALESCE(@now::timestamptz, clock_timestamp()) AS at
-),
-fresh AS MATERIALIZED (
-    SELECT at, to_timestamp(@minted_ms::bigint / 1000.0) AS minted_at
-      FROM started
-     WHERE to_ms(at) BETWEEN @minted_ms::bigint - @ahead_ms::bigint AND @minted_ms::bigint + @tolerance_ms::bigint
-),
+WITH {fresh_ids},
 asked AS (
     INSERT INTO task (lane, id, type, payload, run_at, created_at)
     SELECT COALESCE(wanted.lane, @lane::int), wanted.id, COALESCE(wanted.type, @type::text), wanted.payload,
@@ -73,14 +96,7 @@ SELECT at
 -- name: submit_one
 -- The same for one such task.  Without arrays to unnest PostgreSQL needs a seventh less time for it.
 -- Copies: as submit.
-WITH started AS MATERIALIZED (
-    SELECT pg_current_xact_id() AS transaction, COALESCE(@now::timestamptz, clock_timestamp()) AS at
-),
-fresh AS MATERIALIZED (
-    SELECT to_timestamp(@minted_ms::bigint / 1000.0) AS minted_at
-      FROM started
-     WHERE to_ms(at) BETWEEN @minted_ms::bigint - @ahead_ms::bigint AND @minted_ms::bigint + @tolerance_ms::bigint
-),
+WITH {fresh_ids},
 asked AS (
     INSERT INTO task (lane, id, type, payload, run_at, created_at)
     SELECT @lane::int, @id::uuid, @type::text, @payload::bytea, minted_at, minted_at
@@ -97,23 +113,8 @@ RETURNING number;
 -- Locks: keys in the order given (sorted by the caller, so nobody deadlocks).
 -- Gives: one row if the ids were fresh: how many were stored, and which, if not all.
 -- Copies: as submit; requests are there already.
-WITH started AS MATERIALIZED (
-    SELECT pg_current_xact_id() AS transaction, COALESCE(@now::timestamptz, clock_timestamp()) AS at
-),
-fresh AS MATERIALIZED (
-    SELECT at, to_timestamp(@minted_ms::bigint / 1000.0) AS minted_at
-      FROM started
-     WHERE to_ms(at) BETWEEN @minted_ms::bigint - @ahead_ms::bigint AND @minted_ms::bigint + @tolerance_ms::bigint
-),
-new_request AS (
-    INSERT INTO request_key (id, tenant, fingerprint, tasks)
-    SELECT asked.id, asked.tenant, asked.fingerprint, asked.tasks
-      FROM fresh,
-           unnest(@request_ids::uuid[], @request_tenants::int[], @request_fingerprints::bytea[],
-                  @request_tasks::bytea[]) AS asked (id, tenant, fingerprint, tasks)
-        ON CONFLICT DO NOTHING
-    RETURNING id
-),
+WITH {fresh_ids},
+{new_request},
 wanted AS MATERIALIZED (
     SELECT COALESCE(wanted.lane, @lane::int) AS lane, wanted.id, COALESCE(wanted.type, @type::text) AS type,
            wanted.payload
@@ -134,9 +135,7 @@ waiting AS (
     SELECT lane, id, id, 1
       FROM wanted
 )
-SELECT fresh.at, stored.count,
-       CASE WHEN stored.count < cardinality(@ids::uuid[]) THEN ARRAY(SELECT id FROM wanted) END AS ids
-  FROM fresh, (SELECT count(*) FROM wanted) AS stored;
+{stored_tasks};
 
 -- name: submit_keyed
 -- Store requests, keys and tasks together: a task only if its request (by its
@@ -144,35 +143,9 @@ SELECT fresh.at, stored.count,
 -- Locks: keys in the order given (sorted by the caller, so nobody deadlocks).
 -- Gives: one row if the ids were fresh: how many were stored, and which, if not all.
 -- Copies: as submit; requests and keys are there already.
-WITH started AS MATERIALIZED (
-    SELECT pg_current_xact_id() AS transaction, COALESCE(@now::timestamptz, clock_timestamp()) AS at
-),
-fresh AS MATERIALIZED (
-    SELECT at, to_timestamp(@minted_ms::bigint / 1000.0) AS minted_at
-      FROM started
-     WHERE to_ms(at) BETWEEN @minted_ms::bigint - @ahead_ms::bigint AND @minted_ms::bigint + @tolerance_ms::bigint
-),
-new_request AS (
-    INSERT INTO request_key (id, tenant, fingerprint, tasks)
-    SELECT asked.id, asked.tenant, asked.fingerprint, asked.tasks
-      FROM fresh,
-           unnest(@request_ids::uuid[], @request_tenants::int[], @request_fingerprints::bytea[],
-                  @request_tasks::bytea[]) AS asked (id, tenant, fingerprint, tasks)
-        ON CONFLICT DO NOTHING
-    RETURNING id
-),
-new_key AS (
-    INSERT INTO idempotency_key (tenant, key, task, fingerprint, expires_at)
-    SELECT asked.tenant, asked.key, asked.task, asked.fingerprint, fresh.at + asked.ttl * interval '1 second'
-      FROM fresh,
-           unnest(@key_tenants::int[], @keys::text[], @key_tasks::uuid[], @key_fingerprints::bytea[],
-                  @key_ttls::float8[], @key_requests::uuid[])
-               AS asked (tenant, key, task, fingerprint, ttl, request)
-     WHERE asked.request IS NULL
-        OR asked.request IN (SELECT id FROM new_request)
-        ON CONFLICT (tenant, key) DO NOTHING
-    RETURNING task
-),
+WITH {fresh_ids},
+{new_request},
+{new_key},
 wanted AS MATERIALIZED (
     SELECT COALESCE(wanted.lane, @lane::int) AS lane, wanted.id, COALESCE(wanted.type, @type::text) AS type,
            wanted.payload, wanted.options, wanted.labels, wanted.run_us, wanted.expires_at, wanted.holder
@@ -198,15 +171,13 @@ waiting AS (
       FROM wanted
      WHERE holder IS NULL
 ),
-held AS (
+claimed AS (
     INSERT INTO claim (lane, task, number, failures, crashes, releases, holder, picked_at)
     SELECT wanted.lane, wanted.id, 1, 0, 0, 0, wanted.holder, fresh.at
       FROM fresh, wanted
      WHERE wanted.holder IS NOT NULL
 )
-SELECT fresh.at, stored.count,
-       CASE WHEN stored.count < cardinality(@ids::uuid[]) THEN ARRAY(SELECT id FROM wanted) END AS ids
-  FROM fresh, (SELECT count(*) FROM wanted) AS stored;
+{stored_tasks};
 
 -- name: submit_repeated
 -- The same again, when it is in doubt whether it happened: what is there already
@@ -216,35 +187,9 @@ SELECT fresh.at, stored.count,
 -- Time:  ids that are too old stay so, whatever begins later; those that lie ahead do
 --        not, so they are stored.
 -- Copies: as submit_keyed.
-WITH started AS MATERIALIZED (
-    SELECT pg_current_xact_id() AS transaction, COALESCE(@now::timestamptz, clock_timestamp()) AS at
-),
-fresh AS MATERIALIZED (
-    SELECT at, to_timestamp(@minted_ms::bigint / 1000.0) AS minted_at
-      FROM started
-     WHERE to_ms(at) <= @minted_ms::bigint + @tolerance_ms::bigint
-),
-new_request AS (
-    INSERT INTO request_key (id, tenant, fingerprint, tasks)
-    SELECT asked.id, asked.tenant, asked.fingerprint, asked.tasks
-      FROM fresh,
-           unnest(@request_ids::uuid[], @request_tenants::int[], @request_fingerprints::bytea[],
-                  @request_tasks::bytea[]) AS asked (id, tenant, fingerprint, tasks)
-        ON CONFLICT DO NOTHING
-    RETURNING id
-),
-new_key AS (
-    INSERT INTO idempotency_key (tenant, key, task, fingerprint, expires_at)
-    SELECT asked.tenant, asked.key, asked.task, asked.fingerprint, fresh.at + asked.ttl * interval '1 second'
-      FROM fresh,
-           unnest(@key_tenants::int[], @keys::text[], @key_tasks::uuid[], @key_fingerprints::bytea[],
-                  @key_ttls::float8[], @key_requests::uuid[])
-               AS asked (tenant, key, task, fingerprint, ttl, request)
-     WHERE asked.request IS NULL
-        OR asked.request IN (SELECT id FROM new_request)
-        ON CONFLICT (tenant, key) DO NOTHING
-    RETURNING task
-),
+WITH {fresh_or_later_ids},
+{new_request},
+{new_key},
 asked AS (
     INSERT INTO task (lane, id, type, payload, options, labels, run_at, expires_at, created_at)
     SELECT COALESCE(wanted.lane, @lane::int), wanted.id, COALESCE(wanted.type, @type::text), wanted.payload,
