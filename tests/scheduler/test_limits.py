@@ -93,7 +93,7 @@ def test_a_rate_delays_and_says_when_it_goes_on() -> None:
 
 
 def test_over_a_minute_a_rate_is_kept_even_if_every_look_is_late() -> None:
-    meter = Meter(("rate", "sms", ""), Limits(rate=100, burst=1), 0.0, START_MS)
+    meter = Meter(("rate", "sms", ""), Limits(rate=100, burst=1), START_MS)
     started, now_ms = 0, START_MS
     for step in range(2_000):
         now_ms += 30 + step % 7
@@ -113,7 +113,7 @@ def test_over_a_minute_a_rate_is_kept_even_if_every_look_is_late() -> None:
 def test_a_rate_never_gives_more_than_its_burst_and_what_has_passed(
     rate: float, burst: int, steps: list[tuple[int, int]]
 ) -> None:
-    meter = Meter(("rate", "k", ""), Limits(rate=rate, burst=burst), 0.0, START_MS)
+    meter = Meter(("rate", "k", ""), Limits(rate=rate, burst=burst), START_MS)
     now_ms, started = START_MS, 0
     for wait_ms, wanted in steps:
         now_ms += wait_ms

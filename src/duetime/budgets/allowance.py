@@ -18,6 +18,7 @@ import structlog
 from duetime.budgets.contract import Budgets, Want, first_tokens
 from duetime.database.gather import Gather
 from duetime.errors import Unavailable
+from duetime.model.token_bucket import ROUNDING, TokenBucket
 
 log = structlog.get_logger()
 #: How long fetched tokens are good for.
@@ -31,24 +32,6 @@ _LOW = 0.3
 MAX_BUCKETS_PER_CALL = 1_000
 
 Monotonic = Callable[[], float]
-
-
-class Bucket:
-    """A token bucket of this node alone; a new one has a second's worth."""
-
-    def __init__(self, rate: float, burst: float, now: float) -> None:
-        self._tokens = first_tokens(rate, burst)
-        self._at = now
-
-    def take(self, want: Want, now: float, *, is_whole: bool) -> int:
-        self._tokens = min(want.burst, self._tokens + want.rate * max(0.0, now - self._at))
-        self._at = now
-        granted = _whole_part(self._tokens, want.tokens, is_whole)
-        self._tokens -= granted
-        return granted
-
-    def seconds_until(self, want: Want) -> float:
-        return max(0.0, (min(want.tokens, want.burst) - self._tokens) / want.rate)
 
 
 @dataclass
@@ -98,7 +81,7 @@ class Allowance:
         self._budgets = budgets
         self._monotonic = monotonic
         #: Of names, which their users bound.
-        self._alone: dict[str, Bucket] = {}
+        self._alone: dict[str, TokenBucket] = {}
         self._stocks: dict[str, _Stock] = {}
         self._gather: Gather[_Ask, float] = Gather(self._fetch, weigh=lambda _: 1, limit=MAX_BUCKETS_PER_CALL)
         self._background: set[asyncio.Task[None]] = set()
@@ -108,7 +91,7 @@ class Allowance:
         """How many of the wanted tokens may be used, or with `is_whole` all or none; None: `take` has to ask."""
         now = self._monotonic()
         if self._budgets is None:
-            return self._bucket(name, want, now).take(want, now, is_whole=is_whole)
+            return self._take_own(name, want, now, is_whole)
         stock = self._stocks.get(name)
         if stock is None:
             return None
@@ -145,7 +128,7 @@ class Allowance:
         """When so many may be there, if nobody else takes them."""
         found = self._alone.get(name) if self._budgets is None else None
         if found is not None:
-            return found.seconds_until(want)
+            return found.seconds_until(min(want.tokens, want.burst))
         return min(want.tokens, want.burst) / want.rate
 
     async def close(self) -> None:
@@ -159,14 +142,21 @@ class Allowance:
         if not self._is_lost:
             self._is_lost = True
             log.warning("no store of budgets answers; this node hands out the rates by itself", error=str(error))
-        now = self._monotonic()
-        return self._bucket(name, want, now).take(want, now, is_whole=is_whole)
+        return self._take_own(name, want, self._monotonic(), is_whole)
 
-    def _bucket(self, name: str, want: Want, now: float) -> Bucket:
-        found = self._alone.get(name)
-        if found is None:
-            found = self._alone[name] = Bucket(want.rate, want.burst, now)
-        return found
+    def _take_own(self, name: str, want: Want, now: float, is_whole: bool) -> int:
+        """Take from the bucket of this node alone; a new one has a second's worth."""
+        now_ms = now * 1000
+        bucket = self._alone.get(name)
+        if bucket is None:
+            bucket = TokenBucket(want.rate, want.burst, first_tokens(want.rate, want.burst), now_ms)
+            self._alone[name] = bucket
+        else:
+            bucket.change(want.rate, want.burst)
+            bucket.fill(now_ms)
+        granted = _whole_part(bucket.tokens, want.tokens, is_whole)
+        bucket.take(granted)
+        return granted
 
     def _fetch_ahead(self, name: str, stock: _Stock, want: Want) -> None:
         stock.is_fetching = True
@@ -203,8 +193,7 @@ class Allowance:
 
 
 def _whole_part(tokens: float, wanted: float, is_whole: bool) -> int:
-    # Sums of fractions may miss a whole token by a hair.
-    there = int(tokens + 1e-6)
+    there = int(tokens + ROUNDING)
     if there >= wanted:
         return int(wanted)
     return 0 if is_whole else there

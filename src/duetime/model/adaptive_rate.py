@@ -1,4 +1,4 @@
-"""A rate that falls at once and rises with success: a token bucket, no I/O.
+"""A rate that falls at once and rises with success; no I/O.
 
 Overload multiplies it, at most once for what was under way together; success
 doubles it in a given time.  Rest does not raise it: who has not been called
@@ -6,45 +6,30 @@ for long is not known to bear more.
 """
 
 from duetime.model.breaker_config import BreakerConfig
-
-#: A token may be the sum of many parts that are not exact.
-_ROUNDING = 1e-6
+from duetime.model.token_bucket import TokenBucket
 
 
 class AdaptiveRate:
-    __slots__ = ("_config", "_decreased_ms", "_filled_ms", "_grown_ms", "_tokens", "value")
+    __slots__ = ("_config", "_decreased_ms", "_grown_ms", "bucket")
 
     def __init__(self, config: BreakerConfig, value: float, now_ms: int) -> None:
         self._config = config
-        self.value = value
-        self._tokens = 0.0
-        self._filled_ms = self._grown_ms = self._decreased_ms = now_ms
+        self.bucket = TokenBucket(value, self._capacity(value), 0.0, now_ms)
+        self._grown_ms = self._decreased_ms = now_ms
 
     @property
-    def tokens(self) -> int:
-        """How many may start now."""
-        return max(0, int(self._tokens + _ROUNDING))
-
-    def take(self, n: int) -> None:
-        self._tokens -= n
-
-    def put_back(self, n: int) -> None:
-        self._tokens = min(self._depth(), self._tokens + n)
-
-    def fill(self, now_ms: int) -> None:
-        if now_ms > self._filled_ms:
-            self._tokens = min(self._depth(), self._tokens + self.value * (now_ms - self._filled_ms) / 1000)
-            self._filled_ms = now_ms
+    def value(self) -> float:
+        return self.bucket.rate
 
     def next_ms(self, now_ms: int) -> int:
         """When there is a token more."""
-        missing = self.tokens + 1.0 - self._tokens
-        return max(now_ms, self._filled_ms) + int(missing * 1000 / self.value) + 1
+        return self.bucket.full_ms(self.bucket.whole + 1.0, now_ms)
 
     def rest(self, until_ms: int) -> None:
         """No tokens come before this."""
-        self._tokens = min(self._tokens, 0.0)
-        self._filled_ms = max(self._filled_ms, until_ms)
+        bucket = self.bucket
+        bucket.tokens = min(bucket.tokens, 0.0)
+        bucket.skip_to(max(bucket.filled_ms, until_ms))
 
     def decrease(self, now_ms: int, started_ms: int | None, least: float) -> bool:
         """Less, unless it was made less since the call that says so was started; whether it is less now."""
@@ -56,8 +41,7 @@ class AdaptiveRate:
         least = max(least, config.lowest_rate)
         if not is_new or self.value <= least:
             return False
-        self.value = max(least, self.value * config.decrease)
-        self._tokens = min(self._tokens, self._depth())
+        self._change(max(least, self.value * config.decrease))
         self._decreased_ms = now_ms
         return True
 
@@ -65,8 +49,11 @@ class AdaptiveRate:
         """More, by the time that success has lasted; whether it is no limit any more."""
         gone_by = min(now_ms - self._grown_ms, self._config.growth_gap_ms)
         self._grown_ms = now_ms
-        self.value *= 2.0 ** (gone_by / doubles_ms)
+        self._change(self.value * 2.0 ** (gone_by / doubles_ms))
         return self.value >= self._config.free_rate
 
-    def _depth(self) -> float:
-        return max(1.0, self.value * self._config.burst_seconds)
+    def _change(self, value: float) -> None:
+        self.bucket.change(value, self._capacity(value))
+
+    def _capacity(self, value: float) -> float:
+        return max(1.0, value * self._config.burst_seconds)

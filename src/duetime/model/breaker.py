@@ -87,7 +87,7 @@ class Breaker:
             case "half_open":
                 return max(0, self._config.probes - self._probing - self._passed)
             case "slowed" | "closing":
-                return 0 if now < self._until_ms or self._rate is None else self._rate.tokens
+                return 0 if now < self._until_ms or self._rate is None else self._rate.bucket.whole
             case _:
                 assert_never(self._state)
 
@@ -103,7 +103,7 @@ class Breaker:
             return self._probed_ms + self._config.lost_ms - self._skew_ms if self._probing else None
         if self._state == "open" or self._rate is None:
             return self._until_ms - self._skew_ms
-        if now < self._until_ms and self._rate.tokens:
+        if now < self._until_ms and self._rate.bucket.whole:
             return self._until_ms - self._skew_ms
         return self._rate.next_ms(now) - self._skew_ms
 
@@ -126,7 +126,7 @@ class Breaker:
             self._probing += n
             self._probed_ms = now
         elif self._rate is not None:
-            self._rate.take(n)
+            self._rate.bucket.take(n)
 
     def gave_back(self, n: int, now_ms: int, *, started_ms: int | None = None) -> None:
         """Attempts that were taken were not started after all."""
@@ -136,7 +136,7 @@ class Breaker:
         if not self._is_stale(started_ms):
             self._probing = max(0, self._probing - n)
             if self._rate is not None:
-                self._rate.put_back(known)
+                self._rate.bucket.put_back(known)
             elif self._state == "closed":
                 self._ramp.put_back(known)
 
@@ -418,7 +418,7 @@ class Breaker:
             if self._probing and now - self._probed_ms >= self._config.lost_ms:
                 self._probing = 0
         elif self._rate is not None:
-            self._rate.fill(now)
+            self._rate.bucket.fill(now)
         return now
 
     def _is_stale(self, started_ms: int | None) -> bool:

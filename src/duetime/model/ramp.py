@@ -9,21 +9,20 @@ anew: a call now and then shows nothing of what the target bears.
 
 from duetime.model.breaker_config import BreakerConfig
 from duetime.model.breaker_status import FREE
+from duetime.model.token_bucket import TokenBucket
 
-#: A token may be the sum of many parts that are not exact.
-_ROUNDING = 1e-6
 #: What waits is worth a claim when so much of a second has come together.
 _WORTH_SECONDS = 0.01
 _NEVER = 1 << 62
 
 
 class Ramp:
-    __slots__ = ("_config", "_filled_ms", "_grown_ms", "_tokens", "is_felt", "is_over", "patience_ms", "rate")
+    __slots__ = ("_bucket", "_config", "_grown_ms", "is_felt", "is_over", "patience_ms")
 
     def __init__(self, config: BreakerConfig, now_ms: int) -> None:
         self._config = config
-        self._tokens = self.rate = 0.0
-        self._filled_ms = self._grown_ms = now_ms
+        self._bucket = TokenBucket(0.0, 0.0, 0.0, now_ms)
+        self._grown_ms = now_ms
         #: Nothing is limited until the next rest.
         self.is_over = True
         #: Something had to wait for it.
@@ -38,6 +37,10 @@ class Ramp:
         return not self._config.ramp_rate
 
     @property
+    def rate(self) -> float:
+        return self._bucket.rate
+
+    @property
     def reason(self) -> str:
         """Why something waits; empty if nothing does."""
         if not self.is_felt:
@@ -46,8 +49,9 @@ class Ramp:
 
     def begin(self, now_ms: int) -> None:
         """A rest is over."""
-        self.rate = self._tokens = self._config.ramp_rate
-        self._filled_ms = self._grown_ms = now_ms
+        rate = self._config.ramp_rate
+        self._bucket = TokenBucket(rate, rate, rate, now_ms)
+        self._grown_ms = now_ms
         self.is_over = self.is_felt = False
         self.patience_ms = self._config.ramp_gap_ms
 
@@ -60,33 +64,30 @@ class Ramp:
         """How many may start now."""
         if self.is_over:
             return FREE
-        self._fill(now_ms)
-        return max(0, int(self._tokens + _ROUNDING))
+        self._bucket.fill(now_ms)
+        return self._bucket.whole
 
     def take(self, n: int, now_ms: int) -> None:
         """So many start, whether they may or not; being called is what makes it faster."""
-        self._fill(now_ms)
-        self.rate *= 2.0 ** ((now_ms - self._grown_ms) / self._config.ramp_doubles_ms)
+        bucket = self._bucket
+        bucket.fill(now_ms)
+        rate = bucket.rate * 2.0 ** ((now_ms - self._grown_ms) / self._config.ramp_doubles_ms)
+        bucket.change(rate, rate)
         self._grown_ms = now_ms
-        if self.rate >= self._config.ramp_free_rate:
+        if rate >= self._config.ramp_free_rate:
             self.finish()
             return
-        self._tokens -= n
-        self.is_felt = self.is_felt or self._tokens < 0.0
+        bucket.take(n)
+        self.is_felt = self.is_felt or bucket.tokens < 0.0
 
     def put_back(self, n: int) -> None:
         """So many that were taken were not started after all."""
-        self._tokens = min(self.rate, self._tokens + n)
+        self._bucket.put_back(n)
 
     def next_ms(self, now_ms: int) -> int | None:
         """When there is more by itself; None: nothing is limited."""
         if self.is_over:
             return None
-        self._fill(now_ms)
-        missing = max(1.0, self.rate * _WORTH_SECONDS) - self._tokens
-        return now_ms + max(1, int(missing * 1000 / self.rate) + 1)
-
-    def _fill(self, now_ms: int) -> None:
-        if now_ms > self._filled_ms:
-            self._tokens = min(self.rate, self._tokens + self.rate * (now_ms - self._filled_ms) / 1000)
-            self._filled_ms = now_ms
+        bucket = self._bucket
+        bucket.fill(now_ms)
+        return bucket.full_ms(max(1.0, bucket.rate * _WORTH_SECONDS), now_ms)

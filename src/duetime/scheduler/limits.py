@@ -96,7 +96,7 @@ class Governor:
         self._of_lane.clear()
         for tenant, meters in self._meters.items():
             for name, meter in meters.items():
-                meter.limits = book.limits_of(tenant, name) or Limits()
+                meter.rule(book.limits_of(tenant, name) or Limits())
                 meter.is_refused = False
 
     def share(self, nodes: Mapping[int, int]) -> bool:
@@ -390,7 +390,7 @@ class Governor:
             limits = None if self._book is None else self._book.limits_of(tenant, name)
             if limits is None or limits.is_empty:
                 return None
-            meter = meters[name] = Meter(name, limits, 0.0, min(self.since_ms, now_ms))
+            meter = meters[name] = Meter(name, limits, min(self.since_ms, now_ms))
             meter.nodes = self._nodes.get(tenant, 1)
         return meter
 

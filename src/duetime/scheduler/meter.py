@@ -1,10 +1,10 @@
 """One limit in force: how many run, and a bucket of tokens; no I/O, and time comes in as milliseconds."""
 
-from dataclasses import dataclass, field
 from typing import Literal
 
 from duetime.model.gates import MeterName
 from duetime.model.limits import MAX_STRICT, Limits
+from duetime.model.token_bucket import TokenBucket
 
 UNLIMITED = 1_000_000_000
 #: A claim that comes so much later than it could costs a rate nothing.
@@ -18,26 +18,49 @@ DRAW_EVERY_MS = 100
 Limitation = Literal["cap", "rate_limit", "breaker", "tenant_breaker", "no_slot"]
 
 
-@dataclass(eq=False)
 class Meter:
-    name: MeterName
-    limits: Limits
-    tokens: float
-    at_ms: int
-    #: Started and not ended, and what claims under way may bring.
-    running: int = 0
-    reserved: int = 0
-    #: Lanes that wait for an attempt or a reservation to end.
-    waiting: set[int] = field(default_factory=set)
-    #: Lanes that wait for the next token, which comes earlier if one is given back.
-    delayed: set[int] = field(default_factory=set)
-    #: How many nodes feed its tenant.  More than one draw their tokens from a common budget (`granted`), and take
-    #: places under its cap; a cap that is too large for that is divided.
-    nodes: int = 1
-    #: Something was started or wanted since tokens were last drawn.
-    is_used: bool = False
-    #: Other nodes have the places under its cap: nothing is claimed until there is one (`Gatekeeper.look_for_places`).
-    is_refused: bool = False
+    __slots__ = (
+        "bucket",
+        "delayed",
+        "is_refused",
+        "is_used",
+        "limits",
+        "name",
+        "nodes",
+        "reserved",
+        "running",
+        "waiting",
+    )
+
+    def __init__(self, name: MeterName, limits: Limits, since_ms: int) -> None:
+        """Its bucket was empty at `since_ms`."""
+        self.name = name
+        self.bucket = TokenBucket(0.0, 0.0, 0.0, since_ms)
+        #: Started and not ended, and what claims under way may bring.
+        self.running = 0
+        self.reserved = 0
+        #: Lanes that wait for an attempt or a reservation to end.
+        self.waiting: set[int] = set()
+        #: Lanes that wait for the next token, which comes earlier if one is given back.
+        self.delayed: set[int] = set()
+        #: How many nodes feed its tenant.  More than one draw their tokens from a common budget (`granted`), and take
+        #: places under its cap; a cap that is too large for that is divided.
+        self.nodes = 1
+        #: Something was started or wanted since tokens were last drawn.
+        self.is_used = False
+        #: Other nodes have the places under its cap: nothing is claimed until there is one
+        #: (`Gatekeeper.look_for_places`).
+        self.is_refused = False
+        self.rule(limits)
+
+    def rule(self, limits: Limits) -> None:
+        """These limits hold from now on."""
+        self.limits = limits
+        if limits.rate is None:
+            self.bucket.change(0.0, 0.0)
+            self.bucket.tokens = 0.0
+        else:
+            self.bucket.change(limits.rate, limits.depth + limits.rate * LATENESS_SECONDS)
 
     @property
     def cap(self) -> int | None:
@@ -57,32 +80,34 @@ class Meter:
             most = max(0, cap - self.running - self.reserved)
         if limits.rate is not None:
             self._refill(now_ms)
-            most = min(most, max(0, int(self.tokens + 1e-9)))
+            most = min(most, self.bucket.whole)
             self.is_used = True
         return most
 
     def granted(self, tokens: float) -> None:
-        self.tokens = min(self._most(), self.tokens + tokens)
+        self.bucket.put_back(tokens)
 
     @property
     def wanted(self) -> float:
         """What it lacks of half a second's worth; it asks several times a second."""
         if self.limits.rate is None or not self.is_used:
             return 0.0
-        wanted = max(0.0, min(self._most(), max(1.0, self.limits.rate * DRAW_SECONDS)) - self.tokens)
+        tokens, capacity = self.bucket.tokens, self.bucket.capacity
+        wanted = max(0.0, min(capacity, max(1.0, self.limits.rate * DRAW_SECONDS)) - tokens)
         # With a part of a token, from when nobody shared it, nothing can start.
-        return max(1.0, wanted) if self.tokens < 1.0 else wanted
+        return max(1.0, wanted) if tokens < 1.0 else wanted
 
     def took(self, count: int, now_ms: int) -> None:
         self.reserved += count
         if self.limits.rate is not None:
-            self.tokens -= count
+            self.bucket.tokens -= count
 
     def gave_back(self, count: int, now_ms: int) -> None:
         """Reserved, and not started after all."""
         self.reserved -= count
         if self.limits.rate is not None:
-            self.tokens += count
+            # Also more than the bucket holds: tokens of a common budget are paid for.
+            self.bucket.tokens += count
 
     def ended(self) -> None:
         self.running -= 1
@@ -96,30 +121,24 @@ class Meter:
             return None
         if self.nodes > 1:
             return now_ms + DRAW_EVERY_MS
+        self._refill(now_ms)
         worth = max(1.0, min(limits.depth, limits.rate * WORTH_SECONDS))
-        return now_ms + max(1, int((worth - self.tokens) / limits.rate * 1000) + 1)
+        return self.bucket.full_ms(worth, now_ms)
 
     def is_at_rest(self, now_ms: int) -> bool:
         """A new one would be the same."""
         self._refill(now_ms)
         if self.running or self.reserved or self.is_refused:
             return False
-        return not self.is_used if self.nodes > 1 else self.tokens >= self._most()
-
-    def _most(self) -> float:
-        if self.limits.rate is None:
-            return 0.0
-        return self.limits.depth + self.limits.rate * LATENESS_SECONDS
+        return not self.is_used if self.nodes > 1 else self.bucket.tokens >= self.bucket.capacity
 
     def _refill(self, now_ms: int) -> None:
-        if self.nodes > 1:
-            pass
-        elif self.limits.rate is not None:
-            passed = max(0, now_ms - self.at_ms) / 1000
-            self.tokens = min(self._most(), self.tokens + passed * self.limits.rate)
+        bucket = self.bucket
+        if self.nodes == 1 and now_ms >= bucket.filled_ms:
+            bucket.fill(now_ms)
         else:
-            self.tokens = 0.0
-        self.at_ms = now_ms
+            # Its tokens come from elsewhere, or the clock was set back.
+            bucket.skip_to(now_ms)
 
 
 def in_words(meter: Meter) -> tuple[Limitation, str]:
