@@ -5,69 +5,43 @@ WITH old AS MATERIALIZED (
      WHERE tenant = @tenant::int
        AND host = @host::text
 ),
-stored AS (
+changed AS (
     INSERT INTO breaker AS kept (tenant, host, forced, note)
     VALUES (@tenant::int, @host::text, @forced::text, @note::text)
         ON CONFLICT (tenant, host) DO UPDATE
        SET forced = excluded.forced, note = excluded.note, updated_at = clock_timestamp()
      WHERE (kept.forced, kept.note) IS DISTINCT FROM (excluded.forced, excluded.note)
- RETURNING host
+ RETURNING host, 'breakers' AS kind
 ),
-risen AS (
-    UPDATE rule_change
-       SET change = change + 1, named = named + 1
-      FROM stored
-     WHERE rule_change.kind = 'breakers'
- RETURNING change
-),
-told AS (
-    INSERT INTO tenant_rule_change (kind, tenant, change)
-    SELECT 'breakers', @tenant::int, change
-      FROM risen
-        ON CONFLICT (kind, tenant) DO UPDATE
-       SET change = excluded.change
-),
+{rule_changed},
 noted AS (
     INSERT INTO audit (tenant, key, action, subject, before, after)
-    SELECT @tenant::int, @by::int, 'breaker.force', stored.host,
+    SELECT @tenant::int, @by::int, 'breaker.force', changed.host,
            CASE WHEN old.forced IS NOT NULL THEN jsonb_build_object('state', old.forced, 'note', old.note) END,
            jsonb_build_object('state', @forced::text, 'note', @note::text)
-      FROM stored
+      FROM changed
       LEFT JOIN old ON true
 )
 SELECT host
-  FROM stored;
+  FROM changed;
 
 -- name: set_free
-WITH gone AS (
+WITH changed AS (
     DELETE FROM breaker
      WHERE tenant = @tenant::int
        AND host = @host::text
- RETURNING host, forced, note
+ RETURNING host, forced, note, 'breakers' AS kind
 ),
-risen AS (
-    UPDATE rule_change
-       SET change = change + 1, named = named + 1
-      FROM gone
-     WHERE rule_change.kind = 'breakers'
- RETURNING change
-),
-told AS (
-    INSERT INTO tenant_rule_change (kind, tenant, change)
-    SELECT 'breakers', @tenant::int, change
-      FROM risen
-        ON CONFLICT (kind, tenant) DO UPDATE
-       SET change = excluded.change
-),
+{rule_changed},
 noted AS (
     INSERT INTO audit (tenant, key, action, subject, before, after)
     SELECT @tenant::int, @by::int, 'breaker.auto', host,
            jsonb_build_object('state', forced, 'note', note),
            jsonb_strip_nulls(jsonb_build_object('state', 'auto', 'note', NULLIF(@note::text, '')))
-      FROM gone
+      FROM changed
 )
 SELECT host
-  FROM gone;
+  FROM changed;
 
 -- name: count_of_tenant
 SELECT count(*) AS breakers

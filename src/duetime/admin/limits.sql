@@ -10,7 +10,7 @@ WITH old AS MATERIALIZED (
        AND name = @name::text
        FOR UPDATE
 ),
-stored AS (
+changed AS (
     INSERT INTO limit_rule AS kept (tenant, scope, name, limits, state, max_silence)
     SELECT @tenant::int, @scope::smallint, @name::text, coalesce(@limits::bytea, '{}'), coalesce(@state::text, 'active'),
            @max_silence::float8
@@ -23,68 +23,42 @@ stored AS (
      WHERE (kept.limits, kept.state, kept.max_silence)
            IS DISTINCT FROM (coalesce(@limits::bytea, kept.limits), coalesce(@state::text, kept.state),
                              CASE WHEN @sets_silence::boolean THEN @max_silence::float8 ELSE kept.max_silence END)
- RETURNING name, limits, state, max_silence, version, updated_at
+ RETURNING name, limits, state, max_silence, version, updated_at, 'limits' AS kind
 ),
-risen AS (
-    UPDATE rule_change
-       SET change = change + 1, named = named + 1
-      FROM stored
-     WHERE rule_change.kind = 'limits'
- RETURNING change
-),
-told AS (
-    INSERT INTO tenant_rule_change (kind, tenant, change)
-    SELECT 'limits', @tenant::int, change
-      FROM risen
-        ON CONFLICT (kind, tenant) DO UPDATE
-       SET change = excluded.change
-),
+{rule_changed},
 noted AS (
     INSERT INTO audit (tenant, key, action, subject, before, after)
-    SELECT @tenant::int, @by::int, @noun::text || CASE stored.version WHEN 1 THEN '.create' ELSE '.change' END, stored.name,
+    SELECT @tenant::int, @by::int, @noun::text || CASE changed.version WHEN 1 THEN '.create' ELSE '.change' END, changed.name,
            CASE WHEN old.version IS NOT NULL
                 THEN jsonb_build_object('state', old.state, 'limits', convert_from(old.limits, 'UTF8')::jsonb)
                      || CASE WHEN old.max_silence IS NULL THEN '{}' ELSE jsonb_build_object('max_silence', old.max_silence) END
                 END,
-           jsonb_build_object('state', stored.state, 'limits', convert_from(stored.limits, 'UTF8')::jsonb)
-           || CASE WHEN stored.max_silence IS NULL THEN '{}' ELSE jsonb_build_object('max_silence', stored.max_silence) END
-      FROM stored
+           jsonb_build_object('state', changed.state, 'limits', convert_from(changed.limits, 'UTF8')::jsonb)
+           || CASE WHEN changed.max_silence IS NULL THEN '{}' ELSE jsonb_build_object('max_silence', changed.max_silence) END
+      FROM changed
       LEFT JOIN old ON true
 )
 SELECT name, limits, state, max_silence, version, updated_at
-  FROM stored;
+  FROM changed;
 
 -- name: delete
-WITH gone AS (
+WITH changed AS (
     DELETE FROM limit_rule
      WHERE tenant = @tenant::int
        AND scope = @scope::smallint
        AND name = @name::text
- RETURNING name, limits, state, max_silence
+ RETURNING name, limits, state, max_silence, 'limits' AS kind
 ),
-risen AS (
-    UPDATE rule_change
-       SET change = change + 1, named = named + 1
-      FROM gone
-     WHERE rule_change.kind = 'limits'
- RETURNING change
-),
-told AS (
-    INSERT INTO tenant_rule_change (kind, tenant, change)
-    SELECT 'limits', @tenant::int, change
-      FROM risen
-        ON CONFLICT (kind, tenant) DO UPDATE
-       SET change = excluded.change
-),
+{rule_changed},
 noted AS (
     INSERT INTO audit (tenant, key, action, subject, before)
     SELECT @tenant::int, @by::int, @noun::text || '.delete', name,
            jsonb_build_object('state', state, 'limits', convert_from(limits, 'UTF8')::jsonb)
            || CASE WHEN max_silence IS NULL THEN '{}' ELSE jsonb_build_object('max_silence', max_silence) END
-      FROM gone
+      FROM changed
 )
 SELECT name
-  FROM gone;
+  FROM changed;
 
 -- name: read_one
 -- Index: limit_rule_pkey (tenant, scope, name), as of all that follow.

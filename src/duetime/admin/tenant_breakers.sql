@@ -3,7 +3,7 @@
 -- Locks: its row, then the number of changes.
 -- Index: tenant_breaker_pkey (tenant).
 -- Time:  the database's clock.
-WITH opened AS (
+WITH changed AS (
     INSERT INTO tenant_breaker AS kept (tenant, state, probe_at, reason, attempts, failures)
     VALUES (@tenant::int, 'open', clock_timestamp() + @probe_every::interval, @reason::text, @attempts::bigint,
             @failures::bigint)
@@ -11,136 +11,71 @@ WITH opened AS (
        SET state = 'open', since = clock_timestamp(), probe_at = excluded.probe_at, reason = excluded.reason,
            attempts = excluded.attempts, failures = excluded.failures
      WHERE kept.state = 'closing'
- RETURNING tenant
+ RETURNING tenant, 'breakers' AS kind
 ),
-risen AS (
-    UPDATE rule_change
-       SET change = change + 1, named = named + 1
-      FROM opened
-     WHERE rule_change.kind = 'breakers'
- RETURNING change
-),
-told AS (
-    INSERT INTO tenant_rule_change (kind, tenant, change)
-    SELECT 'breakers', @tenant::int, change
-      FROM risen
-        ON CONFLICT (kind, tenant) DO UPDATE
-       SET change = excluded.change
-)
+{rule_changed}
 SELECT tenant
-  FROM opened;
+  FROM changed;
 
 -- name: take_probe
 -- The right to let one task of a stopped tenant start; of all nodes one gets it.
 -- Locks: its row, then the number of changes.
 -- Index: tenant_breaker_pkey (tenant).
 -- Time:  the database's clock.
-WITH taken AS (
+WITH changed AS (
     UPDATE tenant_breaker
        SET probe_at = clock_timestamp() + @probe_every::interval
      WHERE tenant = @tenant::int
        AND state = 'open'
        AND probe_at <= clock_timestamp()
- RETURNING tenant
+ RETURNING tenant, 'breakers' AS kind
 ),
-risen AS (
-    UPDATE rule_change
-       SET change = change + 1, named = named + 1
-      FROM taken
-     WHERE rule_change.kind = 'breakers'
- RETURNING change
-),
-told AS (
-    INSERT INTO tenant_rule_change (kind, tenant, change)
-    SELECT 'breakers', @tenant::int, change
-      FROM risen
-        ON CONFLICT (kind, tenant) DO UPDATE
-       SET change = excluded.change
-)
+{rule_changed}
 SELECT tenant
-  FROM taken;
+  FROM changed;
 
 -- name: resume
 -- A probe succeeded: from now on the tenant has its attempts back little by little.
 -- Locks: its row, then the number of changes.
 -- Index: tenant_breaker_pkey (tenant).
-WITH resumed AS (
+WITH changed AS (
     UPDATE tenant_breaker
        SET state = 'closing', since = clock_timestamp(), reason = @reason::text || reason
      WHERE tenant = @tenant::int
        AND state = 'open'
- RETURNING tenant
+ RETURNING tenant, 'breakers' AS kind
 ),
-risen AS (
-    UPDATE rule_change
-       SET change = change + 1, named = named + 1
-      FROM resumed
-     WHERE rule_change.kind = 'breakers'
- RETURNING change
-),
-told AS (
-    INSERT INTO tenant_rule_change (kind, tenant, change)
-    SELECT 'breakers', @tenant::int, change
-      FROM risen
-        ON CONFLICT (kind, tenant) DO UPDATE
-       SET change = excluded.change
-)
+{rule_changed}
 SELECT tenant
-  FROM resumed;
+  FROM changed;
 
 -- name: begin_slowly
 -- As after a probe, also if nothing was found against the tenant: it was held open by hand.
 -- Locks: its row, then the number of changes.
-WITH resumed AS (
+WITH changed AS (
     INSERT INTO tenant_breaker AS kept (tenant, state, probe_at, reason, attempts, failures)
     VALUES (@tenant::int, 'closing', clock_timestamp(), @reason::text, 0, 0)
         ON CONFLICT (tenant) DO UPDATE
        SET state = 'closing', since = clock_timestamp(), reason = excluded.reason
- RETURNING tenant
+ RETURNING tenant, 'breakers' AS kind
 ),
-risen AS (
-    UPDATE rule_change
-       SET change = change + 1, named = named + 1
-      FROM resumed
-     WHERE rule_change.kind = 'breakers'
- RETURNING change
-),
-told AS (
-    INSERT INTO tenant_rule_change (kind, tenant, change)
-    SELECT 'breakers', @tenant::int, change
-      FROM risen
-        ON CONFLICT (kind, tenant) DO UPDATE
-       SET change = excluded.change
-)
+{rule_changed}
 SELECT tenant
-  FROM resumed;
+  FROM changed;
 
 -- name: close
 -- It is over; with `only`, if the row is still in that state.
 -- Locks: its row, then the number of changes.
 -- Index: tenant_breaker_pkey (tenant).
-WITH gone AS (
+WITH changed AS (
     DELETE FROM tenant_breaker
      WHERE tenant = @tenant::int
        AND (@only::text IS NULL OR state = @only::text)
- RETURNING tenant
+ RETURNING tenant, 'breakers' AS kind
 ),
-risen AS (
-    UPDATE rule_change
-       SET change = change + 1, named = named + 1
-      FROM gone
-     WHERE rule_change.kind = 'breakers'
- RETURNING change
-),
-told AS (
-    INSERT INTO tenant_rule_change (kind, tenant, change)
-    SELECT 'breakers', @tenant::int, change
-      FROM risen
-        ON CONFLICT (kind, tenant) DO UPDATE
-       SET change = excluded.change
-)
+{rule_changed}
 SELECT tenant
-  FROM gone;
+  FROM changed;
 
 -- name: read_all
 -- A scan: there are few rows.

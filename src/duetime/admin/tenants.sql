@@ -76,7 +76,8 @@ SELECT old.id, @key::int, 'tenant.change', old.name,
                           'defaults', @defaults::boolean, 'egress', @egress::jsonb)
   FROM old;
 
--- name: find
+-- fragment: tenants
+-- Gives: tenants, with the tiers that their weight, quotas and egress rules follow from.
 SELECT tenant.id, tenant.name, tenant.weight, tenant.state, tenant.shard, tenant.created_at, tenant.updated_at,
        tenant.tier, tenant.spread, tenant.quotas::text AS quotas, tier.weight AS tier_weight,
        tier.quotas::text AS tier_quotas, tenant.defaults, usual.weight AS default_weight,
@@ -87,19 +88,13 @@ SELECT tenant.id, tenant.name, tenant.weight, tenant.state, tenant.shard, tenant
     ON tier.name = tenant.tier
   LEFT JOIN tier AS usual
     ON usual.name = 'default'
+
+-- name: find
+{tenants}
  WHERE tenant.name = @name::text;
 
 -- name: read_page
-SELECT tenant.id, tenant.name, tenant.weight, tenant.state, tenant.shard, tenant.created_at, tenant.updated_at,
-       tenant.tier, tenant.spread, tenant.quotas::text AS quotas, tier.weight AS tier_weight,
-       tier.quotas::text AS tier_quotas, tenant.defaults, usual.weight AS default_weight,
-       usual.quotas::text AS default_quotas, tenant.egress::text AS egress, tier.egress::text AS tier_egress,
-       usual.egress::text AS default_egress
-  FROM tenant
-  LEFT JOIN tier
-    ON tier.name = tenant.tier
-  LEFT JOIN tier AS usual
-    ON usual.name = 'default'
+{tenants}
  WHERE tenant.name > @after::text
  ORDER BY tenant.name
  LIMIT @limit::int;

@@ -62,8 +62,8 @@ SELECT name
 SELECT count(*) AS tiers
   FROM tier;
 
--- name: find
--- The tier `default` is that of those that have none.
+-- fragment: tiers
+-- Gives: tiers, with how many tenants have each.  The tier `default` is that of those that have none.
 SELECT tier.name, tier.weight, tier.quotas::text AS quotas, tier.egress::text AS egress, tier.created_at,
        tier.updated_at,
        (SELECT count(*)
@@ -71,17 +71,13 @@ SELECT tier.name, tier.weight, tier.quotas::text AS quotas, tier.egress::text AS
          WHERE tenant.tier = tier.name
             OR (tier.name = 'default' AND tenant.tier IS NULL AND tenant.defaults)) AS tenants
   FROM tier
+
+-- name: find
+{tiers}
  WHERE tier.name = @name::text;
 
 -- name: read_page
--- The tier `default` is that of those that have none.
-SELECT tier.name, tier.weight, tier.quotas::text AS quotas, tier.egress::text AS egress, tier.created_at,
-       tier.updated_at,
-       (SELECT count(*)
-          FROM tenant
-         WHERE tenant.tier = tier.name
-            OR (tier.name = 'default' AND tenant.tier IS NULL AND tenant.defaults)) AS tenants
-  FROM tier
+{tiers}
  WHERE tier.name > @after::text
  ORDER BY tier.name
  LIMIT @limit::int;

@@ -16,15 +16,9 @@ risen AS (
            SELECT FROM old
             WHERE schema IS NOT DISTINCT FROM @schema::bytea
               AND rules IS NOT DISTINCT FROM @rules::bytea)
- RETURNING change
+ RETURNING kind, change
 ),
-told AS (
-    INSERT INTO tenant_rule_change (kind, tenant, change)
-    SELECT 'types', @tenant::int, change
-      FROM risen
-        ON CONFLICT (kind, tenant) DO UPDATE
-       SET change = excluded.change
-),
+{told},
 stored AS (
     INSERT INTO task_type AS kept (tenant, name, schema, rules, held_bytes, change)
     SELECT @tenant::int, @name::text, @schema::bytea, @rules::bytea, @held_bytes::bigint, change
@@ -50,35 +44,22 @@ SELECT version, updated_at
 
 -- name: delete
 -- Locks: the type, then the number of changes, until the commit.
-WITH gone AS (
+WITH changed AS (
     DELETE FROM task_type
      WHERE tenant = @tenant::int
        AND name = @name::text
- RETURNING name, schema, rules
+ RETURNING name, schema, rules, 'types' AS kind
 ),
-risen AS (
-    UPDATE rule_change
-       SET change = change + 1, named = named + 1
-      FROM gone
-     WHERE rule_change.kind = 'types'
- RETURNING change
-),
-told AS (
-    INSERT INTO tenant_rule_change (kind, tenant, change)
-    SELECT 'types', @tenant::int, change
-      FROM risen
-        ON CONFLICT (kind, tenant) DO UPDATE
-       SET change = excluded.change
-),
+{rule_changed},
 noted AS (
     INSERT INTO audit (tenant, key, action, subject, before)
     SELECT @tenant::int, @by::int, 'type.delete', name,
            jsonb_build_object('schema', convert_from(schema, 'UTF8')::jsonb)
            || COALESCE(convert_from(rules, 'UTF8')::jsonb, '{}')
-      FROM gone
+      FROM changed
 )
 SELECT name
-  FROM gone;
+  FROM changed;
 
 -- name: read_of_tenant
 -- A page of a tenant's types, by name; @likes is for a key that is confined.

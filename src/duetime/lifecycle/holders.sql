@@ -91,9 +91,10 @@ UPDATE holder
    AND (@key::int IS NULL OR owner IS NULL OR owner = @key)
 RETURNING id;
 
--- name: read_signed_off
--- What a holder that has signed off still holds, with what is needed to decide what follows.
--- Index: holder_pkey, claim_holder, task_pkey; the LIMITs keep the look-ups by key.
+-- fragment: claims_of_holders
+-- Gives: up to @batch claims of each holder, with what is needed to decide what follows.
+-- Index: claim_holder, task_pkey; the LIMITs keep the look-ups by key, whatever the planner thinks of tables that nobody
+--        has analysed: it would read every task there is.
 SELECT claim.lane, claim.task, claim.number, claim.holder, claim.failures, claim.crashes, claim.releases,
        (claim.task, claim.number) IN (
            SELECT * FROM unnest(holder.running, holder.running_numbers)) AS was_started,
@@ -110,28 +111,17 @@ SELECT claim.lane, claim.task, claim.number, claim.holder, claim.failures, claim
         WHERE task.lane = claim.lane
           AND task.id = claim.task
         LIMIT 1) AS task
+
+-- name: read_signed_off
+-- What a holder that has signed off still holds.
+-- Index: holder_pkey; claims_of_holders.
+{claims_of_holders}
  WHERE holder.id = @holder::bigint;
 
 -- name: read_left_behind
--- Claims of holders that have ended, with what is needed to decide what follows.
+-- Claims of holders that have ended.
 -- A claim may be committed shortly after its holder's end: so look back a while.
--- Index: holder_ended, claim_holder, task_pkey; the LIMITs keep the look-ups by key, whatever the planner thinks of
---        tables that nobody has analysed: it would read every task there is.
-SELECT claim.lane, claim.task, claim.number, claim.holder, claim.failures, claim.crashes, claim.releases,
-       (claim.task, claim.number) IN (
-           SELECT * FROM unnest(holder.running, holder.running_numbers)) AS was_started,
-       holder.signed_off, task.options, claim.picked_at AS first_picked_at
-  FROM holder
- CROSS JOIN LATERAL (
-       SELECT *
-         FROM claim
-        WHERE claim.holder = holder.id
-        LIMIT @batch::int) AS claim
- CROSS JOIN LATERAL (
-       SELECT task.options
-         FROM task
-        WHERE task.lane = claim.lane
-          AND task.id = claim.task
-        LIMIT 1) AS task
+-- Index: holder_ended; claims_of_holders.
+{claims_of_holders}
  WHERE holder.ended_at > now() - @lookback::interval  -- clock_timestamp() could not lead an index scan
  LIMIT @batch::int;

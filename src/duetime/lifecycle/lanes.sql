@@ -1,24 +1,22 @@
--- name: read_all
--- With what the tenants are called; a lane counts even if nobody can say that.
-SELECT lane.id, lane.tenant, tenant.name, lane.queue, lane.class, lane.kind, lane.requires, lane.gate, lane.part
-  FROM lane
-  LEFT JOIN tenant
-    ON tenant.id = lane.tenant;
-
--- name: read_one
--- Index: lane_pkey (id); tenant_pkey.
+-- fragment: lanes
+-- Gives: lanes, with what their tenants are called.
 SELECT lane.id, lane.tenant, tenant.name, lane.queue, lane.class, lane.kind, lane.requires, lane.gate, lane.part
   FROM lane
   LEFT JOIN tenant
     ON tenant.id = lane.tenant
+
+-- name: read_all
+-- With what the tenants are called; a lane counts even if nobody can say that.
+{lanes};
+
+-- name: read_one
+-- Index: lane_pkey (id); tenant_pkey.
+{lanes}
  WHERE lane.id = @lane::int;
 
 -- name: read_of_tenant
 -- Index: lane_key (tenant, …); tenant_pkey.
-SELECT lane.id, lane.tenant, tenant.name, lane.queue, lane.class, lane.kind, lane.requires, lane.gate, lane.part
-  FROM lane
-  LEFT JOIN tenant
-    ON tenant.id = lane.tenant
+{lanes}
  WHERE lane.tenant = @tenant::int;
 
 -- name: lock_tenant

@@ -70,6 +70,25 @@ DELETE FROM limit_slot
                       AND claim.task = limit_slot.task
                       AND claim.number = limit_slot.number);
 
+-- fragment: taken_slot
+-- Joins who has the place `each` under `rule`, and whether that attempt still runs.
+-- Index: limit_slot_pkey (tenant, name, slot), claim_pkey (lane, task); the LIMITs keep the look-ups by key, also in a
+--        plan made while the tables were tiny.
+LEFT JOIN LATERAL (
+     SELECT *
+       FROM limit_slot
+      WHERE limit_slot.tenant = rule.tenant
+        AND limit_slot.name = rule.name
+        AND limit_slot.slot = each.slot
+      LIMIT 1) AS taken ON true
+LEFT JOIN LATERAL (
+     SELECT claim.task
+       FROM claim
+      WHERE claim.lane = taken.lane
+        AND claim.task = taken.task
+        AND claim.number = taken.number
+      LIMIT 1) AS holding ON true
+
 -- name: take_slots
 -- Places under strict caps, for attempts that are about to be handed out.  A place is free if nobody has it, or if the
 -- claim of who had it is gone; who has one already, because it was parked with it, keeps it.  Of those that are free, so
@@ -102,20 +121,7 @@ place AS MATERIALIZED (
             WHERE limit_slot.tenant = rule.tenant
               AND limit_slot.name = rule.name
               AND limit_slot.slot > rule.cap) AS each
-      LEFT JOIN LATERAL (  -- the LIMITs keep the look-ups by key, also in a plan made while the tables were tiny
-           SELECT *
-             FROM limit_slot
-            WHERE limit_slot.tenant = rule.tenant
-              AND limit_slot.name = rule.name
-              AND limit_slot.slot = each.slot
-            LIMIT 1) AS taken ON true
-      LEFT JOIN LATERAL (
-           SELECT claim.task
-             FROM claim
-            WHERE claim.lane = taken.lane
-              AND claim.task = taken.task
-              AND claim.number = taken.number
-            LIMIT 1) AS holding ON true
+      {taken_slot}
 ),
 own AS MATERIALIZED (  -- a FULL JOIN, here and below, cannot be made by comparing each with each
     SELECT *
@@ -229,25 +235,12 @@ waiting AS (
         OR kept.taken_at <= clock_timestamp() - interval '0.5 seconds'
  RETURNING kept.tenant, kept.name
 )
-SELECT asked.ordinal
-  FROM asked
+SELECT rule.ordinal
+  FROM asked AS rule
   JOIN waiting
  USING (tenant, name)
  CROSS JOIN LATERAL (
        SELECT count(holding.task)
-         FROM generate_series(1, asked.cap) AS each (slot)
-         LEFT JOIN LATERAL (
-              SELECT *
-                FROM limit_slot
-               WHERE limit_slot.tenant = asked.tenant
-                 AND limit_slot.name = asked.name
-                 AND limit_slot.slot = each.slot
-               LIMIT 1) AS taken ON true
-         LEFT JOIN LATERAL (
-              SELECT claim.task
-                FROM claim
-               WHERE claim.lane = taken.lane
-                 AND claim.task = taken.task
-                 AND claim.number = taken.number
-               LIMIT 1) AS holding ON true) AS held
- WHERE held.count < asked.cap;
+         FROM generate_series(1, rule.cap) AS each (slot)
+         {taken_slot}) AS taken
+ WHERE taken.count < rule.cap;

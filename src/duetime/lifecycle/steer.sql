@@ -5,29 +5,37 @@
 -- Locks: the rows taken, in the order asked (sorted by the caller).
 -- "lane = ANY (ARRAY[...])" keeps the look-up by key, as in claim.sql.
 
--- name: cancel
--- Takes: due, held, dead or claim.  Leaves: a final attempt, cancelled; for what was not due yet a place in lists.
-WITH started AS MATERIALIZED (
-    SELECT to_ms(COALESCE(@now::timestamptz, clock_timestamp())) AS ms
-),
+-- fragment: asked
+-- Holds: the tasks that the caller named.
 asked AS MATERIALIZED (
     SELECT lane, task
       FROM unnest(@lanes::int[], @tasks::uuid[]) AS asked (lane, task)
-),
+)
+
+-- fragment: later_wake
+-- Finds the wake of a task in `asked` that does not wait under its first one, wherever it waits.
+-- Index: due_task (home lane, task).
+CROSS JOIN LATERAL (
+      SELECT due.lane, due.wake
+        FROM due
+       WHERE COALESCE(due.home, due.lane) = asked.lane
+         AND due.task = asked.task
+         AND due.wake <> due.task
+       LIMIT 1) AS later
+
+-- fragment: waiting
+-- Holds: under which lane and wake each task in `asked` may wait.
 waiting AS MATERIALIZED (
     SELECT asked.lane, asked.task AS wake, asked.task
       FROM asked
      UNION ALL
     SELECT later.lane, later.wake, asked.task
       FROM asked
-     CROSS JOIN LATERAL (
-           SELECT due.lane, due.wake
-             FROM due
-            WHERE COALESCE(due.home, due.lane) = asked.lane
-              AND due.task = asked.task
-              AND due.wake <> due.task
-            LIMIT 1) AS later
-),
+     {later_wake}
+)
+
+-- fragment: woken
+-- Takes: the rows of due that are in `waiting`.
 woken AS (
     DELETE FROM due
      USING waiting
@@ -35,14 +43,27 @@ woken AS (
        AND due.wake = waiting.wake
        AND due.task = waiting.task
  RETURNING COALESCE(due.home, due.lane) AS lane, due.task, due.number
-),
+)
+
+-- fragment: kept_back
+-- Takes: the rows of held that are in `asked`.
 kept_back AS (
     DELETE FROM held
      USING asked
      WHERE held.lane = ANY (ARRAY[asked.lane])
        AND held.task = asked.task
  RETURNING held.lane, held.task, held.number
+)
+
+-- name: cancel
+-- Takes: due, held, dead or claim.  Leaves: a final attempt, cancelled; for what was not due yet a place in lists.
+WITH started AS MATERIALIZED (
+    SELECT to_ms(COALESCE(@now::timestamptz, clock_timestamp())) AS ms
 ),
+{asked},
+{waiting},
+{woken},
+{kept_back},
 dead_letter AS (
     DELETE FROM dead
      USING asked
@@ -77,24 +98,8 @@ RETURNING task, number, NULL::uuid AS wake;
 
 -- name: pause
 -- Takes: due.  Leaves: held, with the same wake and number.
-WITH asked AS MATERIALIZED (
-    SELECT lane, task
-      FROM unnest(@lanes::int[], @tasks::uuid[]) AS asked (lane, task)
-),
-waiting AS MATERIALIZED (
-    SELECT asked.lane, asked.task AS wake, asked.task
-      FROM asked
-     UNION ALL
-    SELECT later.lane, later.wake, asked.task
-      FROM asked
-     CROSS JOIN LATERAL (
-           SELECT due.lane, due.wake
-             FROM due
-            WHERE COALESCE(due.home, due.lane) = asked.lane
-              AND due.task = asked.task
-              AND due.wake <> due.task
-            LIMIT 1) AS later
-),
+WITH {asked},
+{waiting},
 woken AS (
     DELETE FROM due
      USING waiting
@@ -141,13 +146,7 @@ waiting AS MATERIALIZED (
      UNION ALL
     SELECT later.lane, later.wake, asked.task, asked.place
       FROM asked
-     CROSS JOIN LATERAL (
-           SELECT due.lane, due.wake
-             FROM due
-            WHERE COALESCE(due.home, due.lane) = asked.lane
-              AND due.task = asked.task
-              AND due.wake <> due.task
-            LIMIT 1) AS later
+     {later_wake}
 ),
 woken AS (
     DELETE FROM due
@@ -199,13 +198,7 @@ waiting AS MATERIALIZED (
      UNION ALL
     SELECT later.lane, later.wake, asked.task, asked.wake AS next_wake
       FROM asked
-     CROSS JOIN LATERAL (
-           SELECT due.lane, due.wake
-             FROM due
-            WHERE COALESCE(due.home, due.lane) = asked.lane
-              AND due.task = asked.task
-              AND due.wake <> due.task
-            LIMIT 1) AS later
+     {later_wake}
 ),
 woken AS (
     DELETE FROM due
@@ -282,7 +275,7 @@ RETURNING task, NULL::uuid AS wake;
 -- Takes: due or held rows whose task's end has come, found by the index task_expires.
 -- Leaves: a final attempt, expired.
 -- Copies: names an end that has passed, which no verb changes; what expired is over.
-WITH late AS MATERIALIZED (
+WITH asked AS MATERIALIZED (
     SELECT task.lane, task.id AS task, task.expires_at
       FROM task
      WHERE (task.expires_at, task.id) > (@after::timestamptz, @after_task::uuid)
@@ -290,35 +283,9 @@ WITH late AS MATERIALIZED (
      ORDER BY task.expires_at, task.id
      LIMIT @batch::int
 ),
-waiting AS MATERIALIZED (
-    SELECT late.lane, late.task AS wake, late.task
-      FROM late
-     UNION ALL
-    SELECT later.lane, later.wake, late.task
-      FROM late
-     CROSS JOIN LATERAL (
-           SELECT due.lane, due.wake
-             FROM due
-            WHERE COALESCE(due.home, due.lane) = late.lane
-              AND due.task = late.task
-              AND due.wake <> due.task
-            LIMIT 1) AS later
-),
-woken AS (
-    DELETE FROM due
-     USING waiting
-     WHERE due.lane = ANY (ARRAY[waiting.lane])
-       AND due.wake = waiting.wake
-       AND due.task = waiting.task
- RETURNING COALESCE(due.home, due.lane) AS lane, due.task, due.number
-),
-kept_back AS (
-    DELETE FROM held
-     USING late
-     WHERE held.lane = ANY (ARRAY[late.lane])
-       AND held.task = late.task
- RETURNING held.lane, held.task, held.number
-),
+{waiting},
+{woken},
+{kept_back},
 written AS (
     INSERT INTO attempt (lane, task, number, outcome, final)
     SELECT lane, task, number, 7, true FROM woken
@@ -326,8 +293,8 @@ written AS (
     SELECT lane, task, number, 7, true FROM kept_back
  RETURNING task
 )
-SELECT (SELECT count(*) FROM late) AS seen, (SELECT count(*) FROM written) AS expired,
-       late.expires_at AS reached, late.task AS reached_task
-  FROM late
- ORDER BY late.expires_at DESC, late.task DESC
+SELECT (SELECT count(*) FROM asked) AS seen, (SELECT count(*) FROM written) AS expired,
+       asked.expires_at AS reached, asked.task AS reached_task
+  FROM asked
+ ORDER BY asked.expires_at DESC, asked.task DESC
  LIMIT 1;

@@ -13,18 +13,8 @@ WITH found AS MATERIALIZED (
             WHERE dead.lane = wanted.lane
               AND dead.task = wanted.id
             LIMIT 1) AS dead
-     CROSS JOIN LATERAL (
-           SELECT *
-             FROM task
-            WHERE task.lane = wanted.lane
-              AND task.id = wanted.id
-            LIMIT 1) AS task
-      LEFT JOIN LATERAL (
-           SELECT run_at
-             FROM rescheduled
-            WHERE rescheduled.lane = wanted.lane
-              AND rescheduled.task = wanted.id
-            LIMIT 1) AS moved ON true
+     {task_wanted}
+      {time_moved}
       LEFT JOIN LATERAL (
            SELECT attempt.detail, holder.name AS worker
              FROM attempt

@@ -5,16 +5,32 @@
 -- does not match only the last row of a full share is given (`is_cut`), as the
 -- position to go on from: the caller merges the lanes.  @types are the patterns of a key that is confined to types.
 
+-- fragment: fits
+-- Whether a candidate that has its type and labels with it is what is asked for.
+(@type::text IS NULL OR candidate.type = @type)
+ AND (@types::text[] IS NULL OR candidate.type LIKE ANY (@types))
+ AND (@labels::jsonb IS NULL OR candidate.labels @> @labels)
+
+-- fragment: task_fits
+-- Whether the task of a candidate (home, task) is what is asked for; it is looked up only if something is.
+-- Index: task_pkey (lane, id).
+(@type::text IS NULL AND @types::text[] IS NULL AND @labels::jsonb IS NULL
+ OR EXISTS (SELECT
+              FROM task
+             WHERE task.lane = candidate.home
+               AND task.id = candidate.task
+               AND (@type IS NULL OR task.type = @type)
+               AND (@types IS NULL OR task.type LIKE ANY (@types))
+               AND (@labels IS NULL OR task.labels @> @labels)))
+
 -- name: scan_task
 -- Every task of the lanes, latest due first.
 -- Index: task_pkey (lane, id).
 SELECT *
   FROM (
-       SELECT wanted.lane, asked.id AS position, asked.id AS task,
-              (@type::text IS NULL OR asked.type = @type)
-              AND (@types::text[] IS NULL OR asked.type LIKE ANY (@types))
-              AND (@labels::jsonb IS NULL OR asked.labels @> @labels) AS is_match,
-              asked.place = @share::int AS is_cut
+       SELECT wanted.lane, candidate.id AS position, candidate.id AS task,
+              {fits} AS is_match,
+              candidate.place = @share::int AS is_cut
          FROM unnest(@lanes::int[], @lows::uuid[], @highs::uuid[]) AS wanted (lane, low, high)
         CROSS JOIN LATERAL (
               SELECT read.*, row_number() OVER () AS place
@@ -25,7 +41,7 @@ SELECT *
                        AND task.id >= wanted.low
                        AND task.id < wanted.high
                      ORDER BY id DESC
-                     LIMIT @share::int) AS read) AS asked) AS looked
+                     LIMIT @share::int) AS read) AS candidate) AS looked
  WHERE is_cut OR is_match;
 
 -- name: scan_newest
@@ -33,16 +49,14 @@ SELECT *
 -- cancelled or made due before that.
 -- Index: task_pkey (lane, id); listed_place (lane, place) and then task_pkey; listed_pkey (lane, task) for matches.
 SELECT *
-  FROM (SELECT wanted.lane, asked.position, asked.task,
-               (@type::text IS NULL OR asked.type = @type)
-               AND (@types::text[] IS NULL OR asked.type LIKE ANY (@types))
-               AND (@labels::jsonb IS NULL OR asked.labels @> @labels)
-               AND asked.task >= @earliest::uuid
-               AND asked.task < @latest::uuid
-               AND (asked.is_placed
-                    OR NOT EXISTS (SELECT FROM listed WHERE listed.lane = wanted.lane AND listed.task = asked.task))
+  FROM (SELECT wanted.lane, candidate.position, candidate.task,
+               {fits}
+               AND candidate.task >= @earliest::uuid
+               AND candidate.task < @latest::uuid
+               AND (candidate.is_placed
+                    OR NOT EXISTS (SELECT FROM listed WHERE listed.lane = wanted.lane AND listed.task = candidate.task))
                    AS is_match,
-               asked.place = @share::int AS is_cut
+               candidate.place = @share::int AS is_cut
           FROM unnest(@lanes::int[], @lows::uuid[], @highs::uuid[]) AS wanted (lane, low, high)
          CROSS JOIN LATERAL (
                SELECT read.*, row_number() OVER () AS place
@@ -69,20 +83,18 @@ SELECT *
                                  ORDER BY listed.place DESC
                                  LIMIT @share::int)) AS found
                         ORDER BY position DESC
-                        LIMIT @share::int) AS read) AS asked) AS looked
+                        LIMIT @share::int) AS read) AS candidate) AS looked
  WHERE is_cut OR is_match;
 
 -- name: scan_coming
 -- Every task of the lanes whose time is still to come, soonest first, without those that scan_newest gives.
 -- Index: task_pkey (lane, id); listed_pkey (lane, task) for matches.
 SELECT *
-  FROM (SELECT wanted.lane, asked.id AS position, asked.id AS task,
-               (@type::text IS NULL OR asked.type = @type)
-               AND (@types::text[] IS NULL OR asked.type LIKE ANY (@types))
-               AND (@labels::jsonb IS NULL OR asked.labels @> @labels)
-               AND NOT EXISTS (SELECT FROM listed WHERE listed.lane = wanted.lane AND listed.task = asked.id)
+  FROM (SELECT wanted.lane, candidate.id AS position, candidate.id AS task,
+               {fits}
+               AND NOT EXISTS (SELECT FROM listed WHERE listed.lane = wanted.lane AND listed.task = candidate.id)
                    AS is_match,
-               asked.place = @share::int AS is_cut
+               candidate.place = @share::int AS is_cut
           FROM unnest(@lanes::int[], @lows::uuid[], @highs::uuid[]) AS wanted (lane, low, high)
          CROSS JOIN LATERAL (
                SELECT read.*, row_number() OVER () AS place
@@ -92,7 +104,7 @@ SELECT *
                           AND task.id >= wanted.low
                           AND task.id < wanted.high
                         ORDER BY id
-                        LIMIT @share::int) AS read) AS asked) AS looked
+                        LIMIT @share::int) AS read) AS candidate) AS looked
  WHERE is_cut OR is_match;
 
 -- name: find_schedule
@@ -106,22 +118,15 @@ SELECT id
 -- Tasks that a schedule made, latest fire time first, of the lanes @fitting; the one stream has the number of no lane.
 -- Index: fire_pkey (schedule, moment); task_pkey (lane, id) when type or labels are asked for.
 SELECT *
-  FROM (SELECT wanted.lane, fired.moment AS position, fired.task,
-               fired.lane = ANY (@fitting::int[])
-               AND fired.task >= @earliest::uuid
-               AND fired.task < @latest::uuid
-               AND (@type::text IS NULL AND @types::text[] IS NULL AND @labels::jsonb IS NULL
-                    OR EXISTS (SELECT
-                                 FROM task
-                                WHERE task.lane = fired.lane
-                                  AND task.id = fired.task
-                                  AND (@type IS NULL OR task.type = @type)
-                                  AND (@types IS NULL OR task.type LIKE ANY (@types))
-                                  AND (@labels IS NULL OR task.labels @> @labels))) AS is_match,
-               fired.place = @share::int AS is_cut
+  FROM (SELECT wanted.lane, candidate.moment AS position, candidate.task,
+               candidate.home = ANY (@fitting::int[])
+               AND candidate.task >= @earliest::uuid
+               AND candidate.task < @latest::uuid
+               AND {task_fits} AS is_match,
+               candidate.place = @share::int AS is_cut
           FROM unnest(@lanes::int[], @lows::uuid[], @highs::uuid[]) AS wanted (lane, low, high)
          CROSS JOIN LATERAL (
-               SELECT read.*, ('x' || right(replace(read.task::text, '-', ''), 8))::bit(32)::int AS lane,
+               SELECT read.*, ('x' || right(replace(read.task::text, '-', ''), 8))::bit(32)::int AS home,
                       row_number() OVER () AS place
                  FROM (SELECT moment, task
                          FROM fire
@@ -129,41 +134,31 @@ SELECT *
                           AND fire.moment >= wanted.low
                           AND fire.moment < wanted.high
                         ORDER BY moment DESC
-                        LIMIT @share::int) AS read) AS fired) AS looked
+                        LIMIT @share::int) AS read) AS candidate) AS looked
  WHERE is_cut OR is_match;
 
 -- name: scan_due
 -- Waiting tasks, soonest first: @state is scheduled or ready.
 -- Index: due_pkey (lane, wake); task_pkey (lane, id) when type or labels are asked for.
 -- Time:  a wake from `edge` on lies in the future.
-WITH moment AS MATERIALIZED (
-    SELECT mint_wake(floor(extract(epoch FROM COALESCE(@now::timestamptz, clock_timestamp())) * 1000)::bigint + 1,
-                     0, 0) AS edge
-)
+WITH {moment}
 SELECT *
   FROM (
-       SELECT wanted.lane, waiting.wake AS position, waiting.task,
-              (@state::text = 'ready' OR waiting.failures + waiting.crashes = 0)
-              AND (@type::text IS NULL AND @types::text[] IS NULL AND @labels::jsonb IS NULL
-                   OR EXISTS (SELECT
-                                FROM task
-                               WHERE task.lane = COALESCE(waiting.home, wanted.lane)
-                                 AND task.id = waiting.task
-                                 AND (@type IS NULL OR task.type = @type)
-                                 AND (@types IS NULL OR task.type LIKE ANY (@types))
-                                 AND (@labels IS NULL OR task.labels @> @labels))) AS is_match,
-              waiting.place = @share::int AS is_cut
+       SELECT wanted.lane, candidate.wake AS position, candidate.task,
+              (@state::text = 'ready' OR candidate.failures + candidate.crashes = 0)
+              AND {task_fits} AS is_match,
+              candidate.place = @share::int AS is_cut
          FROM unnest(@lanes::int[], @lows::uuid[], @highs::uuid[]) AS wanted (lane, low, high)
         CROSS JOIN LATERAL (
               SELECT read.*, row_number() OVER () AS place
                 FROM (
-                    SELECT wake, task, failures, crashes, home
+                    SELECT wake, task, failures, crashes, COALESCE(home, lane) AS home
                       FROM due
                      WHERE due.lane = wanted.lane
                        AND due.wake >= GREATEST(wanted.low, CASE WHEN @state <> 'ready' THEN (SELECT edge FROM moment) END)
                        AND due.wake < LEAST(wanted.high, CASE WHEN @state = 'ready' THEN (SELECT edge FROM moment) END)
                      ORDER BY wake
-                     LIMIT @share::int) AS read) AS waiting) AS looked
+                     LIMIT @share::int) AS read) AS candidate) AS looked
  WHERE is_cut OR is_match;
 
 -- name: scan_retrying
@@ -172,27 +167,17 @@ SELECT *
 -- among millions that wait for their first attempt.
 -- Index: due_task (home lane, task) of every partition, merged; task_pkey (lane, id) when type or labels are asked for.
 -- Time:  a wake from `edge` on lies in the future.
-WITH moment AS MATERIALIZED (
-    SELECT mint_wake(floor(extract(epoch FROM COALESCE(@now::timestamptz, clock_timestamp())) * 1000)::bigint + 1,
-                     0, 0) AS edge
-)
+WITH {moment}
 SELECT *
   FROM (
-       SELECT wanted.lane, waiting.task AS position, waiting.task,
-              waiting.failures + waiting.crashes > 0
-              AND waiting.wake >= moment.edge
-              AND (@type::text IS NULL AND @types::text[] IS NULL AND @labels::jsonb IS NULL
-                   OR EXISTS (SELECT
-                                FROM task
-                               WHERE task.lane = wanted.lane
-                                 AND task.id = waiting.task
-                                 AND (@type IS NULL OR task.type = @type)
-                                 AND (@types IS NULL OR task.type LIKE ANY (@types))
-                                 AND (@labels IS NULL OR task.labels @> @labels))) AS is_match,
-              waiting.place = @share::int AS is_cut
+       SELECT wanted.lane, candidate.task AS position, candidate.task,
+              candidate.failures + candidate.crashes > 0
+              AND candidate.wake >= moment.edge
+              AND {task_fits} AS is_match,
+              candidate.place = @share::int AS is_cut
          FROM moment, unnest(@lanes::int[], @lows::uuid[], @highs::uuid[]) AS wanted (lane, low, high)
         CROSS JOIN LATERAL (
-              SELECT read.*, row_number() OVER () AS place
+              SELECT read.*, wanted.lane AS home, row_number() OVER () AS place
                 FROM (
                     SELECT wake, task, failures, crashes
                       FROM due
@@ -201,7 +186,7 @@ SELECT *
                        AND due.task < wanted.high
                        AND due.wake <> due.task
                      ORDER BY task DESC
-                     LIMIT @share::int) AS read) AS waiting) AS looked
+                     LIMIT @share::int) AS read) AS candidate) AS looked
  WHERE is_cut OR is_match;
 
 -- name: scan_claim
@@ -209,19 +194,12 @@ SELECT *
 -- Index: claim_pkey (lane, task); task_pkey (lane, id) when type or labels are asked for.
 SELECT *
   FROM (
-       SELECT wanted.lane, running.task AS position, running.task,
-              (@type::text IS NULL AND @types::text[] IS NULL AND @labels::jsonb IS NULL
-               OR EXISTS (SELECT
-                            FROM task
-                           WHERE task.lane = wanted.lane
-                             AND task.id = running.task
-                             AND (@type IS NULL OR task.type = @type)
-                             AND (@types IS NULL OR task.type LIKE ANY (@types))
-                             AND (@labels IS NULL OR task.labels @> @labels))) AS is_match,
-              running.place = @share::int AS is_cut
+       SELECT wanted.lane, candidate.task AS position, candidate.task,
+              {task_fits} AS is_match,
+              candidate.place = @share::int AS is_cut
          FROM unnest(@lanes::int[], @lows::uuid[], @highs::uuid[]) AS wanted (lane, low, high)
         CROSS JOIN LATERAL (
-              SELECT read.*, row_number() OVER () AS place
+              SELECT read.*, wanted.lane AS home, row_number() OVER () AS place
                 FROM (
                     SELECT task
                       FROM claim
@@ -229,7 +207,7 @@ SELECT *
                        AND claim.task >= wanted.low
                        AND claim.task < wanted.high
                      ORDER BY task DESC
-                     LIMIT @share::int) AS read) AS running) AS looked
+                     LIMIT @share::int) AS read) AS candidate) AS looked
  WHERE is_cut OR is_match;
 
 -- name: scan_held
@@ -237,20 +215,13 @@ SELECT *
 -- Index: held_pkey (lane, task); task_pkey (lane, id) when type or labels are asked for.
 SELECT *
   FROM (
-       SELECT wanted.lane, kept.task AS position, kept.task,
-              kept.reason = @reason::smallint
-              AND (@type::text IS NULL AND @types::text[] IS NULL AND @labels::jsonb IS NULL
-                   OR EXISTS (SELECT
-                                FROM task
-                               WHERE task.lane = wanted.lane
-                                 AND task.id = kept.task
-                                 AND (@type IS NULL OR task.type = @type)
-                                 AND (@types IS NULL OR task.type LIKE ANY (@types))
-                                 AND (@labels IS NULL OR task.labels @> @labels))) AS is_match,
-              kept.place = @share::int AS is_cut
+       SELECT wanted.lane, candidate.task AS position, candidate.task,
+              candidate.reason = @reason::smallint
+              AND {task_fits} AS is_match,
+              candidate.place = @share::int AS is_cut
          FROM unnest(@lanes::int[], @lows::uuid[], @highs::uuid[]) AS wanted (lane, low, high)
         CROSS JOIN LATERAL (
-              SELECT read.*, row_number() OVER () AS place
+              SELECT read.*, wanted.lane AS home, row_number() OVER () AS place
                 FROM (
                     SELECT task, reason
                       FROM held
@@ -258,7 +229,7 @@ SELECT *
                        AND held.task >= wanted.low
                        AND held.task < wanted.high
                      ORDER BY task DESC
-                     LIMIT @share::int) AS read) AS kept) AS looked
+                     LIMIT @share::int) AS read) AS candidate) AS looked
  WHERE is_cut OR is_match;
 
 -- name: scan_dead
@@ -266,19 +237,12 @@ SELECT *
 -- Index: dead_pkey (lane, task); task_pkey (lane, id) when type or labels are asked for.
 SELECT *
   FROM (
-       SELECT wanted.lane, given_up.task AS position, given_up.task,
-              (@type::text IS NULL AND @types::text[] IS NULL AND @labels::jsonb IS NULL
-               OR EXISTS (SELECT
-                            FROM task
-                           WHERE task.lane = wanted.lane
-                             AND task.id = given_up.task
-                             AND (@type IS NULL OR task.type = @type)
-                             AND (@types IS NULL OR task.type LIKE ANY (@types))
-                             AND (@labels IS NULL OR task.labels @> @labels))) AS is_match,
-              given_up.place = @share::int AS is_cut
+       SELECT wanted.lane, candidate.task AS position, candidate.task,
+              {task_fits} AS is_match,
+              candidate.place = @share::int AS is_cut
          FROM unnest(@lanes::int[], @lows::uuid[], @highs::uuid[]) AS wanted (lane, low, high)
         CROSS JOIN LATERAL (
-              SELECT read.*, row_number() OVER () AS place
+              SELECT read.*, wanted.lane AS home, row_number() OVER () AS place
                 FROM (
                     SELECT task
                       FROM dead
@@ -286,7 +250,7 @@ SELECT *
                        AND dead.task >= wanted.low
                        AND dead.task < wanted.high
                      ORDER BY task DESC
-                     LIMIT @share::int) AS read) AS given_up) AS looked
+                     LIMIT @share::int) AS read) AS candidate) AS looked
  WHERE is_cut OR is_match;
 
 -- name: scan_attempt
@@ -296,21 +260,14 @@ SELECT *
 -- Index: attempt_pkey (lane, task, number); task_pkey (lane, id) when type or labels are asked for.
 SELECT *
   FROM (
-       SELECT wanted.lane, ended.task AS position, ended.task,
-              ended.final
-              AND ended.outcome = @outcome::smallint
-              AND (@type::text IS NULL AND @types::text[] IS NULL AND @labels::jsonb IS NULL
-                   OR EXISTS (SELECT
-                                FROM task
-                               WHERE task.lane = wanted.lane
-                                 AND task.id = ended.task
-                                 AND (@type IS NULL OR task.type = @type)
-                                 AND (@types IS NULL OR task.type LIKE ANY (@types))
-                                 AND (@labels IS NULL OR task.labels @> @labels))) AS is_match,
-              ended.place = @share::int AS is_cut
+       SELECT wanted.lane, candidate.task AS position, candidate.task,
+              candidate.final
+              AND candidate.outcome = @outcome::smallint
+              AND {task_fits} AS is_match,
+              candidate.place = @share::int AS is_cut
          FROM unnest(@lanes::int[], @lows::uuid[], @highs::uuid[]) AS wanted (lane, low, high)
         CROSS JOIN LATERAL (
-              SELECT read.*, row_number() OVER () AS place
+              SELECT read.*, wanted.lane AS home, row_number() OVER () AS place
                 FROM (
                     SELECT task, outcome, final
                       FROM attempt
@@ -318,5 +275,5 @@ SELECT *
                        AND attempt.task >= wanted.low
                        AND attempt.task < wanted.high
                      ORDER BY task DESC, number DESC
-                     LIMIT @share::int) AS read) AS ended) AS looked
+                     LIMIT @share::int) AS read) AS candidate) AS looked
  WHERE is_cut OR is_match;

@@ -16,79 +16,23 @@ found AS MATERIALIZED (
     SELECT wanted.place, task.lane, task.id, task.type, task.payload, task.options, task.labels,
            COALESCE(moved.run_at, task.run_at) AS run_at, CASE WHEN moved.run_at IS NOT NULL THEN task.run_at END AS first_run_at,
            task.expires_at, task.created_at,
-           claim.number AS claim_number, claim.picked_at, claim.holder,
+           claim.task IS NOT NULL AS is_running, claim.number AS claim_number, claim.picked_at, claim.holder,
            held.reason AS held_reason, held.held_at,
-           dead.reason AS dead_reason, dead.died_at,
+           dead.task IS NOT NULL AS is_dead, dead.reason AS dead_reason, dead.died_at,
            COALESCE(first.wake, later.wake, held.wake) AS wake,
            COALESCE(first.number, later.number, held.number, claim.number, dead.number, last.number) AS number,
            COALESCE(first.failures, later.failures, held.failures, claim.failures) AS failures,
            COALESCE(first.crashes, later.crashes, held.crashes, claim.crashes) AS crashes,
+           COALESCE(first.failures + first.crashes, later.failures + later.crashes) AS troubles,
            COALESCE(first.releases, later.releases, held.releases, claim.releases) AS releases,
            last.final AS is_over, last.outcome, last.completed_at, last.result,
            octet_length(task.payload) + COALESCE(octet_length(task.options), 0) + COALESCE(octet_length(task.labels::text), 0)
            + LEAST(COALESCE(kept.detail_bytes, 0), @attempt_bytes::bigint) + COALESCE(octet_length(last.result), 0) AS bytes,
            COALESCE(kept.detail_bytes, 0) > @attempt_bytes AS has_more_attempts
       FROM unnest(@lanes::int[], @ids::uuid[]) WITH ORDINALITY AS wanted (lane, id, place)
-     CROSS JOIN LATERAL (
-           SELECT *
-             FROM task
-            WHERE task.lane = wanted.lane
-              AND task.id = wanted.id
-            LIMIT 1) AS task
-      LEFT JOIN LATERAL (
-           SELECT run_at
-             FROM rescheduled
-            WHERE rescheduled.lane = wanted.lane
-              AND rescheduled.task = wanted.id
-            LIMIT 1) AS moved
-        ON true
-      LEFT JOIN LATERAL (
-           SELECT *
-             FROM claim
-            WHERE claim.lane = wanted.lane
-              AND claim.task = wanted.id
-            LIMIT 1) AS claim
-        ON true
-      LEFT JOIN LATERAL (
-           SELECT *
-             FROM held
-            WHERE held.lane = wanted.lane
-              AND held.task = wanted.id
-            LIMIT 1) AS held
-        ON true
-      LEFT JOIN LATERAL (
-           SELECT *
-             FROM dead
-            WHERE dead.lane = wanted.lane
-              AND dead.task = wanted.id
-            LIMIT 1) AS dead
-        ON true
-      LEFT JOIN LATERAL (
-           SELECT *
-             FROM due
-            WHERE due.lane = wanted.lane
-              AND due.wake = wanted.id
-              AND due.task = wanted.id
-            LIMIT 1) AS first
-        ON true
-      LEFT JOIN LATERAL (
-           SELECT number, final, outcome, completed_at, result
-             FROM attempt
-            WHERE attempt.lane = wanted.lane
-              AND attempt.task = wanted.id
-            ORDER BY number DESC
-            LIMIT 1) AS last
-        ON true
-      LEFT JOIN LATERAL (
-           SELECT wake, number, failures, crashes, releases
-             FROM due
-            WHERE COALESCE(due.home, due.lane) = wanted.lane
-              AND due.task = wanted.id
-              AND due.wake <> due.task
-              AND COALESCE(claim.task, held.task, dead.task, first.task) IS NULL
-              AND (last.final AND last.outcome IN (1, 6, 7)) IS NOT TRUE
-            LIMIT 1) AS later
-        ON true
+     {task_wanted}
+      {time_moved}
+      {places_of_task}
       LEFT JOIN LATERAL (
            SELECT sum(octet_length(recent.detail)) AS detail_bytes
              FROM (SELECT detail
@@ -105,20 +49,7 @@ weighed AS MATERIALIZED (
       FROM found
 )
 SELECT weighed.place, weighed.lane, weighed.id, weighed.is_cut, moment.at AS now,
-       CASE WHEN weighed.claim_number IS NOT NULL THEN 'running'
-            WHEN weighed.held_reason = 1 THEN 'paused'
-            WHEN weighed.held_reason = 2 THEN 'blocked'
-            WHEN weighed.dead_reason IS NOT NULL THEN 'dead'
-            WHEN weighed.wake < moment.edge THEN 'ready'
-            WHEN weighed.wake IS NOT NULL AND weighed.failures + weighed.crashes > 0 THEN 'retrying'
-            WHEN weighed.wake IS NOT NULL THEN 'scheduled'
-            WHEN NOT weighed.is_over THEN NULL
-            WHEN weighed.outcome = 1 THEN 'succeeded'
-            WHEN weighed.outcome = 6 THEN 'cancelled'
-            WHEN weighed.outcome = 7 THEN 'expired'
-            -- At most once: the failure was final, and its dead letter is past its retention.
-            WHEN weighed.is_over THEN 'dead'
-       END AS state,
+       {state_of_task},
        weighed.type, CASE WHEN NOT weighed.is_cut THEN weighed.options END AS options,
        CASE WHEN NOT weighed.is_cut THEN weighed.labels END AS labels, weighed.run_at, weighed.first_run_at, weighed.expires_at, weighed.created_at,
        CASE WHEN NOT weighed.is_cut THEN weighed.payload END AS payload,
