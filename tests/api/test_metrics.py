@@ -1,11 +1,14 @@
 """/metrics: what it counts, and what it tells to whom."""
 
+import time
+
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from api.client import Api
 from api.test_tenancy import make_key
 from duetime import metrics
+from duetime.api.metrics import WRITTEN_PER_SECOND
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -65,3 +68,16 @@ async def test_what_names_tenants_is_only_for_admins(api: Api) -> None:
     assert b"team-secret" not in open_to_all.body
     assert (viewer.status, wrong.status) == (403, 401)
     assert (await read(api))["duetime_waiting_without_worker requires=gpu tenant=team-secret"] == 3
+
+
+async def test_without_a_key_the_text_is_written_a_few_times_a_second(api: Api) -> None:
+    began, texts = time.monotonic(), set()
+    for _ in range(100):
+        metrics.ACCEPT_ERRORS.inc()
+        texts.add((await api.get("/metrics", headers={"Authorization": ""})).body)
+    seconds = time.monotonic() - began
+
+    assert len(texts) <= WRITTEN_PER_SECOND * (seconds + 2)
+    before = await read(api)
+    metrics.ACCEPT_ERRORS.inc()
+    assert await read(api) != before, "a key reads what is counted now"

@@ -1,13 +1,15 @@
 """The OpenAPI document: the one in the repository is the one that is served, and it is whole."""
 
+import asyncio
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from api.client import Api
+from duetime.api.http import Request
 from duetime.api.openapi import OPERATIONS, build_document, encode_document
 
 IN_REPOSITORY = Path(__file__).parents[2] / "openapi.json"
@@ -18,6 +20,29 @@ async def test_the_repository_has_what_the_server_serves(api: Api) -> None:
     served = await api.get("/openapi.json", headers={"Authorization": ""})
 
     assert served.body == IN_REPOSITORY.read_bytes(), "run: python -m duetime.api.openapi openapi.json"
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_of_many_who_ask_for_the_document_one_is_answered_in_a_round(api: Api) -> None:
+    route = api.serving.app._router.find({"path": "/openapi.json"})[0]["GET"]
+    rounds, answered_in = 0, []
+
+    async def count_rounds() -> None:
+        nonlocal rounds
+        while True:
+            rounds += 1
+            await asyncio.sleep(0)
+
+    async def ask() -> None:
+        # It asks nothing of the request.
+        await route.handler(cast(Request, None))
+        answered_in.append(rounds)
+
+    counting = asyncio.create_task(count_rounds())
+    await asyncio.gather(*(ask() for _ in range(50)))
+    counting.cancel()
+
+    assert len(set(answered_in)) == 50
 
 
 def test_every_reference_leads_somewhere() -> None:

@@ -1,5 +1,10 @@
-"""The reference for people, made from the OpenAPI document: one page, nothing from elsewhere."""
+"""The reference for people, made from the OpenAPI document: one page, nothing from elsewhere.
 
+Everybody may read it, and it is large: one answer is sent in a round of the
+event loop, however many ask at once.
+"""
+
+import asyncio
 import json
 from html import escape
 from typing import Any
@@ -32,18 +37,25 @@ class Reference:
         self._document = encode_document(document)
         self._docs = render_reference(document).encode()
         self._start = _page("duetime", _START).encode()
+        self._line = asyncio.Lock()
 
     def routes(self) -> list[Route]:
         return [Route(DOCUMENT, self.document), Route(DOCS, self.docs), Route(START, self.start)]
 
     async def document(self, request: Request) -> Answer:
+        await self._wait_in_line()
         return Answer(200, self._document)
 
     async def docs(self, request: Request) -> Answer:
+        await self._wait_in_line()
         return Answer(200, self._docs, "text/html; charset=utf-8", _HEADERS)
 
     async def start(self, request: Request) -> Answer:
         return Answer(200, self._start, "text/html; charset=utf-8", _HEADERS)
+
+    async def _wait_in_line(self) -> None:
+        async with self._line:
+            await asyncio.sleep(0)
 
 
 _START = """<h1>duetime</h1>
