@@ -192,6 +192,40 @@ def test_a_line_names_operation_tenant_and_place_and_the_metrics_the_operation()
     assert 'duetime_loop_delay_seconds_bucket{le="0.05",node="here"}' in shown
 
 
+CALLBACK = """
+import asyncio, sys, time
+from duetime import ids, watchdog
+
+def main():
+    asyncio.run(watch())
+
+async def watch():
+    over = asyncio.Event()
+    dog = watchdog.Watchdog(lambda reason, late, used, sample: (print(sample.operation), over.set()))
+    dog.start()
+    while not dog._starters:
+        await asyncio.sleep(0.01)
+    asyncio.get_running_loop().call_soon(hold_up, dog)
+    await asyncio.wait_for(over.wait(), 60)
+    dog.stop()
+
+def hold_up(dog):
+    ends_at, begins_at = time.monotonic() + 20.0, time.thread_time()
+    while time.monotonic() < ends_at and (dog.sample is None or time.thread_time() < begins_at + 0.2):
+        sum(range(100))
+
+# As if it were a module of the node that starts the loop.
+exec(compile("def start(main): main()", ids.__file__, "exec"))
+start(main)
+"""
+
+
+def test_what_starts_the_loop_is_blamed_for_nothing() -> None:
+    child = subprocess.run([sys.executable, "-c", CALLBACK], capture_output=True, text=True, timeout=90)
+
+    assert child.stdout.split() == ["other"], child.stderr
+
+
 def test_a_stack_without_anything_of_ours_is_something_else() -> None:
     assert read_stack(None) == ("other", None, ())
 

@@ -14,7 +14,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Literal, NamedTuple
@@ -100,12 +100,14 @@ def judge(late: float, used: Used, *, is_looker_late: bool) -> Reason:
     return "starved" if is_looker_late or used.queued >= late / 2 else "waiting"
 
 
-def read_stack(frame: FrameType | None) -> tuple[str, str | None, tuple[str, ...]]:
-    """The operation, the tenant, and our frames of a stack, from the innermost frame on."""
+def read_stack(frame: FrameType | None, starters: Collection[CodeType] = ()) -> tuple[str, str | None, tuple[str, ...]]:
+    """The operation, the tenant, and our frames of a stack, from the innermost frame on.
+
+    `starters` run the loop: they and what called them say nothing of what the loop does.
+    """
     operation, tenant, outermost = "", None, ""
     frames: list[str] = []
-    while frame is not None:
-        code = frame.f_code
+    while frame is not None and (code := frame.f_code) not in starters:
         if code.co_filename.startswith(_OURS):
             outermost = f"{_module(code)}.{code.co_name}"
             if len(frames) < FRAMES:
@@ -130,6 +132,8 @@ class Watchdog:
         self._stopped = threading.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._beats = 0
+        #: What runs the loop, known from the first beat on.
+        self._starters: frozenset[CodeType] = frozenset()
         self._due_at = 0.0
         self._meter: Meter | None = None
         self._used = Used(0.0, 0.0)
@@ -162,6 +166,8 @@ class Watchdog:
     def _beat(self, loop: asyncio.AbstractEventLoop) -> None:
         late = max(0.0, time.monotonic() - self._due_at)
         metrics.LOOP_DELAY.observe(late)
+        if not self._starters:
+            self._starters = frozenset(_codes_below(sys._getframe()))
         assert self._meter is not None
         used, before = self._meter.read(), self._used
         self._used = used
@@ -189,7 +195,7 @@ class Watchdog:
             if sample is None or sample.beat != beat:
                 # The first look at a beat is what counts: later ones may see what comes behind it.
                 is_late = now - meant_at > BEAT_SECONDS
-                operation, tenant, frames = read_stack(sys._current_frames().get(self._watched))
+                operation, tenant, frames = read_stack(sys._current_frames().get(self._watched), self._starters)
                 self.sample = sample = Sample(operation, tenant, frames, beat, is_late)
             if late >= STUCK_SECONDS and not self._is_stuck:
                 self._is_stuck = True
@@ -226,6 +232,14 @@ def tell(reason: Reason, late: float, used: Used, sample: Sample | None) -> None
             at=() if sample is None else sample.frames,
             left_out=left_out,
         )
+
+
+def _codes_below(frame: FrameType) -> Iterator[CodeType]:
+    """What called a callback of the loop."""
+    below = frame.f_back
+    while below is not None:
+        yield below.f_code
+        below = below.f_back
 
 
 def _module(code: CodeType) -> str:

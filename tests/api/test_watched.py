@@ -4,6 +4,7 @@ import asyncio
 import sys
 import threading
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
@@ -57,3 +58,21 @@ async def test_a_request_without_a_key_has_no_tenant(api: Api) -> None:
     wanted = ("metrics", None)
 
     assert wanted in await watch(lambda: api.get("/metrics", headers={"Authorization": ""}), wanted)
+
+
+async def test_who_is_being_sent_an_answer_is_named_too(api: Api) -> None:
+    """The whole of an answer is sent at once."""
+    scope = {"type": "http", "method": "GET", "path": "/v1/tasks", "raw_path": b"/v1/tasks", "query_string": b""}
+    headers = [(b"authorization", b"Bearer " + api.key.encode())]
+    named: list[tuple[str, str | None]] = []
+
+    async def send(message: Any) -> None:
+        operation, tenant, _ = read_stack(sys._getframe())
+        named.append((operation, tenant))
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    await api.serving.app({**scope, "headers": headers, "client": None}, receive, send)
+
+    assert set(named) == {("list_tasks", api.tenant_name)}

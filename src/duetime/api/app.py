@@ -78,6 +78,8 @@ log = structlog.get_logger()
 
 _PHRASES = {status.value: status.phrase.encode() for status in HTTPStatus}
 _READS = frozenset({"GET", "HEAD"})
+#: In a scope: the name of the caller's tenant, for the watchdog.
+_TENANT = "duetime.tenant"
 #: Stands in where a call needs no key.
 NOBODY = Caller(0, "", 0, "viewer")
 
@@ -280,6 +282,7 @@ class App:
         request = Request(route.operation, scope, receive, headers, path, NOBODY, self._bodies, request_id, self.peers)
         if route.operation.needs_key:
             request.caller = await authenticate(self._keys, headers, request.peer)
+            scope[_TENANT] = request.caller.tenant_name
             need_right(request.caller, route.operation)
             if line is not None:
                 line.tenant = request.caller.tenant
@@ -306,7 +309,15 @@ def _describe(variables: Mapping[str, Any]) -> tuple[str, str | None]:
     return variables["route"].operation.name, tenant
 
 
+def _describe_sending(variables: Mapping[str, Any]) -> tuple[str, str | None]:
+    """The same around that, as when the answer is sent."""
+    scope: Scope = variables["scope"]
+    methods, _ = variables["self"]._router.find(scope)
+    return methods[scope["method"]].operation.name, scope.get(_TENANT)
+
+
 describe_by(App._answer.__code__, _describe)
+describe_by(App._serve.__code__, _describe_sending)
 
 
 async def _send(answer: Answer, date: bytes, request_id: bytes, is_head: bool, send: Send) -> None:
