@@ -7,9 +7,11 @@ its lane and its shard.  A task's first wake is its id; later wakes have the
 same layout and are minted in SQL (`mint_wake`), from the database's clock.
 """
 
+import random
 import secrets
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 # The driver's own UUIDs: a subclass of Python's, made, compared and hashed in C.
 from asyncpg.pgproto.pgproto import UUID as DriverUUID
@@ -71,6 +73,27 @@ def make_row(due_ms: int, lane: int, count: int) -> list[uuid.UUID]:
     return [DriverUUID(value.to_bytes(16, "big")) for value in range(first, first + count * _STEP, _STEP)]
 
 
+#: Where random bits come from.
+_draw_bits: Callable[[int], int] = secrets.randbits
+
+
+def draw_bits(count: int) -> int:
+    """A random number of so many bits, for what must be unique."""
+    return _draw_bits(count)
+
+
+@contextmanager
+def repeatable(chance: random.Random) -> Iterator[None]:
+    """Let a simulation draw the random bits, so that it can be repeated from its seed."""
+    global _draw_bits, _next_salt
+    before = _draw_bits
+    _draw_bits, _next_salt = chance.getrandbits, 0
+    try:
+        yield
+    finally:
+        _draw_bits = before
+
+
 #: Where this process counts on; it has half of all numbers before it.
 _next_salt = secrets.randbits(_UNIQUE_BITS - 1)
 
@@ -89,9 +112,9 @@ def take_salts(count: int) -> int:
 
 def _first_of(count: int) -> int:
     """A random start whose low bits have room to count, so that each id differs from the one before by one step."""
-    unique = secrets.randbits(_UNIQUE_BITS)
+    unique = draw_bits(_UNIQUE_BITS)
     while (unique & _LOW_MASK) + count > _LOW_MASK:
-        unique = secrets.randbits(_UNIQUE_BITS)
+        unique = draw_bits(_UNIQUE_BITS)
     return unique
 
 

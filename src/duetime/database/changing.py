@@ -18,7 +18,6 @@ of it does no harm (`Statement.copies`).
 """
 
 import asyncio
-import secrets
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -29,7 +28,7 @@ import asyncpg
 from duetime.database.pool import DEFAULT_TIMEOUT_SECONDS, Database
 from duetime.database.statements import Statement, load
 from duetime.errors import DuetimeError, FailingOver, Unavailable, Unknown
-from duetime.ids import just_before, make_id
+from duetime.ids import draw_bits, just_before, make_id
 
 SQL = load(__package__, "changing.sql")
 #: How often a change is tried whose line breaks before its COMMIT.
@@ -84,7 +83,7 @@ async def changing(
     `Unavailable` says that nothing was done and nothing will be; `Unknown` that
     the database did not say in time whether it was committed.
     """
-    operation = make_id(database.clock.now_ms(), secrets.randbits(42), 0)
+    operation = make_id(database.clock.now_ms(), draw_bits(42), 0)
     commits = False
     try:
         async with database.connection(timeout) as connection:

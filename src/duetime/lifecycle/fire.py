@@ -7,7 +7,6 @@ one finds nothing.  A time that was fired is written down in `fire`, whose key
 keeps it from being fired again.
 """
 
-import secrets
 import struct
 import uuid
 from collections.abc import Sequence
@@ -21,7 +20,7 @@ from duetime.clock import from_ms, to_us
 from duetime.database.partitions import Partitions
 from duetime.database.pool import Database
 from duetime.database.statements import load
-from duetime.ids import lane_of, make_id, make_ids
+from duetime.ids import draw_bits, lane_of, make_id, make_ids
 from duetime.lifecycle.state import read_states
 from duetime.lifecycle.storing import MINT_AHEAD_MS, MINT_TOLERANCE_MS
 from duetime.model.firing import Run, Situation, Turn
@@ -208,7 +207,7 @@ class _Columns:
         wake = None
         if turn.wake_ms is not None:
             wake_ms = max(turn.wake_ms, self._minted_ms)
-            wake = make_id(wake_ms, secrets.randbits(42), schedule.lane)
+            wake = make_id(wake_ms, draw_bits(42), schedule.lane)
             self.times_ms.add(wake_ms)
             self.next_wakes[schedule.id] = wake
         cancelled = set(turn.cancel)

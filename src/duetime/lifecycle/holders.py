@@ -121,7 +121,7 @@ class Holders:
         #: Told of holders that have ended, as soon as this node knows.
         self.on_ended: Callable[[set[int]], None] | None = None
         self._gather: Gather[_Beat, BeatAnswer] = Gather(
-            self._fly, weigh=lambda beat: len(beat.attempts) + 1, limit=5_000
+            self._fly, weigh=lambda beat: len(beat.attempts) + 1, limit=5_000, monotonic=monotonic
         )
 
     async def register(self, tenant: int, name: str, key: int | None = None) -> int:

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import asyncpg
 import msgspec
 
+from duetime.clock import Monotonic
 from duetime.database.changing import changing, run_once_with
 from duetime.database.pool import Database
 from duetime.database.statements import load
@@ -41,8 +42,9 @@ SQL = load(__package__, "lanes.sql")
 
 
 class Lanes:
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, monotonic: Monotonic = time.monotonic) -> None:
         self._database = database
+        self._monotonic = monotonic
         #: Also the keys of parts that have no lane of their own, with the lane that serves them.
         self._by_key: dict[LaneKey, int] = {}
         self._by_id: dict[int, LaneKey] = {}
@@ -85,7 +87,7 @@ class Lanes:
         lane = self._by_key.get(key)
         if lane is not None:
             return lane
-        place, now = (key.tenant, key.part), time.monotonic()
+        place, now = (key.tenant, key.part), self._monotonic()
         if len(key.gate.encode()) > _MAX_GATE_BYTES or now < self._none_until.get(place, 0.0):
             return None
         if now >= self._full_until.get(place, 0.0):

@@ -7,7 +7,6 @@ not due yet are unmade, and made anew by what the schedule says now.
 """
 
 import asyncio
-import secrets
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +19,7 @@ from duetime.database.changing import changing, run_once, run_once_with
 from duetime.database.partitions import Partitions
 from duetime.database.pool import Database
 from duetime.errors import DuetimeError, NotFound, TooComplex, Unavailable
-from duetime.ids import make_id
+from duetime.ids import draw_bits, make_id
 from duetime.lifecycle.fire import pack_tasks, pack_times
 from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.onward import Wake
@@ -337,7 +336,7 @@ class Schedules(ScheduleTimes):
             next_ms = fire.nominal_ms
             wake_ms = max(fire.at_ms - AHEAD_MS, now_ms)
             await self._partitions.ensure([wake_ms])
-            wake = make_id(wake_ms, secrets.randbits(42), schedule.lane)
+            wake = make_id(wake_ms, draw_bits(42), schedule.lane)
         recent = [task for task in schedule.recent if task not in unmade]
         if body is not None and body.spec.after is not None and recent and not schedule.is_paused:
             # Its next time is counted from the end of the run under way.

@@ -7,6 +7,7 @@ Concurrent reports share one commit.
 """
 
 import asyncio
+import time
 import uuid
 from collections import Counter
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from operator import itemgetter
 import msgspec
 
 from duetime import metrics
-from duetime.clock import from_us
+from duetime.clock import Monotonic, from_us
 from duetime.database.arrays import same, sparse
 from duetime.database.gather import Backlog, Gather
 from duetime.database.pool import Database
@@ -100,7 +101,14 @@ def _size_of(part: _Part) -> int:
 
 class Settler:
     def __init__(
-        self, database: Database, holders: Holders, onward: Onward, *, flights: int = 2, turns: Turns | None = None
+        self,
+        database: Database,
+        holders: Holders,
+        onward: Onward,
+        *,
+        flights: int = 2,
+        turns: Turns | None = None,
+        monotonic: Monotonic = time.monotonic,
     ) -> None:
         self._turns = turns or Turns()
         self._database = database
@@ -113,6 +121,7 @@ class Settler:
             flights=lambda: flights,
             measure=_size_of,
             size_limit=MAX_BYTES_PER_COMMIT,
+            monotonic=monotonic,
         )
 
     @property

@@ -1,6 +1,5 @@
 """Schedules as they are asked for and as they are stored."""
 
-import secrets
 import uuid
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,7 +9,7 @@ import asyncpg
 import msgspec
 
 from duetime.errors import InvalidInput
-from duetime.ids import make_id
+from duetime.ids import draw_bits, make_id
 from duetime.lifecycle.evaluations import refusal_of
 from duetime.lifecycle.fire import Template, unpack_tasks, unpack_times
 from duetime.model.firing import AHEAD_MS
@@ -178,7 +177,7 @@ class NewColumns:
             next_ms = fire.nominal_ms
             wake_ms = max(fire.at_ms - AHEAD_MS, self.now_ms)
             self.times_ms.add(wake_ms)
-            wake = make_id(wake_ms, secrets.randbits(42), self._lane)
+            wake = make_id(wake_ms, draw_bits(42), self._lane)
         self.schedules.append(each)
         task = template_of(each.task)
         values = (

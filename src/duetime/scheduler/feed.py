@@ -18,6 +18,7 @@ import structlog
 
 from duetime import metrics
 from duetime.budgets.contract import Budgets
+from duetime.clock import Monotonic
 from duetime.database.pool import Database
 from duetime.errors import Unavailable
 from duetime.ids import SCHEDULE_LANES_END, SHARDS, just_after, lane_of
@@ -60,17 +61,26 @@ class ScheduleLanes(Protocol):
 
 class Feeder:
     def __init__(
-        self, database: Database, lanes: Lanes, onward: Onward, *, flights: int = 2, turns: Turns | None = None
+        self,
+        database: Database,
+        lanes: Lanes,
+        onward: Onward,
+        *,
+        flights: int = 2,
+        turns: Turns | None = None,
+        core: Core | None = None,
+        monotonic: Monotonic = time.monotonic,
     ) -> None:
+        self._monotonic = monotonic
         self._turns = turns or Turns()
         self._database = database
         self._lanes = lanes
-        self._core = Core()
+        self._core = core or Core()
         self._returns = Returns(onward)
         self._gates = Gatekeeper(database, lanes, self._core.governor, self._core.planned)
-        self._looker = Looker(database, self._own_lanes, self.wake)
+        self._looker = Looker(database, self._own_lanes, self.wake, monotonic)
         self._changed = asyncio.Event()
-        self.polls = Polls(self._core, self._changed.set, lambda tasks: self._later(self.give_back(tasks)))
+        self.polls = Polls(self._core, self._changed.set, lambda tasks: self._later(self.give_back(tasks)), monotonic)
         self._free_flights = flights
         self._flying: set[asyncio.Task[None]] = set()
         self._is_stopping = False
@@ -504,7 +514,7 @@ class Feeder:
 
     def unheard(self) -> list[tuple[str, str, float]]:
         """Workers that get nothing because no beat of them is heard: tenant, name, and for how many seconds."""
-        now = time.monotonic()
+        now = self._monotonic()
         return [
             (str(self._lanes.tenant_name(ask.tenant)), ask.worker, now - since)
             for ask, since in self.polls.hearing.unheard.values()

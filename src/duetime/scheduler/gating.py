@@ -11,7 +11,6 @@ but to its holder as long as its limits are the same, so no two gates can send i
 each other.
 """
 
-import secrets
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,7 +21,7 @@ import msgspec
 import structlog
 
 from duetime.database.pool import Database
-from duetime.ids import SHARDS
+from duetime.ids import SHARDS, draw_bits
 from duetime.lifecycle.claim import Claims
 from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.park import Cap, Parked, Place, await_places, park, read_ended, read_running, take_places
@@ -117,7 +116,7 @@ class Gatekeeper:
         #: Gates to which rows are on their way: what is claimed meanwhile may not overtake them.
         self._approached: Counter[LaneKey] = Counter()
         #: Who this node is, among those that want the same places.
-        self._asker = secrets.randbits(31)
+        self._asker = draw_bits(31)
 
     def rule(self, rules: Rules) -> None:
         self._rules = rules

@@ -78,13 +78,14 @@ class Liveness:
         polls: Polls | None = None,
         monotonic: Monotonic = time.monotonic,
         silence_seconds: float = SILENCE_SECONDS,
+        watch: Watch | None = None,
     ) -> None:
         self._database = database
         self._holders = holders
         self._onward = onward
         self._polls = polls
         self._monotonic = monotonic
-        self._watch = Watch(silence_seconds)
+        self._watch = watch or Watch(silence_seconds)
         self._full_sweep_at = monotonic()
         #: Told of the holders that were ended here.
         self.on_lapsed: Callable[[set[int]], None] | None = None

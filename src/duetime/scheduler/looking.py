@@ -13,6 +13,7 @@ from datetime import timedelta
 
 import structlog
 
+from duetime.clock import Monotonic
 from duetime.database.changing import run_once
 from duetime.database.pool import Database
 from duetime.database.statements import load
@@ -38,8 +39,13 @@ SQL = load(__package__, "looking.sql")
 
 class Looker:
     def __init__(
-        self, database: Database, own_lanes: Callable[[], list[int]], wake: Callable[[Iterable[uuid.UUID]], None]
+        self,
+        database: Database,
+        own_lanes: Callable[[], list[int]],
+        wake: Callable[[Iterable[uuid.UUID]], None],
+        monotonic: Monotonic = time.monotonic,
     ) -> None:
+        self._monotonic = monotonic
         self._database = database
         self._own_lanes = own_lanes
         self._wake = wake
@@ -55,7 +61,7 @@ class Looker:
         rows = await self._database.run(SQL["read_hints"])
         self.hints.restore({row["lane"]: row["drained"] for row in rows}, self._database.clock.now_ms())
         await self.look_at(self._own_lanes())
-        self._keep_at = time.monotonic() + KEEP_HINTS_EVERY_SECONDS
+        self._keep_at = self._monotonic() + KEEP_HINTS_EVERY_SECONDS
 
     async def step(self) -> timedelta:
         lanes = self._own_lanes()
@@ -66,9 +72,9 @@ class Looker:
         self.hints.note(around.now_us // 1000, around.oldest_open, around.next_new)
         # The statements of that moment have ended by then, so that the look can tell what is drained up to it.
         await asyncio.sleep(_NOTE_AHEAD_SECONDS)
-        looked_at = time.monotonic()
+        looked_at = self._monotonic()
         await self._look({lane: self.hints.low(lane) for lane in chosen})
-        began = time.monotonic()
+        began = self._monotonic()
         pause = min((began - looked_at) / _LOOK_SHARE, _LOOK_AT_LEAST_EVERY_SECONDS)
         await self._go_round(lanes)
         if began >= self._keep_at:
@@ -94,14 +100,14 @@ class Looker:
 
     async def _go_round(self, lanes: list[int]) -> None:
         """From the very beginning, whatever the hints say, as far as the time for it goes."""
-        while stretch := self._rounds.next(self._database.clock.now_ms(), began := time.monotonic()):
+        while stretch := self._rounds.next(self._database.clock.now_ms(), began := self._monotonic()):
             from_ms, until_ms = stretch
             chosen, turn = _take_turns(lanes, self._round_turn)
             if until_ms is None:
                 self._round_turn = turn
             until = LATEST if until_ms is None else just_before(until_ms)
             await self._look(dict.fromkeys(chosen, just_before(from_ms)), until)
-            self._rounds.looked(until_ms, began, time.monotonic())
+            self._rounds.looked(until_ms, began, self._monotonic())
 
     async def _look(self, hints: dict[int, uuid.UUID], until: uuid.UUID = LATEST) -> None:
         look = await peek(self._database, hints, until)

@@ -7,6 +7,7 @@ import asyncio
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 
+from duetime.clock import Monotonic
 from duetime.model.task import LeasedTask
 from duetime.scheduler.core import Core
 from duetime.scheduler.hearing import Hearing
@@ -20,14 +21,19 @@ _MOST_ENDED = 10_000
 
 class Polls:
     def __init__(
-        self, core: Core, on_ask: Callable[[], object], give_back: Callable[[list[LeasedTask]], object]
+        self,
+        core: Core,
+        on_ask: Callable[[], object],
+        give_back: Callable[[list[LeasedTask]], object],
+        monotonic: Monotonic = time.monotonic,
     ) -> None:
         """`give_back` is called with what a poll got in the very moment in which its caller went away."""
         self._core = core
         self._on_ask = on_ask
         self._give_back = give_back
+        self._monotonic = monotonic
         self._waiting: dict[int, tuple[Ask, asyncio.Future[list[LeasedTask]]]] = {}
-        self.hearing = Hearing()
+        self.hearing = Hearing(monotonic)
         #: Those that wait for a beat of their holder.
         self._muted: dict[int, Ask] = {}
         #: Those whose time was over while a claim for them was under way.
@@ -50,7 +56,7 @@ class Polls:
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[list[LeasedTask]] = loop.create_future()
         self._waiting[number] = (ask, answer)
-        self._asked[ask.holder] = (ask, time.monotonic())
+        self._asked[ask.holder] = (ask, self._monotonic())
         if self.hearing.is_unheard(ask):
             self._muted[number] = ask
         else:
@@ -144,6 +150,6 @@ class Polls:
 
     def recent_asks(self) -> list[Ask]:
         """Of holders that wait now, or asked for work lately, and get it."""
-        lately = time.monotonic() - REMEMBER_ASKS_SECONDS
+        lately = self._monotonic() - REMEMBER_ASKS_SECONDS
         self._asked = {holder: asked for holder, asked in self._asked.items() if asked[1] >= lately}
         return [ask for ask, _ in self._asked.values() if ask.holder not in self.hearing.unheard]
