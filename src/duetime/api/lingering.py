@@ -1,16 +1,19 @@
-"""The end of a connection whose client is answered before it has said what it wants.
+"""The end of a connection whose client is answered before it has sent its whole request.
 
-Bytes that nobody read when a connection is closed make the system reset it, and
-a reset can take the answer away before the client has read it.  So what still
-comes is read and dropped for a moment, for a bounded number of connections.
+When a connection is closed with unread bytes, the system resets it, and a reset can
+take the answer away before the client has read it.  So the node reads and drops what
+still comes, for a moment, for a bounded number of connections, and at a bounded rate:
+without that a single client could keep the node busy with bytes that nobody wants.
 """
 
 import asyncio
 
 LINGER_SECONDS = 1.0
+#: All lingering connections together; a client that sends faster waits in the buffers of the system.
+MAX_BYTES_PER_SECOND = 32 * 1024 * 1024
 #: Each is a file; whoever floods us learns nothing from answers.
 _MOST = 32
-_lingering: set["_Lingering"] = set()
+_lingering: set["Lingering"] = set()
 
 
 def close_slowly(transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
@@ -18,19 +21,34 @@ def close_slowly(transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) 
     if len(_lingering) >= _MOST or transport.is_closing() or not transport.can_write_eof():
         transport.close()
         return
-    lingering = _Lingering()
+    lingering = Lingering(transport, loop)
     _lingering.add(lingering)
-    lingering.timer = loop.call_later(LINGER_SECONDS, transport.abort)
     transport.set_protocol(lingering)
     transport.write_eof()
 
 
-class _Lingering(asyncio.Protocol):
-    timer: asyncio.TimerHandle
+class Lingering(asyncio.Protocol):
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._end = loop.call_later(LINGER_SECONDS, transport.abort)
+        self._pause: asyncio.TimerHandle | None = None
+
+    def data_received(self, data: bytes) -> None:
+        """Drop it, and read on when the share of this connection allows it."""
+        self._transport.pause_reading()
+        seconds = len(data) * max(1, len(_lingering)) / MAX_BYTES_PER_SECOND
+        self._pause = self._loop.call_later(seconds, self._read_on)
 
     def eof_received(self) -> None:
         """The client is done as well: the transport closes itself."""
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.timer.cancel()
+        self._end.cancel()
+        if self._pause is not None:
+            self._pause.cancel()
         _lingering.discard(self)
+
+    def _read_on(self) -> None:
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
