@@ -34,7 +34,7 @@ DuetimeError
 """
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import msgspec
 
@@ -59,6 +59,11 @@ class DuetimeError(Exception):
         self.detail = detail
         self.errors = errors
         self.retry_after = retry_after
+
+    def as_value(self) -> Self:
+        """The error to be kept in a list: without its traceback, whose frames hold what was being read."""
+        self.__traceback__ = self.__cause__ = self.__context__ = None
+        return self
 
 
 class InvalidInput(DuetimeError):

@@ -142,6 +142,32 @@ async def test_a_batch_in_which_each_item_is_wrong_has_an_answer_of_bounded_size
     assert await api.stored() == 0
 
 
+async def test_a_refused_batch_leaves_nothing_for_the_collector(api: Api, victim: Api) -> None:
+    """Errors that are kept as values hold no frames: each of these would hold a payload of thousands of values."""
+    allowed = [f"value {number}" for number in range(4_000)]
+    await api.call("PUT", "/v1/types/costly", {"schema": {"properties": {"n": {"items": {"enum": allowed}}}}})
+    await api.serving.obey()
+    wrong = {"type": "costly", "payload": {"n": ["value 3999"] * 3_999 + ["none"]}}
+    body = json.dumps([wrong] * 20).encode()
+    await api.post("/v1/tasks/batch", data=body)
+
+    gc.collect()
+    gc.disable()
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for _ in range(10):
+            answer = await api.post("/v1/tasks/batch", data=body)
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+
+    assert answer.json["rejected"] == 20
+    # The payloads of one batch take some six megabytes.
+    assert after - before < 8 * MEGABYTE
+
+
 async def test_a_body_larger_than_any_limit_is_not_kept(api: Api, victim: Api) -> None:
     async def endless() -> AsyncIterator[bytes]:
         for _ in range(4 * MAX_REQUEST_BYTES // MEGABYTE):

@@ -238,9 +238,9 @@ class Tasks:
                 if isinstance(item, Unread) and item.line is not None:
                     detail = f"line {item.line} is not JSON, so nothing was stored: {error.detail}"
                     raise MalformedBody(detail) from error
-                return error
+                return error.as_value()
             except DuetimeError as error:
-                return error
+                return error.as_value()
             return task
 
         items: Sequence[TaskRequest | Unread] = read_items(content_type, body)
@@ -265,7 +265,7 @@ class Tasks:
             except InvalidInput as error:
                 for place, each in enumerate(results):
                     if isinstance(each, NewTask) and each.lane == key:
-                        results[place] = error
+                        results[place] = error.as_value()
 
     async def _batch_answer(self, results: list[NewTask | DuetimeError], submissions: Sequence[Submission]) -> bytes:
         now_ms = self.database.clock.now_ms()
