@@ -98,7 +98,7 @@ class Singles:
         self._turns = turns
         self._now = now
         self._monotonic = monotonic
-        self._wakeful = Wakeful()
+        self._wakeful = Wakeful(monotonic)
         #: When few tasks were stored last.
         self.few_at = -math.inf
         #: By priority.

@@ -18,6 +18,7 @@ import asyncpg
 import msgspec
 
 from duetime import metrics
+from duetime.clock import Monotonic
 from duetime.database.gather import DATA_ERRORS, Backlog, Gather
 from duetime.database.partitions import Partitions
 from duetime.database.pool import Database
@@ -67,15 +68,26 @@ class Submitter:
         desk: Desk | None = None,
         turns: Turns | None = None,
         now: datetime | None = None,
+        monotonic: Monotonic = time.monotonic,
     ) -> None:
         self._turns = turns or Turns()
+        self._monotonic = monotonic
         self._desk = desk
         self._database = database
         self._lanes = lanes
         self._partitions = partitions
         self._wake = wake
         self._store = Store(database, now)
-        self.singles = Singles(database, partitions, wake, self._store_again, desk=desk, turns=self._turns, now=now)
+        self.singles = Singles(
+            database,
+            partitions,
+            wake,
+            self._store_again,
+            desk=desk,
+            turns=self._turns,
+            now=now,
+            monotonic=monotonic,
+        )
         #: Tenants that are spread, and over how many shards.
         self.spread: Mapping[int, int] = {}
         self._turn = 0
@@ -85,13 +97,13 @@ class Submitter:
         #: When few tasks were stored last.
         self._few_at = -math.inf
         self._lookups: Gather[tuple[uuid.UUID, int], int | None] = Gather(
-            self._count_of_requests, weigh=lambda _: 1, limit=MAX_LOOKUPS
+            self._count_of_requests, weigh=lambda _: 1, limit=MAX_LOOKUPS, monotonic=monotonic
         )
 
     def _count_bulk_flights(self) -> int:
         """One beside small calls, which would wait for the processors that more of them take."""
         few_at = max(self._few_at, self.singles.few_at)
-        return BULK_FLIGHTS if time.monotonic() - few_at > QUIET_SECONDS else 1
+        return BULK_FLIGHTS if self._monotonic() - few_at > QUIET_SECONDS else 1
 
     def _make_gather(self, flights: Callable[[], int], *, is_even: bool = False) -> Gather[Call, Sequence[Submission]]:
         return Gather(
@@ -104,6 +116,7 @@ class Submitter:
             size_limit=MAX_BYTES_PER_COMMIT,
             rank=rank_of,
             ranks=len(PriorityClass),
+            monotonic=self._monotonic,
         )
 
     def _gather_for(self, weight: int) -> Gather[Call, Sequence[Submission]]:
@@ -190,7 +203,7 @@ class Submitter:
     async def _fly(self, calls: list[Call]) -> list[Sequence[Submission]]:
         weight = sum([len(call.tasks) for call in calls])
         if weight <= FEW_TASKS:
-            self._few_at = time.monotonic()
+            self._few_at = self._monotonic()
         with self._turns.held() if weight <= FEW_TASKS else nullcontext():
             for _ in range(_TRIES):
                 if weight > LONG_TASKS:

@@ -15,6 +15,7 @@ from datetime import timedelta
 import asyncpg
 import structlog
 
+from duetime.clock import Monotonic
 from duetime.database.partitions import Partitions
 from duetime.database.pool import Database
 from duetime.errors import Unavailable
@@ -68,7 +69,9 @@ class Firing:
         feeds: Callable[[int], bool] = lambda lane: True,
         has_duty: Callable[[str], bool] = lambda duty: True,
         room: TaskRoom = BOUNDLESS,
+        monotonic: Monotonic = time.monotonic,
     ) -> None:
+        self._monotonic = monotonic
         self._room = room
         self._evaluating = Loops()
         self._counted_steps = 0
@@ -82,7 +85,7 @@ class Firing:
         self._feeds = feeds
         self._has_duty = has_duty
         self._hints = Hints(MINT_TOLERANCE_MS)
-        self._refusals = Refusals()
+        self._refusals = Refusals(monotonic)
         #: The first turn that is known of, by lane.
         self._first: dict[int, uuid.UUID] = {}
         self._lanes: set[int] = set()
@@ -377,7 +380,7 @@ class Firing:
             return LOOK_EVERY
         around = await note(self._database)
         self._hints.note(around.now_us // 1000, around.oldest_open, around.next_new)
-        began = time.monotonic()
+        began = self._monotonic()
         look = await peek(self._database, {lane: self._hints.low(lane) for lane in lanes})
         self._hints.note(look.now_us // 1000, look.oldest_open, look.next_new)
         for lane, first in look.first.items():
@@ -387,15 +390,15 @@ class Firing:
         # Whatever it sleeps for, it reckons anew: the clock may have jumped, a shard may have come.
         self._changed.set()
         # Where looking is dear, less often.
-        took = time.monotonic() - began
+        took = self._monotonic() - began
         return max(LOOK_EVERY, timedelta(seconds=min(took * 50, 10.0)))
 
     async def _read_lanes(self) -> None:
-        if time.monotonic() >= self._lanes_at:
+        if self._monotonic() >= self._lanes_at:
             rows = await self._database.run(SCHEDULES_SQL["read_shards"])
             # Lanes that were told of meanwhile are not in the answer.
             self._lanes.update(row["shard"] for row in rows)
-            self._lanes_at = time.monotonic() + _LANES_EVERY_SECONDS
+            self._lanes_at = self._monotonic() + _LANES_EVERY_SECONDS
 
     async def backfill(self) -> timedelta:
         """Go on with the backfills of the lanes here by a second's worth."""

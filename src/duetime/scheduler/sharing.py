@@ -12,6 +12,7 @@ and the feeder's look finds what nobody told it.
 
 import asyncio
 import secrets
+import time
 import uuid
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
@@ -20,6 +21,7 @@ import msgspec
 import structlog
 
 from duetime.admin.breakers import ForcedBreakers
+from duetime.clock import Monotonic
 from duetime.cluster.contract import Coordinator, Member, NodeView
 from duetime.cluster.mesh import Ending, Mesh, PeerGone
 from duetime.cluster.shards import assign, owner_of
@@ -65,6 +67,7 @@ class SharedFeeder:
         holders: Holders,
         breakers: Breakers,
         forced: ForcedBreakers,
+        monotonic: Monotonic = time.monotonic,
     ) -> None:
         self.name = name
         self._coordinator = coordinator
@@ -82,7 +85,7 @@ class SharedFeeder:
         self._own: frozenset[int] = frozenset()
         self._passed: set[Ending] = set()
         self._wakes = WakeRouter(name, self._owner_of, feeder.wake, self._tell_wakes, self._later)
-        self._shards = TenantShards(database)
+        self._shards = TenantShards(database, monotonic)
         self._background: set[asyncio.Task[None]] = set()
         self._is_leaving = False
         #: What this node knows of the attempts of some tenants (`tenant_breakers`).

@@ -2,6 +2,7 @@
 
 import time
 
+from duetime.clock import Monotonic
 from duetime.database.pool import Database
 
 REMEMBER_SECONDS = 30.0
@@ -15,15 +16,16 @@ SELECT id % 256 FROM lane WHERE tenant = $1
 class TenantShards:
     """Remembers them for a while; who hears of a new lane lets it forget."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, monotonic: Monotonic = time.monotonic) -> None:
         self._database = database
+        self._monotonic = monotonic
         self._known: dict[int, tuple[frozenset[int], float]] = {}
 
     async def of(self, tenant: int) -> frozenset[int]:
         known = self._known.get(tenant)
-        if known is None or known[1] < time.monotonic():
+        if known is None or known[1] < self._monotonic():
             rows = await self._database.fetch(_SHARDS_OF, tenant)
-            known = frozenset(row["shard"] for row in rows), time.monotonic() + REMEMBER_SECONDS
+            known = frozenset(row["shard"] for row in rows), self._monotonic() + REMEMBER_SECONDS
             self._known[tenant] = known
         return known[0]
 
