@@ -26,16 +26,16 @@ from duetime.database.partitions import Partitions
 from duetime.database.pool import Database
 from duetime.database.settings import PLANNER_SETTINGS
 from duetime.ids import EARLIEST, just_after, make_id
-from duetime.lifecycle.claim import SQL as CLAIM_SQL
-from duetime.lifecycle.claim import LaneOrder, claim_due
-from duetime.lifecycle.holders import Holders
+from duetime.lifecycle.holders.holders import Holders
 from duetime.lifecycle.lanes import Lanes
-from duetime.lifecycle.onward import SQL as ONWARD_SQL
-from duetime.lifecycle.onward import Onward
-from duetime.lifecycle.settle import Report, Settler
-from duetime.lifecycle.storing import MINT_AHEAD_MS, MINT_TOLERANCE_MS
-from duetime.lifecycle.submit import SQL as SUBMIT_SQL
-from duetime.lifecycle.submit import Submitter
+from duetime.lifecycle.submission.storing import MINT_AHEAD_MS, MINT_TOLERANCE_MS
+from duetime.lifecycle.submission.submit import SQL as SUBMIT_SQL
+from duetime.lifecycle.submission.submit import Submitter
+from duetime.lifecycle.tasks.claim import SQL as CLAIM_SQL
+from duetime.lifecycle.tasks.claim import LaneOrder, claim_due
+from duetime.lifecycle.tasks.onward import SQL as ONWARD_SQL
+from duetime.lifecycle.tasks.onward import Onward
+from duetime.lifecycle.tasks.settle import Report, Settler
 from duetime.model.task import Kind, LaneKey, NewTask, Outcome, PriorityClass
 
 Way = Literal["minimal", "statements", "lifecycle"]

@@ -10,18 +10,18 @@ from duetime.admin.tenants import create_tenant
 from duetime.database.partitions import Partitions
 from duetime.database.pool import Database
 from duetime.ids import EARLIEST, just_after
-from duetime.lifecycle.backfill import Backfills
-from duetime.lifecycle.claim import LaneOrder, claim_due
-from duetime.lifecycle.holders import Holders
+from duetime.lifecycle.holders.holders import Holders
+from duetime.lifecycle.holders.lapse import end_silent_holders, sweep_left_behind
 from duetime.lifecycle.lanes import Lanes
-from duetime.lifecycle.lapse import end_silent_holders, sweep_left_behind
-from duetime.lifecycle.onward import Onward, Wake
-from duetime.lifecycle.recurrences import Recurrences
-from duetime.lifecycle.schedules import Schedules
-from duetime.lifecycle.settle import Report, Settled, Settler
-from duetime.lifecycle.state import read_states
-from duetime.lifecycle.steer import Steering
-from duetime.lifecycle.submit import Submitted, Submitter
+from duetime.lifecycle.schedules.backfill import Backfills
+from duetime.lifecycle.schedules.changes import Schedules
+from duetime.lifecycle.schedules.recurrences import Recurrences
+from duetime.lifecycle.submission.submit import Submitted, Submitter
+from duetime.lifecycle.tasks.claim import LaneOrder, claim_due
+from duetime.lifecycle.tasks.onward import Onward, Wake
+from duetime.lifecycle.tasks.settle import Report, Settled, Settler
+from duetime.lifecycle.tasks.state import read_states
+from duetime.lifecycle.tasks.steer import Steering
 from duetime.model.task import Kind, LaneKey, LeasedTask, NewTask, Options, Outcome, PriorityClass, TaskState
 
 

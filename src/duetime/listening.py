@@ -10,8 +10,8 @@ from typing import cast
 import structlog
 import uvicorn
 
-from duetime.api.front import Front
-from duetime.api.protocol import DuetimeProtocol
+from duetime.api.server.front import Front
+from duetime.api.server.protocol import DuetimeProtocol
 from duetime.errors import Unavailable, UsageError
 
 log = structlog.get_logger()
@@ -45,7 +45,7 @@ def make_server(front: Front) -> Server:
             # Its warnings are about what clients send: they get an answer, and anybody could fill the log with them.
             log_level="error",
             access_log=False,
-            # `api/peers.py` knows which proxies are believed.
+            # `api/server/peers.py` knows which proxies are believed.
             proxy_headers=False,
             lifespan="off",
             # The API dates its answers by the database's clock.

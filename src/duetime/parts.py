@@ -23,11 +23,11 @@ from duetime.admin.rules import Rules, TenantRules
 from duetime.admin.signing import Signing, SigningSecrets
 from duetime.admin.types import Types
 from duetime.api.app import App
-from duetime.api.connections import Connections
-from duetime.api.outbox import reading
-from duetime.api.peers import Peers
-from duetime.api.unsent import Unsent
-from duetime.api.validation import TaskReader
+from duetime.api.server.connections import Connections
+from duetime.api.server.peers import Peers
+from duetime.api.server.unsent import Unsent
+from duetime.api.service.outbox import reading
+from duetime.api.tasks.validation import TaskReader
 from duetime.budgets.adapters import open_budgets
 from duetime.budgets.allowance import Allowance
 from duetime.cluster.contract import NodeView
@@ -40,20 +40,21 @@ from duetime.errors import NotFound
 from duetime.executor.consume import Executor
 from duetime.executor.http import HttpClient
 from duetime.ids import SHARDS
-from duetime.lifecycle import onward, submit
-from duetime.lifecycle.admission import Admission
-from duetime.lifecycle.backfill import Backfills
-from duetime.lifecycle.holders import Holders
+from duetime.lifecycle.admission.admission import Admission
+from duetime.lifecycle.admission.pressure import Pressure
+from duetime.lifecycle.admission.waiting import WaitingRoom, bound_waiting, count_waiting
+from duetime.lifecycle.holders.holders import Holders
 from duetime.lifecycle.lanes import Lanes
-from duetime.lifecycle.onward import Onward
-from duetime.lifecycle.outbox import Outbox
-from duetime.lifecycle.pressure import Pressure
-from duetime.lifecycle.recurrences import Recurrences
-from duetime.lifecycle.schedules import Schedules
-from duetime.lifecycle.settle import Settler
-from duetime.lifecycle.steer import Steering
-from duetime.lifecycle.submit import Submitter
-from duetime.lifecycle.waiting import WaitingRoom, bound_waiting, count_waiting
+from duetime.lifecycle.schedules.backfill import Backfills
+from duetime.lifecycle.schedules.changes import Schedules
+from duetime.lifecycle.schedules.recurrences import Recurrences
+from duetime.lifecycle.submission import submit
+from duetime.lifecycle.submission.outbox import Outbox
+from duetime.lifecycle.submission.submit import Submitter
+from duetime.lifecycle.tasks import onward
+from duetime.lifecycle.tasks.onward import Onward
+from duetime.lifecycle.tasks.settle import Settler
+from duetime.lifecycle.tasks.steer import Steering
 from duetime.memory import Memory
 from duetime.model.attempt import Past
 from duetime.model.breaker_status import TENANT_HOST, Forced

@@ -17,10 +17,10 @@ import time
 
 import structlog
 
-from duetime.api.connections import Connections
-from duetime.api.front import Front
-from duetime.api.peers import Peers
-from duetime.api.unsent import Unsent
+from duetime.api.server.connections import Connections
+from duetime.api.server.front import Front
+from duetime.api.server.peers import Peers
+from duetime.api.server.unsent import Unsent
 from duetime.config import Config, read_name_server
 from duetime.database.lineage import failing_over
 from duetime.database.migrate import bring_up_to_date

@@ -9,7 +9,7 @@ import pytest
 
 from duetime.admin.invariants import RULES, Violation, check_invariants
 from duetime.database.pool import Database
-from duetime.lifecycle.retire import retire_partitions, trim_oldest
+from duetime.lifecycle.tasks.retire import retire_partitions, trim_oldest
 from duetime.model.retry import RetryPolicy
 from duetime.model.task import Options, Outcome
 from engine import Engine

@@ -14,7 +14,7 @@ from duetime.admin.tiers import TierChange, delete_tier, put_tier
 from duetime.admin.types import Types
 from duetime.database.pool import Database
 from duetime.errors import Unavailable, Unknown
-from duetime.lifecycle import recurrences
+from duetime.lifecycle.schedules import recurrences
 from duetime.model.limits import Limits
 from duetime.recurrence import Spec
 from engine import Engine

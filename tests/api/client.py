@@ -22,27 +22,27 @@ from duetime.admin.rules import TenantRules
 from duetime.admin.tenants import create_tenant
 from duetime.admin.types import Types
 from duetime.api.app import App
-from duetime.api.outbox import reading
-from duetime.api.peers import Peers
-from duetime.api.protocol import DuetimeProtocol
-from duetime.api.validation import TaskReader
+from duetime.api.server.peers import Peers
+from duetime.api.server.protocol import DuetimeProtocol
+from duetime.api.service.outbox import reading
+from duetime.api.tasks.validation import TaskReader
 from duetime.budgets.allowance import Allowance
 from duetime.cluster.contract import NodeView
 from duetime.database.partitions import Partitions
 from duetime.database.pool import Database
-from duetime.lifecycle.admission import Admission
-from duetime.lifecycle.backfill import Backfills
-from duetime.lifecycle.holders import Holders
+from duetime.lifecycle.admission.admission import Admission
+from duetime.lifecycle.admission.pressure import Pressure
+from duetime.lifecycle.admission.waiting import WaitingRoom, bound_waiting, count_waiting
+from duetime.lifecycle.holders.holders import Holders
 from duetime.lifecycle.lanes import Lanes
-from duetime.lifecycle.onward import Onward
-from duetime.lifecycle.outbox import Outbox
-from duetime.lifecycle.pressure import Pressure
-from duetime.lifecycle.recurrences import Recurrences
-from duetime.lifecycle.schedules import Schedules
-from duetime.lifecycle.settle import Settler
-from duetime.lifecycle.steer import Steering
-from duetime.lifecycle.submit import Submitter
-from duetime.lifecycle.waiting import WaitingRoom, bound_waiting, count_waiting
+from duetime.lifecycle.schedules.backfill import Backfills
+from duetime.lifecycle.schedules.changes import Schedules
+from duetime.lifecycle.schedules.recurrences import Recurrences
+from duetime.lifecycle.submission.outbox import Outbox
+from duetime.lifecycle.submission.submit import Submitter
+from duetime.lifecycle.tasks.onward import Onward
+from duetime.lifecycle.tasks.settle import Settler
+from duetime.lifecycle.tasks.steer import Steering
 from duetime.model.breaker_status import TENANT_HOST, Forced
 from duetime.model.tenant_breaker import BreakerRules
 from duetime.model.vault import Vault

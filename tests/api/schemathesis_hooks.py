@@ -15,8 +15,8 @@ from zoneinfo import available_timezones
 import schemathesis
 from hypothesis import strategies as st
 
-import duetime.api.schedule_schemas  # noqa: F401  its durations are kinds of Seconds
-from duetime.api.seconds import Seconds, Wait, decode_hook
+import duetime.api.schedules.schemas  # noqa: F401  its durations are kinds of Seconds
+from duetime.api.bodies.seconds import Seconds, Wait, decode_hook
 from duetime.model.duration import format_duration
 from duetime.model.reserved_headers import is_reserved
 

@@ -17,7 +17,7 @@ import pytest
 import pytest_asyncio
 
 from api.client import Api, Reply, Serving
-from duetime.api import protocol
+from duetime.api.server import protocol
 from duetime.model.payload_schema import MAX_SCHEMA_BYTES
 from duetime.model.task import MAX_BATCH, MAX_PAYLOAD_BYTES, MAX_REQUEST_BYTES
 

@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from api.client import Api
-from duetime.api.http import Request
 from duetime.api.openapi import OPERATIONS, build_document, encode_document
+from duetime.api.server.http import Request
 
 IN_REPOSITORY = Path(__file__).parents[2] / "openapi.json"
 

@@ -12,19 +12,19 @@ from database.changes import GUARANTEES, PACKAGE, read_changes, written
 from duetime.database.changing import run_once
 from duetime.database.pool import Database
 from duetime.database.statements import Statement
-from duetime.lifecycle.steer import SQL
+from duetime.lifecycle.tasks.steer import SQL
 
 _CHANGE = re.compile(r"\b(INSERT INTO|UPDATE \S+ SET|DELETE FROM)\b")
 #: SQL in the text of a module, run without a transaction; why a late copy does no harm.
 _RAW = {
-    "lifecycle/retire.py": "deletes what is as old at any later time",
+    "lifecycle/tasks/retire.py": "deletes what is as old at any later time",
 }
 #: Where a connection is taken for something else than one transaction.
 _WITHOUT_TRANSACTION = {
     "admin/invariants.py": "reads",
     "database/partitions.py": "reads; partitions are made in a transaction",
-    "lifecycle/retire.py": "as above; partitions are swapped in a transaction",
-    "lifecycle/storing.py": "the probe is rolled back",
+    "lifecycle/tasks/retire.py": "as above; partitions are swapped in a transaction",
+    "lifecycle/submission/storing.py": "the probe is rolled back",
     "scheduler/upkeep.py": "an advisory lock",
     "database/changing.py": "this is the transaction",
     "database/pool.py": "runs what others give",
@@ -38,8 +38,16 @@ def test_the_guarantees_list_every_change() -> None:
 def test_what_changes_something_is_recognised() -> None:
     changes = read_changes()
 
-    assert {"lifecycle/steer.pause", "lifecycle/submit.submit_one", "lifecycle/lanes.make"} <= changes.keys()
-    assert {"lifecycle/state.read_states", "lifecycle/lanes.lock_tenant", "lifecycle/claim.peek"}.isdisjoint(changes)
+    assert {
+        "lifecycle/tasks/steer.pause",
+        "lifecycle/submission/submit.submit_one",
+        "lifecycle/lanes.make",
+    } <= changes.keys()
+    assert {
+        "lifecycle/tasks/state.read_states",
+        "lifecycle/lanes.lock_tenant",
+        "lifecycle/tasks/claim.peek",
+    }.isdisjoint(changes)
 
 
 async def test_a_change_that_does_not_say_why_cannot_commit_itself(database: Database) -> None:

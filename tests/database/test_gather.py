@@ -8,8 +8,16 @@ import pytest
 
 from duetime.database.gather import AMPLE, LATE_SECONDS, Backlog, Gather
 from duetime.errors import Overloaded
-from duetime.lifecycle.pressure import CALM_PART, CALM_SECONDS, MARKS, Pressure, least_important, rank_of, size_of
-from duetime.lifecycle.winners import Call
+from duetime.lifecycle.admission.pressure import (
+    CALM_PART,
+    CALM_SECONDS,
+    MARKS,
+    Pressure,
+    least_important,
+    rank_of,
+    size_of,
+)
+from duetime.lifecycle.submission.winners import Call
 from duetime.model.task import Kind, LaneKey, NewTask, PriorityClass
 
 

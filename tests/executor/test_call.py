@@ -26,7 +26,7 @@ from duetime.executor.call import (
 )
 from duetime.executor.connection import Reason
 from duetime.executor.messages import NoResponse, Response, Timings
-from duetime.lifecycle.settle import Report
+from duetime.lifecycle.tasks.settle import Report
 from duetime.model.origin import Origin, TargetError
 from duetime.model.reserved_headers import RESERVED_HEADERS, RESERVED_PREFIXES
 from duetime.model.task import LeasedTask, Options, Outcome, Target

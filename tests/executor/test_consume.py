@@ -19,14 +19,14 @@ from duetime.database.pool import Database
 from duetime.executor.consume import Executor, Reporter
 from duetime.executor.egress import Guard, read_networks
 from duetime.executor.http import HttpClient
-from duetime.lifecycle.holders import Holders, Named
+from duetime.lifecycle.holders.holders import Holders, Named
+from duetime.lifecycle.holders.lapse import end_silent_holders, sweep_left_behind
 from duetime.lifecycle.lanes import Lanes
-from duetime.lifecycle.lapse import end_silent_holders, sweep_left_behind
-from duetime.lifecycle.onward import Onward
-from duetime.lifecycle.settle import Settler
-from duetime.lifecycle.state import read_states
-from duetime.lifecycle.steer import Steering
-from duetime.lifecycle.submit import Submitted, Submitter
+from duetime.lifecycle.submission.submit import Submitted, Submitter
+from duetime.lifecycle.tasks.onward import Onward
+from duetime.lifecycle.tasks.settle import Settler
+from duetime.lifecycle.tasks.state import read_states
+from duetime.lifecycle.tasks.steer import Steering
 from duetime.model.egress_rules import EgressJudge, EgressRules
 from duetime.model.retry import RetryPolicy
 from duetime.model.task import Kind, LaneKey, LeasedTask, NewTask, Options, Outcome, PriorityClass, Target, TaskState

@@ -25,16 +25,16 @@ from duetime.database.pool import Database
 from duetime.database.repeating import wait_for_standbys
 from duetime.database.statements import Statement
 from duetime.ids import EARLIEST, just_after, lane_of, make_id
-from duetime.lifecycle.fire import SQL as FIRE_SQL
-from duetime.lifecycle.flow import SQL as FLOW_SQL
-from duetime.lifecycle.holders import Named
-from duetime.lifecycle.keys import SQL as KEYS_SQL
-from duetime.lifecycle.outbox import retire_refused
-from duetime.lifecycle.park import Cap, Parked, Place, await_places, park, retire_places, take_places
-from duetime.lifecycle.recurrences import SQL as SCHEDULES_SQL
-from duetime.lifecycle.sift import Move, sift
-from duetime.lifecycle.steer import SQL as STEER_SQL
-from duetime.lifecycle.winners import Call
+from duetime.lifecycle.holders.holders import Named
+from duetime.lifecycle.schedules.fire import SQL as FIRE_SQL
+from duetime.lifecycle.schedules.recurrences import SQL as SCHEDULES_SQL
+from duetime.lifecycle.submission.flow import SQL as FLOW_SQL
+from duetime.lifecycle.submission.outbox import retire_refused
+from duetime.lifecycle.submission.winners import Call
+from duetime.lifecycle.tasks.keys import SQL as KEYS_SQL
+from duetime.lifecycle.tasks.park import Cap, Parked, Place, await_places, park, retire_places, take_places
+from duetime.lifecycle.tasks.sift import Move, sift
+from duetime.lifecycle.tasks.steer import SQL as STEER_SQL
 from duetime.model.breaker_memory import BreakerMemory
 from duetime.model.task import Outcome
 from duetime.recurrence import Spec

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from duetime.database.pool import Database
-from duetime.lifecycle.steer import SQL, Verdict
+from duetime.lifecycle.tasks.steer import SQL, Verdict
 from duetime.model.task import Options, Outcome
 from engine import Engine
 from holding import HoldingProxy, holding

@@ -10,10 +10,10 @@ import asyncpg
 
 from duetime.database.pool import Database
 from duetime.ids import EARLIEST, just_after, lane_of
-from duetime.lifecycle.claim import SQL as CLAIM_SQL
-from duetime.lifecycle.claim import LaneOrder, claim_due
-from duetime.lifecycle.onward import SQL as ONWARD_SQL
-from duetime.lifecycle.steer import SQL as STEER_SQL
+from duetime.lifecycle.tasks.claim import SQL as CLAIM_SQL
+from duetime.lifecycle.tasks.claim import LaneOrder, claim_due
+from duetime.lifecycle.tasks.onward import SQL as ONWARD_SQL
+from duetime.lifecycle.tasks.steer import SQL as STEER_SQL
 from duetime.model.task import LeasedTask, Outcome, TaskState
 from engine import Engine
 

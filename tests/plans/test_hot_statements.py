@@ -16,12 +16,12 @@ from duetime.clock import from_ms
 from duetime.database.pages import PAGE_BYTES
 from duetime.database.pool import Database
 from duetime.ids import EARLIEST, just_after, lane_of, make_id
-from duetime.lifecycle.claim import SQL as CLAIM_SQL
-from duetime.lifecycle.claim import LaneOrder, claim_due, peek
-from duetime.lifecycle.holders import Named
-from duetime.lifecycle.keys import retire_keys
-from duetime.lifecycle.state import read_states
-from duetime.lifecycle.submit import Submission
+from duetime.lifecycle.holders.holders import Named
+from duetime.lifecycle.submission.submit import Submission
+from duetime.lifecycle.tasks.claim import SQL as CLAIM_SQL
+from duetime.lifecycle.tasks.claim import LaneOrder, claim_due, peek
+from duetime.lifecycle.tasks.keys import retire_keys
+from duetime.lifecycle.tasks.state import read_states
 from duetime.model.retry import RetryPolicy
 from duetime.model.task import LeasedTask, Options, Outcome, TaskState
 from duetime.scheduler.survey import SQL as SURVEY_SQL

@@ -11,11 +11,11 @@ from duetime.budgets.contract import Want
 from duetime.budgets.postgres import PostgresBudgets
 from duetime.database.pool import Database
 from duetime.ids import EARLIEST, LATEST, just_after
-from duetime.lifecycle.claim import SQL as CLAIM_SQL
-from duetime.lifecycle.flow import SQL as FLOW_SQL
-from duetime.lifecycle.holders import SQL as HOLDERS_SQL
-from duetime.lifecycle.park import Cap, Parked, Place, await_places, park, read_ended, read_running, take_places
-from duetime.lifecycle.sift import Move, sift
+from duetime.lifecycle.holders.holders import SQL as HOLDERS_SQL
+from duetime.lifecycle.submission.flow import SQL as FLOW_SQL
+from duetime.lifecycle.tasks.claim import SQL as CLAIM_SQL
+from duetime.lifecycle.tasks.park import Cap, Parked, Place, await_places, park, read_ended, read_running, take_places
+from duetime.lifecycle.tasks.sift import Move, sift
 from engine import Engine
 from plans.explain import BELIEVE_EMPTY, ExplainingDatabase, Plans
 from services import Server

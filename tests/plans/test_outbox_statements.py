@@ -3,7 +3,7 @@
 import asyncpg
 
 from duetime.database.pool import Database
-from duetime.lifecycle.outbox import NOTHING_SEEN, SQL, Outbox, Snapshot, span_of
+from duetime.lifecycle.submission.outbox import NOTHING_SEEN, SQL, Outbox, Snapshot, span_of
 from engine import Engine
 from plans.explain import BELIEVE_EMPTY, MODES, Plan, explain
 

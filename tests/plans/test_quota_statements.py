@@ -8,7 +8,7 @@ from duetime.admin.keys import create_key
 from duetime.admin.rules import TenantRules
 from duetime.admin.tenants import TenantChange, change_tenant, create_tenant
 from duetime.database.statements import load
-from duetime.lifecycle.waiting import count_waiting
+from duetime.lifecycle.admission.waiting import count_waiting
 from engine import Engine
 from plans.explain import BELIEVE_EMPTY, ExplainingDatabase, Plans
 

@@ -7,8 +7,8 @@ import pytest
 
 from duetime.clock import from_ms
 from duetime.ids import EARLIEST, just_after
-from duetime.lifecycle.claim import peek
-from duetime.lifecycle.fire import fire, read_due, read_situations
+from duetime.lifecycle.schedules.fire import fire, read_due, read_situations
+from duetime.lifecycle.tasks.claim import peek
 from duetime.model.firing import take_turn
 from duetime.model.schedule import Overlap
 from duetime.recurrence import Spec

@@ -19,14 +19,14 @@ from duetime.database.pool import Database
 from duetime.database.statements import Statement
 from duetime.errors import IdempotencyConflict
 from duetime.ids import EARLIEST, due_ms_of, just_after, make_id
-from duetime.lifecycle.claim import LaneOrder, claim_due
-from duetime.lifecycle.holders import Holders, Named
-from duetime.lifecycle.lapse import end_silent_holders, sweep_left_behind
-from duetime.lifecycle.onward import Onward
-from duetime.lifecycle.settle import Report, Settler
-from duetime.lifecycle.state import read_states
-from duetime.lifecycle.steer import Verdict
-from duetime.lifecycle.submit import Submission, Submitted
+from duetime.lifecycle.holders.holders import Holders, Named
+from duetime.lifecycle.holders.lapse import end_silent_holders, sweep_left_behind
+from duetime.lifecycle.submission.submit import Submission, Submitted
+from duetime.lifecycle.tasks.claim import LaneOrder, claim_due
+from duetime.lifecycle.tasks.onward import Onward
+from duetime.lifecycle.tasks.settle import Report, Settler
+from duetime.lifecycle.tasks.state import read_states
+from duetime.lifecycle.tasks.steer import Verdict
 from duetime.model.task import Kind, LaneKey, LeasedTask, NewTask, Options, Outcome, PriorityClass, TaskState
 from duetime.model.transitions import TRANSITIONS, Move
 from duetime.scheduler.feed import Feeder

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from duetime.ids import due_ms_of, just_after, lane_of, make_id
-from duetime.lifecycle.storing import MINT_AHEAD_MS, MINT_TOLERANCE_MS
+from duetime.lifecycle.submission.storing import MINT_AHEAD_MS, MINT_TOLERANCE_MS
 from duetime.model.attempt import Again, Bury, Next
 from duetime.model.task import Options, Outcome, Waiting
 

@@ -5,8 +5,8 @@ from typing import Any
 from msgspec import Raw
 
 from duetime.errors import DuetimeError
-from duetime.lifecycle.schedules import Put
-from duetime.lifecycle.stored_schedule import NewSchedule
+from duetime.lifecycle.schedules.changes import Put
+from duetime.lifecycle.schedules.stored import NewSchedule
 from duetime.model.schedule import ScheduleBody
 from duetime.model.task import NewTask, Options
 from duetime.recurrence import Spec

@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 
 from duetime.database.pool import Database
 from duetime.ids import EARLIEST, due_ms_of, just_after, lane_of
-from duetime.lifecycle.claim import LaneOrder, claim_due
+from duetime.lifecycle.tasks.claim import LaneOrder, claim_due
 from duetime.model.task import Kind
 from duetime.recurrence import Spec
 from duetime.scheduler.clockwork import Clockwork

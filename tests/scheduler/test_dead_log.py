@@ -8,9 +8,9 @@ from structlog.typing import EventDict
 
 from duetime.database.pool import Database
 from duetime.errors import Unavailable
-from duetime.lifecycle.holders import Named
-from duetime.lifecycle.onward import Dead
-from duetime.lifecycle.settle import Report
+from duetime.lifecycle.holders.holders import Named
+from duetime.lifecycle.tasks.onward import Dead
+from duetime.lifecycle.tasks.settle import Report
 from duetime.model.task import Outcome
 from duetime.scheduler.dead_log import LINES, LINES_PER_TENANT, WRITE_EVERY, DeadLog
 from engine import Engine

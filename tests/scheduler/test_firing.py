@@ -12,10 +12,10 @@ from duetime.admin.invariants import check_invariants
 from duetime.clock import DatabaseClock
 from duetime.database.pool import Database
 from duetime.ids import due_ms_of
-from duetime.lifecycle.schedules import OtherOrigin, Put, VersionConflict
-from duetime.lifecycle.settle import Report
-from duetime.lifecycle.state import read_states
-from duetime.lifecycle.stored_schedule import StoredSchedule
+from duetime.lifecycle.schedules.changes import OtherOrigin, Put, VersionConflict
+from duetime.lifecycle.schedules.stored import StoredSchedule
+from duetime.lifecycle.tasks.settle import Report
+from duetime.lifecycle.tasks.state import read_states
 from duetime.model.schedule import FireOutcome, Misfire, Overlap, ScheduleState
 from duetime.model.task import Outcome, TaskState
 from duetime.recurrence import ExclusionRule, NamedCalendar, Spec

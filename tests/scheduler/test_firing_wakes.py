@@ -12,7 +12,7 @@ from duetime.database.partitions import Partitions
 from duetime.database.pool import Database
 from duetime.errors import Unavailable
 from duetime.ids import due_ms_of, lane_of
-from duetime.lifecycle.fire import DueSchedules, Fired, fire, read_due
+from duetime.lifecycle.schedules.fire import DueSchedules, Fired, fire, read_due
 from duetime.model.schedule import Overlap
 from duetime.recurrence import Spec
 from duetime.scheduler.firing import Decided, Firing

@@ -18,9 +18,9 @@ from duetime.database.pool import Database
 from duetime.errors import Unavailable
 from duetime.ids import SHARDS, due_ms_of, make_id
 from duetime.lifecycle import lanes as lanes_module
-from duetime.lifecycle.park import Parked, Place, Running, park, read_ended, take_places
-from duetime.lifecycle.settle import Report
-from duetime.lifecycle.submit import Submitter
+from duetime.lifecycle.submission.submit import Submitter
+from duetime.lifecycle.tasks.park import Parked, Place, Running, park, read_ended, take_places
+from duetime.lifecycle.tasks.settle import Report
 from duetime.model.attempt import Attempt, Past
 from duetime.model.breaker_config import BreakerConfig
 from duetime.model.limits import Limits, TypeLimits

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from duetime.database.pool import Database
 from duetime.ids import EARLIEST, due_ms_of, just_before, make_id
-from duetime.lifecycle.claim import peek
+from duetime.lifecycle.tasks.claim import peek
 from duetime.scheduler.hints import Hints
 from engine import Engine
 

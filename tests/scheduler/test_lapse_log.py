@@ -3,7 +3,7 @@
 from structlog.testing import capture_logs
 
 from duetime.database.pool import Database
-from duetime.lifecycle.holders import Named
+from duetime.lifecycle.holders.holders import Named
 from duetime.scheduler.liveness import SILENCE_SECONDS, Liveness
 from engine import Engine
 

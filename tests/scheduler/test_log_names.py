@@ -11,8 +11,8 @@ from structlog.testing import capture_logs
 from duetime.admin.limits import LimitRules
 from duetime.config import Config
 from duetime.database.pool import Database
-from duetime.lifecycle.outbox import Letter, Outbox
-from duetime.lifecycle.waiting import WaitingRoom, bound_waiting, count_waiting
+from duetime.lifecycle.admission.waiting import WaitingRoom, bound_waiting, count_waiting
+from duetime.lifecycle.submission.outbox import Letter, Outbox
 from duetime.model.task import Kind, LeasedTask, NewTask, Options, Target
 from duetime.serve import Node
 from engine import Engine

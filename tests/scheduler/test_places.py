@@ -8,7 +8,7 @@ import pytest
 
 from duetime.database.pool import Database
 from duetime.ids import SHARDS
-from duetime.lifecycle.park import Cap, Place, await_places, take_places
+from duetime.lifecycle.tasks.park import Cap, Place, await_places, take_places
 from duetime.model.limits import Limits
 from duetime.model.task import Kind, LeasedTask
 from duetime.scheduler.feed import Ask, Feeder

@@ -11,11 +11,11 @@ import asyncpg
 import pytest
 
 from duetime.admin.tenants import create_tenant
-from duetime.api.outbox import reading
-from duetime.api.validation import TaskReader
+from duetime.api.service.outbox import reading
+from duetime.api.tasks.validation import TaskReader
 from duetime.database.pool import Database
 from duetime.errors import Unavailable
-from duetime.lifecycle.outbox import NOTHING_SEEN, Outbox, retire_refused
+from duetime.lifecycle.submission.outbox import NOTHING_SEEN, Outbox, retire_refused
 from duetime.model.task import Kind
 from duetime.scheduler.feed import Ask, Feeder
 from duetime.scheduler.relay import Relay

@@ -14,7 +14,7 @@ from duetime.cluster.postgres import PostgresCoordinator
 from duetime.database.pool import Database
 from duetime.errors import Unavailable
 from duetime.ids import SHARDS
-from duetime.lifecycle.holders import Named
+from duetime.lifecycle.holders.holders import Named
 from duetime.model.task import Kind, LeasedTask, TaskState
 from duetime.model.tenant_breaker import Record, Tally
 from duetime.scheduler import looking

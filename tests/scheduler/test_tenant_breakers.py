@@ -9,8 +9,8 @@ import pytest
 
 from duetime.admin.breakers import ForcedBreakers
 from duetime.database.pool import Database
-from duetime.lifecycle.holders import Named
-from duetime.lifecycle.settle import Report
+from duetime.lifecycle.holders.holders import Named
+from duetime.lifecycle.tasks.settle import Report
 from duetime.model.breaker_status import TENANT_HOST, Forced
 from duetime.model.quotas import Quotas
 from duetime.model.task import Kind, LeasedTask, NewTask, Options, Outcome, Target

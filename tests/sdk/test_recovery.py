@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from depth import far
-from duetime.lifecycle.holders import ends_left_behind
+from duetime.lifecycle.holders.holders import ends_left_behind
 from duetime.model.attempt import Again, Bury, what_follows
 from duetime.model.retry import DEFAULT_MAX_CRASHES
 from duetime.sdk.context import Held

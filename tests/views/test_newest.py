@@ -7,7 +7,7 @@ import pytest
 
 from duetime.clock import from_ms
 from duetime.errors import InvalidInput
-from duetime.lifecycle.steer import Steering
+from duetime.lifecycle.tasks.steer import Steering
 from duetime.model.task import TaskState
 from duetime.views.filters import TaskFilter
 from duetime.views.scan import task_ids

@@ -11,7 +11,7 @@ import pytest
 from depth import far
 from duetime.database.pool import Database
 from duetime.errors import SearchIncomplete
-from duetime.lifecycle.state import read_states
+from duetime.lifecycle.tasks.state import read_states
 from duetime.model.task import Outcome, TaskState
 from duetime.views.explain import explain
 from duetime.views.filters import TaskFilter

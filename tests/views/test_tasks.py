@@ -7,7 +7,7 @@ import pytest
 from duetime.clock import from_ms
 from duetime.errors import InvalidInput
 from duetime.ids import make_id
-from duetime.lifecycle.state import read_states
+from duetime.lifecycle.tasks.state import read_states
 from duetime.model.retry import RetryPolicy
 from duetime.model.task import Kind, Options, Outcome, PriorityClass, Target, TaskState
 from duetime.views.filters import TaskFilter

@@ -19,53 +19,53 @@ from duetime.admin.keyring import Keys
 from duetime.admin.keys import Caller
 from duetime.admin.limits import LimitRules
 from duetime.admin.types import Types
-from duetime.api import request_id as request_ids
-from duetime.api.admin import Administration
 from duetime.api.auth import authenticate, need_right
-from duetime.api.bounds import Bodies, ClientGoneError
-from duetime.api.breakers import BreakerCalls, BreakersOf
-from duetime.api.calendars import CalendarCalls
-from duetime.api.cluster import Cluster
-from duetime.api.connections import Connections
-from duetime.api.dead import DeadLetters
-from duetime.api.express import Express
-from duetime.api.health import Health
-from duetime.api.http import PROBLEM_JSON, Answer, Receive, Request, Route, Router, Scope, Send, encode
-from duetime.api.judging import Judging
-from duetime.api.keys import KeyCalls
-from duetime.api.limits import LimitCalls
-from duetime.api.metrics import MetricsCalls
-from duetime.api.outbox import OutboxCalls
-from duetime.api.peers import Peers
+from duetime.api.limits.breakers import BreakerCalls, BreakersOf
+from duetime.api.limits.keys import LimitCalls
+from duetime.api.limits.queues import QueueCalls
 from duetime.api.problems import problem_of
-from duetime.api.queues import QueueCalls
 from duetime.api.reach import Reach
-from duetime.api.reference import Reference
-from duetime.api.request_id import read_or_mint
-from duetime.api.schedules import ScheduleCalls
-from duetime.api.steer import Steer
-from duetime.api.taking import LINE
-from duetime.api.tasks import Tasks
-from duetime.api.tenants import Tenancy
-from duetime.api.tiers import TierCalls
-from duetime.api.types import TypeCalls
-from duetime.api.unsent import Line, Unsent
-from duetime.api.validation import EgressOf, TaskReader
-from duetime.api.workers import Beating, Leasing, Workers
+from duetime.api.reference.page import Reference
+from duetime.api.schedules.calendars import CalendarCalls
+from duetime.api.schedules.handlers import ScheduleCalls
+from duetime.api.server import request_id as request_ids
+from duetime.api.server.bounds import Bodies, ClientGoneError
+from duetime.api.server.connections import Connections
+from duetime.api.server.express import Express
+from duetime.api.server.http import PROBLEM_JSON, Answer, Receive, Request, Route, Router, Scope, Send, encode
+from duetime.api.server.peers import Peers
+from duetime.api.server.request_id import read_or_mint
+from duetime.api.server.taking import LINE
+from duetime.api.server.unsent import Line, Unsent
+from duetime.api.service.cluster import Cluster
+from duetime.api.service.health import Health
+from duetime.api.service.metrics import MetricsCalls
+from duetime.api.service.outbox import OutboxCalls
+from duetime.api.tasks.dead import DeadLetters
+from duetime.api.tasks.handlers import Tasks
+from duetime.api.tasks.judging import Judging
+from duetime.api.tasks.steer import Steer
+from duetime.api.tasks.validation import EgressOf, TaskReader
+from duetime.api.tenancy.keys import KeyCalls
+from duetime.api.tenancy.signing import Administration
+from duetime.api.tenancy.tenants import Tenancy
+from duetime.api.tenancy.tiers import TierCalls
+from duetime.api.types.handlers import TypeCalls
+from duetime.api.workers.handlers import Beating, Leasing, Workers
 from duetime.cluster.contract import NodeView
 from duetime.config import DEFAULT_SILENCE_SECONDS
 from duetime.database.pool import Database
 from duetime.errors import DuetimeError, MethodNotAllowed, NotFound, Unauthorized, Unknown
-from duetime.lifecycle.admission import Admission
-from duetime.lifecycle.backfill import Backfills
-from duetime.lifecycle.flow import FlowControl
+from duetime.lifecycle.admission.admission import Admission
 from duetime.lifecycle.lanes import Lanes
-from duetime.lifecycle.outbox import Outbox
-from duetime.lifecycle.recurrences import Recurrences
-from duetime.lifecycle.schedules import Schedules
-from duetime.lifecycle.settle import Settler
-from duetime.lifecycle.steer import Steering
-from duetime.lifecycle.submit import Submitter
+from duetime.lifecycle.schedules.backfill import Backfills
+from duetime.lifecycle.schedules.changes import Schedules
+from duetime.lifecycle.schedules.recurrences import Recurrences
+from duetime.lifecycle.submission.flow import FlowControl
+from duetime.lifecycle.submission.outbox import Outbox
+from duetime.lifecycle.submission.submit import Submitter
+from duetime.lifecycle.tasks.settle import Settler
+from duetime.lifecycle.tasks.steer import Steering
 from duetime.model.breaker_status import BreakerStatus
 from duetime.model.vault import Vault
 from duetime.telemetry import Sparing

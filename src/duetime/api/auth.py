@@ -7,7 +7,7 @@ import msgspec
 from duetime.admin.keyring import Keys
 from duetime.admin.keys import ROLES, Caller
 from duetime.api.operations import Confined, Operation
-from duetime.api.peers import Peer
+from duetime.api.server.peers import Peer
 from duetime.errors import Forbidden, NotFound, TooManyWrongKeys, Unauthorized
 
 _HOW = "send the header Authorization: Bearer <key>"

@@ -13,32 +13,24 @@ from typing import Any
 
 import msgspec
 
-from duetime.api import (
-    admin,
-    breakers,
-    cluster,
-    dead_operations,
-    health,
-    keys,
-    limits,
-    metrics,
-    outbox,
-    queues,
-    reference_operations,
-    schedule_operations,
-    task_operations,
-    tenants,
-    tiers,
-    types,
-    worker_operations,
-)
-from duetime.api.answers import Accepted, BatchProblem, Rejected
-from duetime.api.breakers import HOST_PATTERN
+from duetime.api.bodies.answers import Accepted, BatchProblem, Rejected
+from duetime.api.bodies.requests import NAME_PATTERN, PRINTABLE
+from duetime.api.bodies.seconds import schema_hook
+from duetime.api.limits import breakers, queues
+from duetime.api.limits import keys as limits
+from duetime.api.limits.breakers import HOST_PATTERN
 from duetime.api.operations import Operation, Parameter, Reply
 from duetime.api.problems import Problem
-from duetime.api.schemas import NAME_PATTERN, PRINTABLE
-from duetime.api.seconds import schema_hook
-from duetime.api.tenant_schemas import SHORT_NAME_PATTERN
+from duetime.api.reference import operations as reference_operations
+from duetime.api.schedules import operations as schedule_operations
+from duetime.api.service import cluster, health, metrics, outbox
+from duetime.api.tasks import dead_operations
+from duetime.api.tasks import operations as task_operations
+from duetime.api.tenancy import keys, tenants, tiers
+from duetime.api.tenancy import signing as admin
+from duetime.api.tenancy.schemas import SHORT_NAME_PATTERN
+from duetime.api.types import handlers as types
+from duetime.api.workers import operations as worker_operations
 
 OPERATIONS: list[Operation] = [
     *task_operations.OPERATIONS,

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from duetime.api.body_errors import Found, field_error, find_errors
+from duetime.api.bodies.errors import Found, field_error, find_errors
 from duetime.errors import DuetimeError, FieldError, InvalidInput, MalformedBody, SearchIncomplete
 
 #: Of the items of one answer together.

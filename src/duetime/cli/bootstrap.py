@@ -12,7 +12,7 @@ import asyncpg
 import msgspec
 
 from duetime.admin.first_keys import bootstrap_key
-from duetime.api.answers import KeyMade
+from duetime.api.bodies.answers import KeyMade
 from duetime.cli.database import find_database
 from duetime.cli.output import counted, print_line, print_note
 from duetime.database.dial import dial

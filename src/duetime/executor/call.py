@@ -23,7 +23,7 @@ from duetime.clock import to_us
 from duetime.executor.connection import Headers, Reason
 from duetime.executor.messages import NoResponse, Request, Response, Timings
 from duetime.executor.signing import sign
-from duetime.lifecycle.settle import Report
+from duetime.lifecycle.tasks.settle import Report
 from duetime.model.origin import Origin, TargetError, default_port, host_of, split_origin
 from duetime.model.reserved_headers import is_reserved
 from duetime.model.task import DEFAULT_TIMEOUT_SECONDS, LeasedTask, Outcome, Target

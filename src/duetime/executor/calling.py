@@ -20,7 +20,7 @@ from duetime.executor.http import HttpClient
 from duetime.executor.messages import NoResponse, Request, Response
 from duetime.executor.secret_headers import Opener, hide_echoes
 from duetime.executor.verdict import verdict_of
-from duetime.lifecycle.settle import Report
+from duetime.lifecycle.tasks.settle import Report
 from duetime.model.egress_rules import EGRESS_REFUSED, EgressJudge
 from duetime.model.origin import TargetError
 from duetime.model.task import LaneKey, Outcome

@@ -25,8 +25,8 @@ from duetime.executor.outbox import Outbox
 from duetime.executor.places import Places
 from duetime.executor.slots import Place
 from duetime.executor.verdict import ABANDONED, RETURNED
-from duetime.lifecycle.holders import BEAT_EVERY_SECONDS, BEGIN_WITHIN_SECONDS, Holders, Named
-from duetime.lifecycle.settle import Report, Settler
+from duetime.lifecycle.holders.holders import BEAT_EVERY_SECONDS, BEGIN_WITHIN_SECONDS, Holders, Named
+from duetime.lifecycle.tasks.settle import Report, Settler
 from duetime.model.breaker_status import Ending
 from duetime.model.task import Kind, LeasedTask
 from duetime.model.vault import Vault

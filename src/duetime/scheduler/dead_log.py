@@ -17,7 +17,7 @@ from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.errors import Unavailable
 from duetime.ids import lane_of
-from duetime.lifecycle.onward import Dead
+from duetime.lifecycle.tasks.onward import Dead
 from duetime.model.attempt import REASONS
 from duetime.service import Loop
 

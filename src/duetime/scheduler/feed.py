@@ -22,10 +22,10 @@ from duetime.clock import Monotonic
 from duetime.database.pool import Database
 from duetime.errors import Unavailable
 from duetime.ids import SCHEDULE_LANES_END, SHARDS, just_after, lane_of
-from duetime.lifecycle.claim import Claims, LaneOrder, claim_due
-from duetime.lifecycle.handover import Seats
 from duetime.lifecycle.lanes import Lanes
-from duetime.lifecycle.onward import Onward
+from duetime.lifecycle.submission.handover import Seats
+from duetime.lifecycle.tasks.claim import Claims, LaneOrder, claim_due
+from duetime.lifecycle.tasks.onward import Onward
 from duetime.model.attempt import Past
 from duetime.model.task import LaneKey, LeasedTask
 from duetime.scheduler.breakers import Breakers

@@ -20,18 +20,18 @@ from duetime.database.partitions import Partitions
 from duetime.database.pool import Database
 from duetime.errors import Unavailable
 from duetime.ids import due_ms_of, just_after, lane_of
-from duetime.lifecycle.backfill import Backfills
-from duetime.lifecycle.claim import note, peek
-from duetime.lifecycle.evaluations import Loops
-from duetime.lifecycle.fire import SQL, DueSchedule, DueSchedules, fire, read_due, read_situations
-from duetime.lifecycle.onward import Wake
-from duetime.lifecycle.recurrences import SQL as SCHEDULES_SQL
-from duetime.lifecycle.recurrences import Recurrences
-from duetime.lifecycle.room import BOUNDLESS
-from duetime.lifecycle.room import Room as TaskRoom
-from duetime.lifecycle.schedules import Schedules, key_of
-from duetime.lifecycle.steer import Steering
-from duetime.lifecycle.submit import MINT_TOLERANCE_MS
+from duetime.lifecycle.admission.room import BOUNDLESS
+from duetime.lifecycle.admission.room import Room as TaskRoom
+from duetime.lifecycle.schedules.backfill import Backfills
+from duetime.lifecycle.schedules.changes import Schedules, key_of
+from duetime.lifecycle.schedules.evaluations import Loops
+from duetime.lifecycle.schedules.fire import SQL, DueSchedule, DueSchedules, fire, read_due, read_situations
+from duetime.lifecycle.schedules.recurrences import SQL as SCHEDULES_SQL
+from duetime.lifecycle.schedules.recurrences import Recurrences
+from duetime.lifecycle.submission.submit import MINT_TOLERANCE_MS
+from duetime.lifecycle.tasks.claim import note, peek
+from duetime.lifecycle.tasks.onward import Wake
+from duetime.lifecycle.tasks.steer import Steering
 from duetime.model.firing import Room, Situation, Turn, put_off, take_turn_in_pieces
 from duetime.recurrence import PIECE_STEPS, SEARCH_STEPS, SpecError
 from duetime.scheduler.hints import Hints

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from duetime.database.pool import Database
-from duetime.lifecycle.sift import MAX_SIFTED, Move, Sifted, sift
+from duetime.lifecycle.tasks.sift import MAX_SIFTED, Move, Sifted, sift
 from duetime.model.task import LaneKey, LeasedTask
 from duetime.scheduler.plan import Order
 

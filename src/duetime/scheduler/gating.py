@@ -22,10 +22,10 @@ import structlog
 
 from duetime.database.pool import Database
 from duetime.ids import SHARDS, draw_bits
-from duetime.lifecycle.claim import Claims
 from duetime.lifecycle.lanes import Lanes
-from duetime.lifecycle.park import Cap, Parked, Place, await_places, park, read_ended, read_running, take_places
-from duetime.lifecycle.sift import Move
+from duetime.lifecycle.tasks.claim import Claims
+from duetime.lifecycle.tasks.park import Cap, Parked, Place, await_places, park, read_ended, read_running, take_places
+from duetime.lifecycle.tasks.sift import Move
 from duetime.model.gates import (
     Gate,
     GateRules,

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from duetime.clock import Monotonic
-from duetime.lifecycle.holders import BEAT_EVERY_SECONDS
+from duetime.lifecycle.holders.holders import BEAT_EVERY_SECONDS
 from duetime.scheduler.plan import Ask
 
 #: Two beats, and a look at the counters that came just before the second.

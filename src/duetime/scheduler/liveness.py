@@ -19,9 +19,9 @@ from duetime.clock import Monotonic
 from duetime.config import DEFAULT_SILENCE_SECONDS
 from duetime.database.pool import Database
 from duetime.errors import Unavailable
-from duetime.lifecycle.holders import SQL, Holders
-from duetime.lifecycle.lapse import LOOKBACK, end_silent_holders, sweep_left_behind
-from duetime.lifecycle.onward import Onward
+from duetime.lifecycle.holders.holders import SQL, Holders
+from duetime.lifecycle.holders.lapse import LOOKBACK, end_silent_holders, sweep_left_behind
+from duetime.lifecycle.tasks.onward import Onward
 from duetime.scheduler.polls import Polls
 from duetime.service import Loop
 

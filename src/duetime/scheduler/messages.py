@@ -5,7 +5,7 @@ import uuid
 import msgspec
 
 from duetime.database.lineage import Place
-from duetime.lifecycle.holders import BeatAnswer, Named
+from duetime.lifecycle.holders.holders import BeatAnswer, Named
 from duetime.model.attempt import Past
 from duetime.model.breaker_status import BreakerStatus
 from duetime.model.task import LeasedTask

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
-from duetime.lifecycle.outbox import NOTHING_SEEN, Outbox, Snapshot
+from duetime.lifecycle.submission.outbox import NOTHING_SEEN, Outbox, Snapshot
 from duetime.service import Loop
 
 BATCH = 1_000

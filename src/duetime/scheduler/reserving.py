@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Container, Mapping
 
-from duetime.lifecycle.handover import Seats
+from duetime.lifecycle.submission.handover import Seats
 from duetime.model.task import Kind, LaneKey
 from duetime.scheduler.due_lanes import DueLanes
 from duetime.scheduler.limits import Governor

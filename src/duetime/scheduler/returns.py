@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import structlog
 
 from duetime.errors import Unavailable
-from duetime.lifecycle.onward import Claimed, End, Onward
+from duetime.lifecycle.tasks.onward import Claimed, End, Onward
 from duetime.model.attempt import Ended
 from duetime.model.task import LeasedTask, Outcome, Waiting
 

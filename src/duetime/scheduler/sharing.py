@@ -29,7 +29,7 @@ from duetime.database.lineage import Place
 from duetime.database.pool import Database
 from duetime.errors import Unavailable, WorkerNameTaken
 from duetime.ids import SHARDS, lane_of
-from duetime.lifecycle.holders import BeatAnswer, Holders, Named
+from duetime.lifecycle.holders.holders import BeatAnswer, Holders, Named
 from duetime.lifecycle.lanes import Lanes
 from duetime.model.attempt import Past
 from duetime.model.breaker_status import BreakerStatus

@@ -23,7 +23,7 @@ from duetime.admin.tenant_breakers import (
 )
 from duetime.database.pool import Database
 from duetime.lifecycle.lanes import Lanes
-from duetime.lifecycle.onward import Onward
+from duetime.lifecycle.tasks.onward import Onward
 from duetime.model.breaker_status import TENANT_HOST, BreakerStatus, Forced
 from duetime.model.quotas import Quotas
 from duetime.model.task import Outcome

@@ -17,11 +17,11 @@ from duetime.database.changing import retire_operations
 from duetime.database.partitions import Partitions
 from duetime.database.pool import Database
 from duetime.ids import EARLIEST
-from duetime.lifecycle.flow import retire_flow
 from duetime.lifecycle.lanes import Lanes
-from duetime.lifecycle.outbox import retire_refused
-from duetime.lifecycle.park import retire_places
-from duetime.lifecycle.retire import (
+from duetime.lifecycle.submission.flow import retire_flow
+from duetime.lifecycle.submission.outbox import retire_refused
+from duetime.lifecycle.tasks.park import retire_places
+from duetime.lifecycle.tasks.retire import (
     freeze_partitions,
     read_old_dead,
     retire_fires,
@@ -32,8 +32,8 @@ from duetime.lifecycle.retire import (
     retire_rows,
     trim_oldest,
 )
-from duetime.lifecycle.steer import SQL as STEER_SQL
-from duetime.lifecycle.steer import Steering
+from duetime.lifecycle.tasks.steer import SQL as STEER_SQL
+from duetime.lifecycle.tasks.steer import Steering
 from duetime.service import Loop
 
 log = structlog.get_logger()

@@ -14,7 +14,7 @@ from duetime.database.pages import PAGE_BYTES, cut_page
 from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.errors import FieldError, SearchIncomplete
-from duetime.lifecycle.outbox import key_of
+from duetime.lifecycle.submission.outbox import key_of
 from duetime.model.headers import redact_body
 from duetime.views.patience import Look
 

@@ -26,7 +26,7 @@ from duetime.database.pool import Database
 from duetime.database.statements import Statement, load
 from duetime.errors import SearchIncomplete
 from duetime.ids import EARLIEST, LATEST, due_ms_of
-from duetime.lifecycle.state import read_states
+from duetime.lifecycle.tasks.state import read_states
 from duetime.model.task import LaneKey, Outcome, TaskState
 from duetime.views.filters import TaskFilter, check_limit, make_cursor, read_cursor
 from duetime.views.patience import Look, Patience

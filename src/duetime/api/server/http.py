@@ -1,0 +1,272 @@
+"""Requests and answers on plain ASGI, and the table that finds a request's handler.
+
+This module knows HTTP and nothing of tasks.  A body is never kept beyond its
+limit, whatever its headers promise (`bounds`); a path is taken apart before it is
+decoded, so that an encoded slash is part of a name.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl, unquote
+
+import msgspec
+
+from duetime.admin.keys import Caller
+from duetime.api.bodies.seconds import decode_hook
+from duetime.api.operations import Operation
+from duetime.api.problems import read_decode_error
+from duetime.api.server.bounds import Bodies
+from duetime.api.server.peers import Peer, Peers
+from duetime.errors import DuetimeError, FieldError, InvalidInput, MalformedBody, NotFound, UnsupportedMediaType
+from duetime.ids import parse_uuid
+from duetime.turns import LONG_BYTES, Turns
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Body = TypeVar("Body")
+
+JSON = "application/json"
+PROBLEM_JSON = "application/problem+json"
+NDJSON = ("application/x-ndjson", "application/jsonl")
+MAX_QUERY_FIELDS = 100
+#: The connection's transport in a scope, if the server is ours.
+TRANSPORT = "duetime.transport"
+
+UNREADABLE = (msgspec.DecodeError, RecursionError, UnicodeError)
+
+encode = msgspec.json.Encoder(uuid_format="canonical").encode
+
+
+@dataclass(slots=True)
+class Answer:
+    status: int
+    body: bytes
+    content_type: str = JSON
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    #: Called when the answer could not be sent.
+    on_lost: Callable[[], Awaitable[None]] | None = None
+
+
+@dataclass(slots=True)
+class Request:
+    operation: Operation
+    scope: Scope
+    receive: Receive
+    headers: dict[bytes, bytes]
+    path: Mapping[str, str]
+    #: Who asks; the tenant is already the one that is acted for.
+    caller: Caller
+    bodies: Bodies
+    #: What the client and the log call it.
+    id: bytes
+    peers: Peers
+
+    def peer(self) -> Peer:
+        """For whom the request came, as far as a trusted proxy says."""
+        return self.peers.of_request(self.scope.get("client"), self.scope["headers"])
+
+    async def body(self) -> bytes:
+        return await self.bodies.read(self.headers, self.receive, self.operation.max_body)
+
+    def content_type(self) -> str:
+        """The media type without its parameters; JSON where none is given."""
+        given = self.headers.get(b"content-type", b"").decode("latin-1")
+        return given.partition(";")[0].strip().lower() or JSON
+
+    async def json(
+        self,
+        decoder: "msgspec.json.Decoder[Body]",
+        turns: Turns | None = None,
+        judge: Callable[[Body], object] | None = None,
+    ) -> Body:
+        """The body, which must be JSON, read by a typed decoder; a long one in its turn.
+
+        `judge` is asked what else is wrong with a body that is not right, so that the answer names everything.
+        """
+        if self.content_type() != JSON:
+            raise UnsupportedMediaType(f"send {JSON}, not {self.content_type()}")
+        body = await self.body()
+        if turns is not None and len(body) > LONG_BYTES:
+            await turns.take()
+        if len(body) <= LONG_BYTES:
+            return decode_json(decoder, body, judge)
+        check_text(body)
+        try:
+            return decoder.decode(body)
+        except UNREADABLE as error:
+            # What is wrong with megabytes takes longer to say than anybody else should wait.
+            raise await asyncio.to_thread(explain_unreadable, error, decoder, body, judge) from error
+
+    async def json_or_nothing(self, decoder: "msgspec.json.Decoder[Body]", otherwise: Body) -> Body:
+        """The same for a body that may be left out."""
+        if self.headers.get(b"content-length", b"0").strip() == b"0" and b"transfer-encoding" not in self.headers:
+            return otherwise
+        return await self.json(decoder)
+
+    async def no_body(self) -> None:
+        """The call takes no body; an empty object is as good as none."""
+        body = await self.body()
+        if body and body.strip() not in (b"", b"{}", b"null"):
+            raise InvalidInput("this call takes no body")
+
+    def query(self) -> dict[str, list[str]]:
+        """The query parameters; one that the operation does not know is refused."""
+        raw: bytes = self.scope["query_string"]
+        if not raw:
+            return {}
+        try:
+            pairs = parse_qsl(
+                raw.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=MAX_QUERY_FIELDS
+            )
+        except ValueError as error:
+            raise InvalidInput(f"the query string cannot be read: {error}") from error
+        found: dict[str, list[str]] = {}
+        for name, value in pairs:
+            found.setdefault(name, []).append(value)
+        known = self.operation.query_names
+        if unknown := [name for name in found if name not in known]:
+            hint = f"there are: {', '.join(sorted(known))}" if known else "this call takes none"
+            message = f"there is no such query parameter; {hint}"
+            raise InvalidInput.all([FieldError(name[:80], message) for name in unknown])
+        return found
+
+    def task_id(self) -> uuid.UUID:
+        """The id in the path; what cannot be an id names no task."""
+        text = self.path["id"]
+        identifier = read_uuid(text)
+        if identifier is None:
+            raise NotFound(f"there is no task {text[:80]}")
+        return identifier
+
+    async def disconnected(self) -> None:
+        """Return when the client has gone; call it after the body was read."""
+        while (await self.receive())["type"] != "http.disconnect":
+            pass
+
+    def is_gone(self) -> bool:
+        """Whether the connection is closed by now, as far as can be told without waiting."""
+        transport: asyncio.BaseTransport | None = self.scope.get(TRANSPORT)
+        return transport is not None and transport.is_closing()
+
+
+def read_uuid(text: str) -> uuid.UUID | None:
+    """A UUID in its usual 36 characters; parsers take more than that."""
+    if len(text) != 36 or text[8] + text[13] + text[18] + text[23] != "----":
+        return None
+    try:
+        return parse_uuid(text)
+    except ValueError:
+        return None
+
+
+def decode_json(
+    decoder: "msgspec.json.Decoder[Body]",
+    body: bytes,
+    judge: Callable[[Body], object] | None = None,
+    *,
+    explains: bool = True,
+) -> Body:
+    """The body as a value; `judge` is asked what else is wrong, with what is right of a body that is not."""
+    check_text(body)
+    try:
+        return decoder.decode(body)
+    except UNREADABLE as error:
+        if not explains:
+            raise MalformedBody("the body cannot be read") from error
+        raise explain_unreadable(error, decoder, body, judge) from error
+
+
+def explain_unreadable(
+    error: Exception, decoder: "msgspec.json.Decoder[Body]", body: bytes, judge: Callable[[Body], object] | None
+) -> DuetimeError:
+    """The error of ours for a body that the decoder refused."""
+    if judge is None:
+        return read_decode_error(error, body, decoder.type)
+    return read_decode_error(error, body, decoder.type, lambda repaired: judge(decoder.decode(repaired)))
+
+
+def make_decoder(kind: type[Body]) -> "msgspec.json.Decoder[Body]":
+    return msgspec.json.Decoder(kind, dec_hook=decode_hook)
+
+
+def check_text(body: bytes) -> None:
+    """The decoder does not look into what it carries through, so UTF-8 is checked here."""
+    if not body.isascii():
+        try:
+            body.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise MalformedBody(f"the body is not UTF-8 (byte {error.start})") from error
+
+
+def json_answer(status: int, value: object, headers: tuple[tuple[bytes, bytes], ...] = ()) -> Answer:
+    return Answer(status, encode(value), headers=headers)
+
+
+Handler = Callable[[Request], Awaitable[Answer]]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    operation: Operation
+    handler: Handler
+
+
+@dataclass(slots=True)
+class _Node:
+    fixed: dict[str, "_Node"] = field(default_factory=dict)
+    any: "tuple[str, _Node] | None" = None
+    methods: dict[str, Route] = field(default_factory=dict)
+
+
+class Router:
+    """Finds the routes of a path: a name before a parameter, as in `/v1/tasks/batch`."""
+
+    def __init__(self, routes: list[Route]) -> None:
+        self._root = _Node()
+        self._fixed: dict[str, dict[str, Route]] = {}
+        for route in routes:
+            node = self._node_for(route.operation.path)
+            node.methods[route.operation.method] = route
+            if route.operation.method == "GET":
+                node.methods["HEAD"] = route
+            if "{" not in route.operation.path:
+                self._fixed[route.operation.path] = node.methods
+
+    def _node_for(self, path: str) -> _Node:
+        node = self._root
+        for part in path.split("/")[1:]:
+            if part.startswith("{"):
+                if node.any is None:
+                    node.any = (part[1:-1], _Node())
+                node = node.any[1]
+            else:
+                node = node.fixed.setdefault(part, _Node())
+        return node
+
+    def find(self, scope: Scope) -> tuple[Mapping[str, Route], Mapping[str, str]]:
+        """The methods of the path and its parameters; no methods: there is no such path."""
+        raw: bytes = scope.get("raw_path") or scope["path"].encode()
+        if b"%" not in raw:
+            methods = self._fixed.get(scope["path"])
+            if methods is not None:
+                return methods, {}
+        try:
+            parts = [unquote(part, errors="strict") for part in raw.decode("utf-8").split("/")[1:]]
+        except UnicodeDecodeError:
+            return {}, {}
+        node, found = self._root, {}
+        for part in parts:
+            fixed = node.fixed.get(part)
+            if fixed is not None:
+                node = fixed
+            elif node.any is not None and part:
+                found[node.any[0]] = part
+                node = node.any[1]
+            else:
+                return {}, {}
+        return node.methods, found

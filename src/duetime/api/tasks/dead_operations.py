@@ -1,0 +1,49 @@
+"""What the API offers for dead letters, as data."""
+
+from duetime.api.bodies.answers import DropAnswer, RedriveAnswer
+from duetime.api.bodies.pages import DeadPage
+from duetime.api.bodies.requests import DropRequest, RedriveRequest
+from duetime.api.operations import Confined, Operation, Parameter, Reply
+from duetime.api.tasks.operations import FILTERS, PAGES, SEARCH
+
+LIST = Operation(
+    method="GET",
+    path="/v1/dead",
+    name="list_dead",
+    confined=Confined.PART,
+    tag="Dead letters",
+    summary="List dead letters",
+    description=f"Tasks whose attempts are used up or whose failure is permanent, latest due time first. {SEARCH}",
+    parameters=(Parameter("state", "Only `dead`, which all of them are.", {"enum": ["dead"]}), *FILTERS, *PAGES),
+    replies={200: Reply("A page.", DeadPage)},
+    problems=(422,),
+)
+REDRIVE = Operation(
+    method="POST",
+    path="/v1/dead/redrive",
+    name="redrive_dead",
+    confined=Confined.PART,
+    tag="Dead letters",
+    summary="Give dead letters another chance",
+    description="They get new budgets and become due: at once, or `rate` a second. By ids, by filter, or all. "
+    f"By filter, go on with `next` as the cursor until it is null. {SEARCH}",
+    body=RedriveRequest,
+    example={"filter": {"type": "email.send"}, "rate": 10},
+    replies={200: Reply("What was done.", RedriveAnswer)},
+    problems=(400, 413, 415, 422),
+)
+DROP = Operation(
+    method="POST",
+    path="/v1/dead/drop",
+    name="drop_dead",
+    confined=Confined.PART,
+    tag="Dead letters",
+    summary="Drop dead letters",
+    description="They are cancelled for good. By ids, by filter, or all. By filter, go on with `next` as the cursor "
+    f"until it is null. {SEARCH}",
+    body=DropRequest,
+    example={"filter": {"type": "email.send"}},
+    replies={200: Reply("What was done.", DropAnswer)},
+    problems=(400, 413, 415, 422),
+)
+OPERATIONS = [LIST, REDRIVE, DROP]

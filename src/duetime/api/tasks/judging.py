@@ -1,0 +1,91 @@
+"""Read tasks whose payloads take long to judge: in turns, so that others are served between any two.
+
+What can be judged at once is.  Otherwise its schema is compiled first, off the
+loop, and each judgement waits for its turn; of each tenant one call at a time
+does so, so that nobody fills the queue for turns.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
+
+from duetime.admin.schemas import JudgeLaterError, Schemas
+from duetime.api.tasks.validation import SECONDS_AT_ONCE, TaskReader
+from duetime.turns import LONG_TASKS, Turns
+
+Item = TypeVar("Item")
+Done = TypeVar("Done")
+
+
+class Judging:
+    def __init__(self, reader: TaskReader, turns: Turns | None = None) -> None:
+        self.reader = reader
+        self._patient = reader.made_patient()
+        self._turns = turns or Turns()
+
+    async def one(self, tenant: int, read: Callable[[TaskReader], Done]) -> Done:
+        """What `read` gives, which reads one task with the reader that it is given."""
+        while True:
+            try:
+                return read(self.reader)
+            except JudgeLaterError as later:
+                if later.schema.compiled is not None:
+                    return await self._in_turn(tenant, later.schemas, read)
+                await later.schemas.prepare(later.schema)
+
+    async def each(self, tenant: int, items: Sequence[Item], read: Callable[[TaskReader, Item], Done]) -> list[Done]:
+        """What `read` gives for each of a list."""
+
+        def do(reader: TaskReader, some: Sequence[Item]) -> list[Done]:
+            done: list[Done] = []
+            ends_at = time.perf_counter() + SECONDS_AT_ONCE
+            for item in some:
+                try:
+                    done.append(read(reader, item))
+                except JudgeLaterError:
+                    if not done:
+                        raise
+                    break
+                if time.perf_counter() >= ends_at:
+                    break
+            return done
+
+        return await self.pieces(tenant, items, do)
+
+    async def pieces(
+        self, tenant: int, items: Sequence[Item], do: Callable[[TaskReader, Sequence[Item]], Sequence[Done]]
+    ) -> list[Done]:
+        """What `do` gives for pieces of a list: as many of each as it has time for, and one at the least."""
+        if len(items) > LONG_TASKS:
+            await self._turns.take()
+        done: list[Done] = []
+        while len(done) < len(items):
+            piece = items[len(done) : len(done) + LONG_TASKS]
+            try:
+                done += do(self.reader, piece)
+            except JudgeLaterError as later:
+                if later.schema.compiled is None:
+                    await later.schemas.prepare(later.schema)
+                else:
+                    done += await self._in_turn(tenant, later.schemas, partial(_do_first, do, piece))
+                continue
+            if len(done) < len(items):
+                await self._turns.give_way()
+        return done
+
+    async def _in_turn(self, tenant: int, schemas: Schemas, read: Callable[[TaskReader], Done]) -> Done:
+        """Read what takes long to judge."""
+        async with schemas.one_at_a_time(tenant):
+            while True:
+                await self._turns.give_way()
+                try:
+                    return read(self._patient)
+                except JudgeLaterError as later:
+                    await schemas.prepare_alone(later.schema)
+
+
+def _do_first(
+    do: Callable[[TaskReader, Sequence[Item]], Sequence[Done]], items: Sequence[Item], reader: TaskReader
+) -> Sequence[Done]:
+    return do(reader, items[:1])

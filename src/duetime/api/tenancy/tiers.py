@@ -1,0 +1,110 @@
+"""Tiers: weights and quotas for tenants that set none of their own."""
+
+from dataclasses import dataclass
+
+from duetime.admin.tenants import check_short_name
+from duetime.admin.tiers import Tier, TierChange, delete_tier, get_tier, page_tiers, put_tier
+from duetime.api.operations import ADMINS, Operation, Reply
+from duetime.api.server.http import Answer, Request, Route, json_answer, make_decoder
+from duetime.api.tasks.filters import read_page
+from duetime.api.tasks.operations import PAGES
+from duetime.api.tenancy.schemas import TierPage, TierRequest, changed_egress, changed_quotas
+from duetime.database.pool import Database
+from duetime.errors import InvalidInput, NotFound
+
+_TAG = "Administration"
+_ONE = "/v1/tiers/{name}"
+_decode = make_decoder(TierRequest)
+
+LIST_TIERS = Operation(
+    method="GET",
+    path="/v1/tiers",
+    name="list_tiers",
+    roles=ADMINS,
+    tag=_TAG,
+    summary="List the tiers, by name",
+    parameters=PAGES,
+    replies={200: Reply("A page.", TierPage)},
+    problems=(422,),
+)
+GET_TIER = Operation(
+    method="GET",
+    path=_ONE,
+    name="get_tier",
+    roles=ADMINS,
+    tag=_TAG,
+    summary="Get a tier",
+    replies={200: Reply("The tier.", Tier)},
+    problems=(404, 422),
+)
+PUT_TIER = Operation(
+    method="PUT",
+    path=_ONE,
+    name="put_tier",
+    roles=ADMINS,
+    tag=_TAG,
+    summary="Create or change a tier",
+    description="Its values hold for its tenants where they set none of their own, on every node within a second. "
+    "What is left out stays as it is; null takes a value away.",
+    body=TierRequest,
+    example={"weight": 4, "quotas": {"submit_rate": 1000, "submit_burst": 5000}},
+    replies={201: Reply("It was made.", Tier), 200: Reply("It is as asked for.", Tier)},
+    problems=(400, 413, 415, 422),
+)
+DELETE_TIER = Operation(
+    method="DELETE",
+    path=_ONE,
+    name="delete_tier",
+    roles=ADMINS,
+    tag=_TAG,
+    summary="Delete a tier that no tenant has",
+    replies={204: Reply("It is gone.")},
+    problems=(404, 409, 413, 422),
+)
+OPERATIONS = [LIST_TIERS, GET_TIER, PUT_TIER, DELETE_TIER]
+
+
+@dataclass(frozen=True)
+class TierCalls:
+    database: Database
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(LIST_TIERS, self.page),
+            Route(GET_TIER, self.get),
+            Route(PUT_TIER, self.put),
+            Route(DELETE_TIER, self.delete),
+        ]
+
+    async def page(self, request: Request) -> Answer:
+        cursor, limit = read_page(request.query())
+        if cursor is not None and "\0" in cursor:
+            raise InvalidInput.at("cursor", "not a cursor of this list; use `next` of the page before, or none")
+        found = await page_tiers(self.database, cursor or "", limit + 1)
+        following = found[limit - 1].name if len(found) > limit else None
+        return json_answer(200, TierPage(found[:limit], following))
+
+    async def get(self, request: Request) -> Answer:
+        request.query()
+        return json_answer(200, await get_tier(self.database, _name(request)))
+
+    async def put(self, request: Request) -> Answer:
+        request.query()
+        name = request.path["name"]
+        asked = await request.json(_decode, judge=lambda _: check_short_name("name", name))
+        change = TierChange(asked.weight, changed_quotas(asked.quotas), changed_egress(asked.egress))
+        is_new, tier = await put_tier(self.database, name, change, by=request.caller.key)
+        return json_answer(201 if is_new else 200, tier)
+
+    async def delete(self, request: Request) -> Answer:
+        request.query()
+        await request.no_body()
+        await delete_tier(self.database, _name(request), by=request.caller.key)
+        return Answer(204, b"")
+
+
+def _name(request: Request) -> str:
+    name = request.path["name"]
+    if "\0" in name:
+        raise NotFound("there is no such tier")
+    return name
