@@ -54,6 +54,22 @@ SELECT '{}'::text[];
     assert statements["read"].sql == "SELECT '{}'::text[]"
 
 
+def test_names_and_values_are_put_in_quoted_where_no_parameter_may_stand() -> None:
+    text = """
+-- name: add
+ALTER TABLE :"table" ATTACH PARTITION :"part" FOR VALUES FROM (:'start') TO (@end::uuid);
+"""
+    statement = parse("file.sql", text, {})["add"]
+
+    assert statement.spelled(table="due", part='a"b', start="it's").sql == (
+        """ALTER TABLE "due" ATTACH PARTITION "a""b" FOR VALUES FROM ('it''s') TO ($1::uuid)"""
+    )
+    assert statement.parameters == ("end",)
+    assert statement.is_change
+    with pytest.raises(TypeError, match=r"add has places for \['part', 'start', 'table'\], not for \['table'\]"):
+        statement.spelled(table="due")
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

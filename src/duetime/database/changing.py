@@ -88,14 +88,14 @@ async def changing(
     try:
         async with database.connection(timeout) as connection:
             try:
-                await connection.execute(SQL["begin"].with_uuid(operation), timeout=timeout)
+                await connection.execute(SQL["begin"].spelled(id=str(operation)).sql, timeout=timeout)
                 yield connection
             except (asyncpg.PostgresError, DuetimeError):
                 if not connection.is_closed():
-                    await connection.execute("ROLLBACK", timeout=timeout)
+                    await connection.execute(SQL["rollback"].sql, timeout=timeout)
                 raise
             commits = True
-            await connection.execute("COMMIT", timeout=timeout)
+            await connection.execute(SQL["commit"].sql, timeout=timeout)
     except Unknown as error:
         if not commits or not await _was_made(database, operation, timeout):
             raise _NotMadeError(_NOT_MADE) from error

@@ -5,7 +5,14 @@
 -- Copies: opens a transaction that nobody commits, or fails because the id was given up.
 BEGIN;
 SET LOCAL idle_in_transaction_session_timeout = '5s';
-INSERT INTO operation (id, is_given_up) VALUES (@id, false);
+INSERT INTO operation (id, is_given_up) VALUES (:'id', false);
+
+-- name: commit
+-- A message of its own, sent after the answers of all others.
+COMMIT;
+
+-- name: rollback
+ROLLBACK;
 
 -- name: find_or_give_up
 -- Whether the change of this id was made; if it was not, it never will be.  Waits until its transaction has ended.

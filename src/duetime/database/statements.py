@@ -10,6 +10,10 @@ fragment, stands for its text.  A file may use its own fragments and those of
 `database/fragments.sql`.  The text is put in when the file is loaded: PostgreSQL
 sees whole statements only.
 
+Where PostgreSQL takes no parameter, as in DDL, a statement has places that
+`Statement.spelled` fills, in the notation of psql: `:"partition"` for a name and
+`:'until'` for a value.  Both are quoted.
+
 A statement that changes something and commits itself may be carried out long
 after it was given up and repeated.  `-- Copies:` in its comment says why such a
 late copy does no harm.  Without that line it may only be run in a transaction
@@ -17,21 +21,21 @@ whose COMMIT is a message of its own (`changing.py`).
 """
 
 import re
-import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 
 _BLOCK = re.compile(r"^-- (name|fragment): (\w+)\s*$", re.MULTILINE)
 _USE = re.compile(r"\{([a-z]\w*)\}")
+_PLACE = re.compile(r""":(["'])([a-z]\w*)\1""")
 _PARAMETER = re.compile(r"(?<![@\w<])@([a-z][a-z0-9_]*)")
 _COMMENT = re.compile(r"--[^\n]*")
 _COPIES = re.compile(r"^-- Copies:((?:[^\n]*\n--   )*[^\n]*)$", re.MULTILINE)
 #: What a statement that changes something has in it; a row lock ends with its statement.
 _CHANGE = re.compile(
     r"\b(INSERT INTO|UPDATE (?!OF\b|SKIP\b|NOWAIT\b)\w+(?: AS \w+)?\s+SET|DELETE FROM"
-    r"|nextval|pg_logical_emit_message)\b"
+    r"|nextval|pg_logical_emit_message|(?:CREATE|ALTER|DROP) (?:SCHEMA|TABLE|ROLE|DATABASE)|COMMENT ON)\b"
 )
 
 
@@ -46,11 +50,17 @@ class Statement:
     #: Whether it may be run without a transaction around it.
     commits_itself: bool = True
 
-    def with_uuid(self, identifier: uuid.UUID) -> str:
-        """The text of a statement whose only parameter is an id, for a query of several statements."""
-        if len(self.parameters) != 1:
-            raise TypeError(f"{self.name} takes {self.parameters}, not one id")
-        return self.sql.replace("$1", f"'{identifier}'")
+    def spelled(self, **given: str) -> "Statement":
+        """The statement with names and values in the places that take no parameter."""
+        places = {place[2] for place in _PLACE.finditer(self.sql)}
+        if places != given.keys():
+            raise TypeError(f"{self.name} has places for {sorted(places)}, not for {sorted(given)}")
+
+        def fill(place: re.Match[str]) -> str:
+            quote = place[1]
+            return quote + given[place[2]].replace(quote, quote * 2) + quote
+
+        return replace(self, sql=_PLACE.sub(fill, self.sql))
 
     def arguments(self, given: dict[str, object]) -> list[object]:
         if len(given) != len(self.parameters):
