@@ -1,10 +1,48 @@
 """The rules of CONTRIBUTING.md that a program can check; each failure says where, and what to do."""
 
+import ast
 import re
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "duetime"
+#: How SQL begins.  "DELETE" alone is a method of HTTP.
+_SQL = re.compile(
+    r"\s*(?:(?:SELECT|INSERT INTO|UPDATE|DELETE FROM|MERGE|WITH|VALUES|SET|RESET|SHOW|DECLARE|FETCH|COPY|CALL|DO"
+    r"|CREATE|ALTER|DROP|TRUNCATE|COMMENT ON|GRANT|REVOKE|LOCK|VACUUM|ANALYZE|REINDEX|EXPLAIN|LISTEN|UNLISTEN|NOTIFY"
+    r"|PREPARE|EXECUTE|DEALLOCATE|DISCARD|SAVEPOINT|RELEASE)\s|(?:BEGIN|COMMIT|ROLLBACK|ABORT|START TRANSACTION)\b)"
+)
+#: Where SQL stands in a module all the same, and why.
+SQL_IN_PYTHON = {
+    "outbox.py": "runs on the producer's own connection: each driver marks parameters in its own way",
+    "sdk/once.py": "as outbox.py",
+    "lifecycle/tasks/retire.py": "names partitions",
+    "lifecycle/submission/storing.py": "a probe that is rolled back",
+}
+
+
+def modules() -> Iterator[tuple[str, ast.Module]]:
+    """Every module of the package, by its place in it."""
+    for file in sorted(PACKAGE.rglob("*.py")):
+        yield str(file.relative_to(PACKAGE)), ast.parse(file.read_text("utf-8"))
+
+
+def texts(tree: ast.Module) -> Iterator[ast.Constant]:
+    """The strings of a module that are not documentation."""
+    documentation = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in documentation:
+            yield node
+
+
+def test_sql_lies_in_files_of_its_own() -> None:
+    found = [(place, node.lineno) for place, tree in modules() for node in texts(tree) if _SQL.match(str(node.value))]
+
+    surplus = [f"{place}:{line}" for place, line in found if place not in SQL_IN_PYTHON]
+    assert surplus == [], "move the statement into a .sql file beside the module"
+    assert SQL_IN_PYTHON.keys() <= {place for place, _ in found}, "take what holds no SQL any more from the list"
 
 
 def test_the_documented_layers_are_those_that_import_linter_checks() -> None:

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given
 
 from duetime.database.partitions import (
-    BOUNDS,
     DATA_PATH,
     Partitions,
-    bound_clause,
+    attaching,
     free_span,
     parse_bound,
     partition_name,
+    read_partitions,
 )
 from duetime.database.pool import Database
 from duetime.ids import LATEST_MS
@@ -56,8 +56,8 @@ async def database(database_url: str) -> AsyncIterator[TimedDatabase]:
     assert isinstance(database, TimedDatabase)
     set_clock(database, NOW)
     for table in (*DATA_PATH, "request_key"):
-        for row in await database.fetch(BOUNDS, table):
-            await database.execute(f"DROP TABLE {row['name']}")
+        for name, _ in await partitions_of(database, table):
+            await database.execute(f"DROP TABLE {name}")
     yield database
     await database.close()
 
@@ -72,8 +72,13 @@ def set_clock(database: Database, at: datetime) -> None:
     database.clock.set_ms = ms(at)
 
 
+async def partitions_of(database: Database, table: str) -> list[tuple[str, tuple[int, int]]]:
+    async with database.connection() as connection:
+        return await read_partitions(connection, table)
+
+
 async def spans_of(database: Database, table: str = "due") -> list[tuple[int, int]]:
-    spans = sorted(parse_bound(row["bound"]) for row in await database.fetch(BOUNDS, table))
+    spans = [span for _, span in await partitions_of(database, table)]
     assert all(end <= start for (_, end), (start, _) in itertools.pairwise(spans)), "they overlap"
     return spans
 
@@ -117,8 +122,7 @@ async def test_a_moment_before_everything_lies_in_the_oldest(database: Database,
     await partitions.ensure([ms(NOW) - 400 * 86_400_000, 1])
 
     assert await spans_of(database) == [(0, day(2027, 1, 20))]
-    rows = await database.fetch(BOUNDS, "due")
-    assert [row["name"] for row in rows] == ["due_oldest"]
+    assert [name for name, _ in await partitions_of(database, "due")] == ["due_oldest"]
     await database.execute("INSERT INTO due (lane, wake, task, number) VALUES (1, $1, $1, 1)", uuid.UUID(int=1 << 80))
 
 
@@ -258,4 +262,5 @@ def test_free_spans_hold_their_moment_and_never_overlap(now: datetime, steps: li
 def test_a_bound_is_read_as_it_was_written(start: int, length: int) -> None:
     end = min(start + length, LATEST_MS)
 
-    assert parse_bound(bound_clause(start, end)) == (start, end)
+    statement = attaching("due", "due_part", start, end).sql
+    assert parse_bound(statement[statement.index("FOR VALUES") :]) == (start, end)

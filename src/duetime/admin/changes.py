@@ -8,9 +8,10 @@ not note it is seen as well: then everything is read.
 from typing import Literal, NamedTuple
 
 from duetime.database.pool import Database
+from duetime.database.statements import load
 
 RuleKind = Literal["tenants", "types", "limits", "breakers"]
-_READ_ALL = "SELECT kind, change, change - named AS unnamed FROM rule_change"
+_SQL = load(__package__, "changes.sql")
 
 
 class Change(NamedTuple):
@@ -27,4 +28,4 @@ class Change(NamedTuple):
 
 async def read_changes(database: Database) -> dict[RuleKind, Change]:
     """A number for each kind, which rises in the commit of a change: what is read after it is at least as new."""
-    return {row["kind"]: Change(row["change"], row["unnamed"]) for row in await database.fetch(_READ_ALL)}
+    return {row["kind"]: Change(row["change"], row["unnamed"]) for row in await database.run(_SQL["read_changes"])}

@@ -11,7 +11,7 @@ import uuid
 import asyncpg
 import msgspec
 
-from duetime.database.partitions import BOUNDS, parse_bound
+from duetime.database.partitions import read_partitions
 from duetime.database.pool import Database
 from duetime.database.statements import Statement, load
 from duetime.errors import Unavailable
@@ -25,17 +25,6 @@ _SOME_TASKS = 5_000
 _SOME_ROWS = 1_000
 _LIMIT_SECONDS = 15.0
 _DEEP_LIMIT_SECONDS = 6 * 3600.0
-_LOCK_SECONDS = 10.0
-
-#: Our sessions leave the planner only index plans, and a deep check reads whole tables.
-_DEEP_PLANS = {
-    "enable_seqscan": "on",
-    "enable_bitmapscan": "on",
-    "enable_hashjoin": "on",
-    "enable_mergejoin": "on",
-    "plan_cache_mode": "force_custom_plan",
-    "work_mem": "64MB",
-}
 
 #: Each rule as the sentence that says that it is broken.
 RULES = {
@@ -80,13 +69,9 @@ async def check_invariants(database: Database, *, deep: bool) -> list[Violation]
     async with database.connection() as connection:
         try:
             async with connection.transaction(isolation="repeatable_read", readonly=True):
-                await connection.execute(f"SET LOCAL statement_timeout = {int(limit * 1000)}")
-                await connection.execute(f"SET LOCAL lock_timeout = {int(_LOCK_SECONDS * 1000)}")
-                for name, value in _DEEP_PLANS.items() if deep else ():
-                    await connection.execute(f"SET LOCAL {name} = '{value}'")
-                # Before the first read, which takes the snapshot: a partition that was
-                # replaced after it would hold rows that the snapshot does not see.
-                await connection.execute("LOCK TABLE task, attempt, due, claim, held, dead, fire IN ACCESS SHARE MODE")
+                await connection.execute(SQL["begin"].spelled(limit=f"{limit:g}s").sql)
+                if deep:
+                    await connection.execute(SQL["allow_all_plans"].sql)
                 return await _Check(connection, limit + 5.0).run(deep)
         except (asyncpg.QueryCanceledError, asyncpg.LockNotAvailableError) as error:
             raise Unavailable(f"the invariants could not be checked within {limit:g} s: {error}") from error
@@ -100,11 +85,11 @@ class _Check:
     async def run(self, deep: bool) -> list[Violation]:
         kept_from = await self._read_kept_from()
         if deep:
-            broken = await self._fetch(_judged("rows_of_all"), kept_from=kept_from)
+            broken = await self._fetch(SQL["judge_all"], kept_from=kept_from)
             broken += await self._fetch(SQL["judge_keys_twice"])
         else:
             lanes, tasks = await self._pick()
-            broken = await self._fetch(_judged("rows_of_some"), kept_from=kept_from, lanes=lanes, tasks=tasks)
+            broken = await self._fetch(SQL["judge_some"], kept_from=kept_from, lanes=lanes, tasks=tasks)
         most = None if deep else _SOME_ROWS
         broken += await self._fetch(SQL["judge_claims"], most=most)
         broken += await self._fetch(SQL["judge_lanes"], most=most)
@@ -118,20 +103,16 @@ class _Check:
         """Before this, only what is open still has all of its rows: the oldest partitions hold nothing else."""
         ends = [0]
         for table in ("task", "attempt"):
-            spans = [parse_bound(row["bound"]) for row in await self._connection.fetch(BOUNDS, table)]
-            ends += [end for start, end in spans if start == 0]
+            ends += [end for _, (start, end) in await read_partitions(self._connection, table) if start == 0]
         return just_before(max(ends))
 
     async def _pick(self) -> tuple[list[int], list[uuid.UUID]]:
         (counted,) = await self._fetch(SQL["count_lanes"], most=_SOME_LANES)
-        now_ms = await self._connection.fetchval(
-            "SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint", timeout=self._limit
-        )
         rows = await self._fetch(
             SQL["pick"],
             lanes=_SOME_LANES,
             each=_SOME_TASKS // max(1, counted["lanes"]),
-            until=just_after(now_ms),
+            until=just_after(counted["now_ms"]),
             most=_SOME_ROWS,
         )
         return [row["lane"] for row in rows], [row["task"] for row in rows]
@@ -141,9 +122,3 @@ class _Check:
             statement.sql, *statement.arguments(parameters), timeout=self._limit
         )
         return rows
-
-
-def _judged(source: str) -> Statement:
-    """The rows of some or all tasks, with the rules behind them."""
-    rows, judge = SQL[source], SQL["judge"]
-    return Statement(source, f"WITH found AS (\n{rows.sql}\n),\n{judge.sql}", rows.parameters)

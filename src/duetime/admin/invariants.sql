@@ -1,73 +1,27 @@
 -- What must hold of the data path, read in one snapshot; nothing here writes.
--- `rows_of_all` and `rows_of_some` give one row for each place in which a task
--- is found; `judge` is put behind either of them and groups those rows by task,
--- so that no rule needs a join.
--- Places: 0 task, 1 due, 2 claim, 3 held, 4 dead, 5 attempt.
 
--- name: rows_of_all
--- Time:  reads every row of the six tables once.
--- Gives: for a task row, whether its history may be gone; for an attempt, whether it is final.
-SELECT lane, id AS task, 0 AS place, NULL::int AS number, id < @kept_from::uuid AS flag FROM task
- UNION ALL
-SELECT COALESCE(home, lane), task, 1, number, NULL FROM due WHERE lane >= 256
- UNION ALL
-SELECT lane, task, 2, number, NULL FROM claim
- UNION ALL
-SELECT lane, task, 3, number, NULL FROM held
- UNION ALL
-SELECT lane, task, 4, number, NULL FROM dead
- UNION ALL
-SELECT lane, task, 5, number, final FROM attempt
+-- name: begin
+-- The first message of the transaction, sent as one simple query.
+-- Locks: the tables, only so that no partition is dropped.  Taken before the first read, which takes the snapshot: a
+--        partition that was replaced after it would hold rows that the snapshot does not see.
+-- Time:  no statement of the transaction takes longer than the limit.
+SET LOCAL statement_timeout = :'limit';
+SET LOCAL lock_timeout = '10s';
+LOCK TABLE task, attempt, due, claim, held, dead, fire IN ACCESS SHARE MODE;
 
--- name: rows_of_some
--- The same of some tasks, each given once.
--- Index: the primary key of each table; due_task for later wakes.
-SELECT task.lane, task.id AS task, 0 AS place, NULL::int AS number, task.id < @kept_from::uuid AS flag
-  FROM unnest(@lanes::int[], @tasks::uuid[]) AS picked (lane, task)
-  JOIN task
-    ON task.lane = picked.lane
-   AND task.id = picked.task
- UNION ALL
-SELECT due.lane, due.task, 1, due.number, NULL
-  FROM unnest(@lanes::int[], @tasks::uuid[]) AS picked (lane, task)
-  JOIN due
-    ON due.lane = picked.lane
-   AND due.wake = picked.task
-   AND due.task = picked.task
- UNION ALL
-SELECT COALESCE(due.home, due.lane), due.task, 1, due.number, NULL
-  FROM unnest(@lanes::int[], @tasks::uuid[]) AS picked (lane, task)
-  JOIN due
-    ON COALESCE(due.home, due.lane) = picked.lane
-   AND due.task = picked.task
-   AND due.wake <> due.task
- UNION ALL
-SELECT claim.lane, claim.task, 2, claim.number, NULL
-  FROM unnest(@lanes::int[], @tasks::uuid[]) AS picked (lane, task)
-  JOIN claim
-    ON claim.lane = picked.lane
-   AND claim.task = picked.task
- UNION ALL
-SELECT held.lane, held.task, 3, held.number, NULL
-  FROM unnest(@lanes::int[], @tasks::uuid[]) AS picked (lane, task)
-  JOIN held
-    ON held.lane = picked.lane
-   AND held.task = picked.task
- UNION ALL
-SELECT dead.lane, dead.task, 4, dead.number, NULL
-  FROM unnest(@lanes::int[], @tasks::uuid[]) AS picked (lane, task)
-  JOIN dead
-    ON dead.lane = picked.lane
-   AND dead.task = picked.task
- UNION ALL
-SELECT attempt.lane, attempt.task, 5, attempt.number, attempt.final
-  FROM unnest(@lanes::int[], @tasks::uuid[]) AS picked (lane, task)
-  JOIN attempt
-    ON attempt.lane = picked.lane
-   AND attempt.task = picked.task
+-- name: allow_all_plans
+-- Our sessions leave the planner only index plans, and a deep check reads whole tables.  Sent as one simple query.
+SET LOCAL enable_seqscan = on;
+SET LOCAL enable_bitmapscan = on;
+SET LOCAL enable_hashjoin = on;
+SET LOCAL enable_mergejoin = on;
+SET LOCAL plan_cache_mode = force_custom_plan;
+SET LOCAL work_mem = '64MB';
 
--- name: judge
--- The part behind `WITH found AS (…),`: how many tasks break which rule.
+-- fragment: judged
+-- How many tasks break which rule.  `found` has one row for each place in which a task is found; they are grouped by
+-- task, so that no rule needs a join.  Places: 0 task, 1 due, 2 claim, 3 held, 4 dead, 5 attempt.  `flag` says of a
+-- task whether its history may be gone, and of an attempt whether it is final.
 facts AS (
     SELECT lane, task,
            count(*) FILTER (WHERE place = 0) AS asked,
@@ -95,6 +49,76 @@ SELECT rule, count(*) AS tasks, min(task::text) AS example
        ('wrong_lane',    ('x' || right(replace(task::text, '-', ''), 8))::bit(32)::int <> lane)) AS checked (rule, broken)
  WHERE broken
  GROUP BY rule
+
+-- name: judge_all
+-- Time:  reads every row of the six tables once.
+WITH found AS (
+    SELECT lane, id AS task, 0 AS place, NULL::int AS number, id < @kept_from::uuid AS flag FROM task
+     UNION ALL
+    SELECT COALESCE(home, lane), task, 1, number, NULL FROM due WHERE lane >= 256
+     UNION ALL
+    SELECT lane, task, 2, number, NULL FROM claim
+     UNION ALL
+    SELECT lane, task, 3, number, NULL FROM held
+     UNION ALL
+    SELECT lane, task, 4, number, NULL FROM dead
+     UNION ALL
+    SELECT lane, task, 5, number, final FROM attempt
+),
+{judged};
+
+-- fragment: picked
+unnest(@lanes::int[], @tasks::uuid[]) AS picked (lane, task)
+
+-- name: judge_some
+-- The same of some tasks, each given once.
+-- Index: the primary key of each table; due_task for later wakes.
+WITH found AS (
+    SELECT task.lane, task.id AS task, 0 AS place, NULL::int AS number, task.id < @kept_from::uuid AS flag
+      FROM {picked}
+      JOIN task
+        ON task.lane = picked.lane
+       AND task.id = picked.task
+     UNION ALL
+    SELECT due.lane, due.task, 1, due.number, NULL
+      FROM {picked}
+      JOIN due
+        ON due.lane = picked.lane
+       AND due.wake = picked.task
+       AND due.task = picked.task
+     UNION ALL
+    SELECT COALESCE(due.home, due.lane), due.task, 1, due.number, NULL
+      FROM {picked}
+      JOIN due
+        ON COALESCE(due.home, due.lane) = picked.lane
+       AND due.task = picked.task
+       AND due.wake <> due.task
+     UNION ALL
+    SELECT claim.lane, claim.task, 2, claim.number, NULL
+      FROM {picked}
+      JOIN claim
+        ON claim.lane = picked.lane
+       AND claim.task = picked.task
+     UNION ALL
+    SELECT held.lane, held.task, 3, held.number, NULL
+      FROM {picked}
+      JOIN held
+        ON held.lane = picked.lane
+       AND held.task = picked.task
+     UNION ALL
+    SELECT dead.lane, dead.task, 4, dead.number, NULL
+      FROM {picked}
+      JOIN dead
+        ON dead.lane = picked.lane
+       AND dead.task = picked.task
+     UNION ALL
+    SELECT attempt.lane, attempt.task, 5, attempt.number, attempt.final
+      FROM {picked}
+      JOIN attempt
+        ON attempt.lane = picked.lane
+       AND attempt.task = picked.task
+),
+{judged};
 
 -- name: pick
 -- Tasks to look at: of some lanes those around now and the first that wait, and
@@ -142,7 +166,8 @@ SELECT first.lane, first.task
 (SELECT lane, task FROM dead ORDER BY died_at DESC LIMIT @most::int)
 
 -- name: count_lanes
-SELECT count(*) AS lanes
+-- How many lanes there are, up to @most, and the time.
+SELECT count(*) AS lanes, to_ms(clock_timestamp()) AS now_ms
   FROM (SELECT FROM lane LIMIT @most::int) AS some_lane
 
 -- name: judge_claims

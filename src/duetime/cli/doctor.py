@@ -22,13 +22,15 @@ from duetime.cli.output import counted, paint, paint_state, print_line
 from duetime.config import read_config
 from duetime.database.dial import dial
 from duetime.database.migrate import OLDEST_SERVER, migrate
-from duetime.database.partitions import BOUNDS, DATA_PATH, parse_bound
+from duetime.database.partitions import DATA_PATH, read_partitions
 from duetime.database.pool import Database
 from duetime.database.settings import PLANNER_SETTINGS
+from duetime.database.statements import load
 from duetime.errors import DuetimeError, UsageError
 from duetime.model.vault import Vault
 from duetime.secret_keys import FILE_NAME, read_secrets_keys
 
+_SQL = load(__package__, "doctor.sql")
 #: The database's clock decides what is due; beyond this, what people read off theirs is misleading.
 CLOCK_SECONDS = 5.0
 #: A node beats every second.
@@ -98,9 +100,16 @@ async def _examine(arguments: argparse.Namespace) -> list[Finding]:
         return findings
 
 
+async def _fetch(connection: asyncpg.Connection, name: str, **parameters: object) -> list[asyncpg.Record]:
+    statement = _SQL[name]
+    rows: list[asyncpg.Record] = await connection.fetch(statement.sql, *statement.arguments(parameters))
+    return rows
+
+
 async def _check_version(connection: asyncpg.Connection) -> Finding:
     # The driver's own reading takes the second number of "18.4" for a third one.
-    name = f"PostgreSQL {await connection.fetchval('SHOW server_version')}"
+    [row] = await _fetch(connection, "read_version")
+    name = f"PostgreSQL {row['version']}"
     if connection.get_server_version().major < OLDEST_SERVER:
         return _wrong("server", f"this is {name}, and duetime needs {OLDEST_SERVER} or newer")
     return Finding("server", True, name)
@@ -108,10 +117,7 @@ async def _check_version(connection: asyncpg.Connection) -> Finding:
 
 async def _check_settings(connection: asyncpg.Connection) -> Finding:
     """What a session of this role really has: a pooler or `ALTER SYSTEM` cannot hide from that."""
-    rows = await connection.fetch(
-        "SELECT name, current_setting(name, true) AS value FROM unnest($1::text[]) AS asked (name)",
-        list(PLANNER_SETTINGS),
-    )
+    rows = await _fetch(connection, "read_settings", names=list(PLANNER_SETTINGS))
     problems = [
         f"{row['name']} is {row['value'] or 'not set'} and has to be {PLANNER_SETTINGS[row['name']]}: "
         "run duetime migrate as the role that nodes use"
@@ -122,16 +128,19 @@ async def _check_settings(connection: asyncpg.Connection) -> Finding:
 
 
 async def _check_durability(connection: asyncpg.Connection) -> Finding:
-    problems = []
-    for name in ("fsync", "full_page_writes", "synchronous_commit"):
-        if await connection.fetchval("SELECT current_setting($1)", name) == "off":
-            problems.append(f"{name} is off: a task that was accepted may be lost when the server dies")
+    rows = await _fetch(connection, "read_settings", names=["fsync", "full_page_writes", "synchronous_commit"])
+    problems = [
+        f"{row['name']} is off: a task that was accepted may be lost when the server dies"
+        for row in rows
+        if row["value"] == "off"
+    ]
     return Finding("durability", not problems, "what is committed survives a crash", problems)
 
 
 async def _check_clock(connection: asyncpg.Connection) -> Finding:
     before = time.time()
-    answered = float(await connection.fetchval("SELECT extract(epoch FROM clock_timestamp())"))
+    [row] = await _fetch(connection, "read_clock")
+    answered = float(row["now"])
     after = time.time()
     # Somewhere in between the database read its clock; only what lies outside is a difference.
     difference = max(before - answered, answered - after, 0.0)
@@ -149,12 +158,13 @@ async def _check_schema(connection: asyncpg.Connection) -> Finding:
     if steps:
         names = ", ".join(f"{step.migration.number:04} {step.migration.name}" for step in steps)
         return _wrong("schema", f"{counted(len(steps), 'migration')} to apply ({names}): run duetime migrate")
-    number = await connection.fetchval("SELECT max(number) FROM duetime.migration")
-    return Finding("schema", True, f"at migration {number}, which is the latest")
+    [row] = await _fetch(connection, "read_migration")
+    return Finding("schema", True, f"at migration {row['number']}, which is the latest")
 
 
 async def _check_partitions(connection: asyncpg.Connection) -> Finding:
-    now_ms = int(await connection.fetchval("SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint"))
+    [row] = await _fetch(connection, "read_clock")
+    now_ms = int(row["now"] * 1000)
     wanted = [
         (table, "today" if ahead == 0 else "tomorrow", now_ms + ahead) for table in DATA_PATH for ahead in (0, _DAY_MS)
     ]
@@ -163,8 +173,7 @@ async def _check_partitions(connection: asyncpg.Connection) -> Finding:
     ]
     spans: dict[str, list[tuple[int, int]]] = {}
     for table in (*DATA_PATH, "request_key"):
-        rows = await connection.fetch(BOUNDS, f"duetime.{table}")
-        spans[table] = [parse_bound(row["bound"]) for row in rows]
+        spans[table] = [span for _, span in await read_partitions(connection, f"duetime.{table}")]
     problems = [
         f"{table} has no partition for {day}: a running node makes it within half a minute"
         for table, day, moment in wanted
@@ -176,9 +185,7 @@ async def _check_partitions(connection: asyncpg.Connection) -> Finding:
 
 async def _check_nodes(connection: asyncpg.Connection) -> Finding:
     """By the database's clock alone; a single node shares nothing and is not listed."""
-    rows = await connection.fetch(
-        "SELECT clock_timestamp() - beaten_at < $1 AS is_heard FROM duetime.node", timedelta(seconds=HEARD_SECONDS)
-    )
+    rows = await _fetch(connection, "read_nodes", within=timedelta(seconds=HEARD_SECONDS))
     heard = sum(row["is_heard"] for row in rows)
     words = f"{counted(heard, 'node')} in sight that share the shards" if heard else "none that share the shards"
     if len(rows) > heard:

@@ -32,6 +32,7 @@ from duetime.database import launch, leftovers, trickle
 from duetime.database.binaries import Account, Binaries, find_account, find_binaries
 from duetime.database.driver import DroppedConnection
 from duetime.database.folder import DataFolder, write_private
+from duetime.database.statements import load
 from duetime.errors import UsageError
 
 USER = DATABASE = "duetime"
@@ -91,6 +92,7 @@ _POLL_SECONDS = 0.02
 _WATCH_SECONDS = 0.1
 _READY_LINE = 7
 
+_SQL = load(__package__, "embedded.sql")
 _log = structlog.get_logger(__name__)
 
 
@@ -384,8 +386,8 @@ class EmbeddedServer:
                 self.dsn_of("postgres"), timeout=30.0, command_timeout=60.0, connection_class=DroppedConnection
             )
             try:
-                if not await connection.fetchval("SELECT 1 FROM pg_database WHERE datname = $1", DATABASE):
-                    await connection.execute(f"CREATE DATABASE {DATABASE}")
+                if not await connection.fetchval(_SQL["has_database"].sql, DATABASE):
+                    await connection.execute(_SQL["create_database"].spelled(database=DATABASE).sql)
             finally:
                 await connection.close(timeout=5.0)
         except asyncpg.PostgresError as error:

@@ -21,23 +21,16 @@ import asyncpg
 
 from duetime.database.dial import dial
 from duetime.database.settings import PLANNER_SETTINGS
+from duetime.database.statements import load
 from duetime.errors import UsageError
 
+_SQL = load(__package__, "migrate.sql")
 OLDEST_SERVER = 15
 OUTSIDE_MARKER = "-- outside a transaction"
 _LOCK_KEY = 0x64756574696D65  # "duetime"
 _LOCK_SECONDS = 600.0
 #: Rewriting or indexing a large table takes as long as it takes.
 _STATEMENT_SECONDS = 24 * 3600.0
-_LEDGER = """
-CREATE SCHEMA IF NOT EXISTS duetime;
-CREATE TABLE IF NOT EXISTS duetime.migration (
-    number     int         PRIMARY KEY,
-    name       text        NOT NULL,
-    checksum   text        NOT NULL,
-    applied_at timestamptz NOT NULL DEFAULT clock_timestamp()
-)
-"""
 _FILE_NAME = re.compile(r"(\d{4})_([a-z0-9_]+)\.(up|down)\.sql")
 # Where a statement may end: not inside a string, a quoted name, a comment or a dollar-quoted body.
 _TOKEN = re.compile(
@@ -100,7 +93,7 @@ async def migrate(
         return _plan(known, await _read_applied(connection), target)
     async with _locked(connection):
         if target > 0:
-            await connection.execute(_LEDGER)
+            await connection.execute(_SQL["make_ledger"].sql)
         steps = _plan(known, await _read_applied(connection), target)
         for step in steps:
             try:
@@ -136,23 +129,18 @@ def check_server(connection: asyncpg.Connection) -> None:
 
 async def apply_settings(connection: asyncpg.Connection) -> None:
     """Give every later session of this role in this database the settings our plans rely on."""
-    database = await connection.fetchval("SELECT quote_ident(current_database())")
     if await read_settings(connection) == PLANNER_SETTINGS:
         return
+    database = await connection.fetchval(_SQL["read_database"].sql)
     async with connection.transaction():
         for name, value in PLANNER_SETTINGS.items():
-            await connection.execute(
-                f"ALTER ROLE CURRENT_USER IN DATABASE {database} SET {name} = {_as_value(name, value)}"
-            )
+            await connection.execute(_SQL["set_for_now"].sql, name, value)
+            await connection.execute(_SQL["keep_setting"].spelled(database=database, name=name).sql)
 
 
 async def read_settings(connection: asyncpg.Connection) -> dict[str, str]:
     """Which of our settings this role has in this database."""
-    entries: list[str] | None = await connection.fetchval(
-        "SELECT setconfig FROM pg_db_role_setting"
-        " WHERE setdatabase = (SELECT oid FROM pg_database WHERE datname = current_database())"
-        "   AND setrole = (SELECT oid FROM pg_roles WHERE rolname = current_user)"
-    )
+    entries: list[str] | None = await connection.fetchval(_SQL["read_settings"].sql)
     pairs = dict(entry.split("=", 1) for entry in entries or ())
     return {name: value for name, value in pairs.items() if name in PLANNER_SETTINGS}
 
@@ -191,21 +179,21 @@ def _plan(known: list[Migration], applied: dict[int, tuple[str, str]], target: i
 
 
 async def _read_applied(connection: asyncpg.Connection) -> dict[int, tuple[str, str]]:
-    if await connection.fetchval("SELECT to_regclass('duetime.migration') IS NULL"):
+    if not await connection.fetchval(_SQL["has_ledger"].sql):
         return {}
-    rows = await connection.fetch("SELECT number, name, checksum FROM duetime.migration")
+    rows = await connection.fetch(_SQL["read_ledger"].sql)
     return {row["number"]: (row["name"], row["checksum"]) for row in rows}
 
 
 async def _take(connection: asyncpg.Connection, step: Step) -> None:
     if step.sql.startswith(OUTSIDE_MARKER):
-        await connection.execute("SET search_path = duetime, public")
+        await connection.execute(_SQL["find_tables"].sql)
         for statement in split_statements(step.sql):
             await connection.execute(statement, timeout=_STATEMENT_SECONDS)
         await _record(connection, step)
         return
     async with connection.transaction():
-        await connection.execute("SET LOCAL search_path = duetime, public")
+        await connection.execute(_SQL["find_tables_for_now"].sql)
         await connection.execute(step.sql, timeout=_STATEMENT_SECONDS)
         await _record(connection, step)
 
@@ -213,29 +201,18 @@ async def _take(connection: asyncpg.Connection, step: Step) -> None:
 async def _record(connection: asyncpg.Connection, step: Step) -> None:
     migration = step.migration
     if step.direction == "up":
-        await connection.execute(
-            "INSERT INTO duetime.migration (number, name, checksum) VALUES ($1, $2, $3)",
-            migration.number,
-            migration.name,
-            migration.checksum,
-        )
+        await connection.execute(_SQL["record"].sql, migration.number, migration.name, migration.checksum)
     else:
-        await connection.execute("DELETE FROM duetime.migration WHERE number = $1", migration.number)
+        await connection.execute(_SQL["strike_out"].sql, migration.number)
 
 
 async def _forget(connection: asyncpg.Connection) -> None:
     """Leave the database as it was before the first migration."""
-    database = await connection.fetchval("SELECT quote_ident(current_database())")
+    database = await connection.fetchval(_SQL["read_database"].sql)
     async with connection.transaction():
         for name in PLANNER_SETTINGS:
-            await connection.execute(f"ALTER ROLE CURRENT_USER IN DATABASE {database} RESET {name}")
-        await connection.execute("DROP TABLE IF EXISTS duetime.migration")
-        await connection.execute("DROP SCHEMA IF EXISTS duetime")
-
-
-def _as_value(name: str, value: str) -> str:
-    # The path is a list of names: quoted as one string it would be one name.
-    return value if name == "search_path" else "'" + value.replace("'", "''") + "'"
+            await connection.execute(_SQL["drop_setting"].spelled(database=database, name=name).sql)
+        await connection.execute(_SQL["drop_ledger"].sql)
 
 
 @asynccontextmanager
@@ -247,7 +224,7 @@ async def _locked(connection: asyncpg.Connection) -> AsyncIterator[None]:
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + _LOCK_SECONDS
-    while not await connection.fetchval("SELECT pg_try_advisory_lock($1)", _LOCK_KEY):
+    while not await connection.fetchval(_SQL["try_lock"].sql, _LOCK_KEY):
         if loop.time() > deadline:
             raise UsageError("another process has been migrating this database for ten minutes: see what it waits for")
         await asyncio.sleep(0.05)
@@ -255,4 +232,4 @@ async def _locked(connection: asyncpg.Connection) -> AsyncIterator[None]:
         yield
     finally:
         if not connection.is_closed():
-            await connection.execute("SELECT pg_advisory_unlock($1)", _LOCK_KEY)
+            await connection.execute(_SQL["unlock"].sql, _LOCK_KEY)

@@ -19,27 +19,14 @@ import asyncpg
 
 from duetime.clock import from_ms
 from duetime.database.pool import Database
+from duetime.database.statements import Statement, load
 from duetime.errors import Unavailable
 from duetime.ids import LATEST_MS, just_before
 
+SQL = load(__package__, "partitions.sql")
 DATA_PATH = ("task", "attempt", "due")
 _DAYS_AHEAD = timedelta(days=14)
 _MONTHS_AHEAD = timedelta(days=365)
-#: Rows of these come and go: vacuum by number, not by share of the table, and without locking it to make it shorter.
-_BUSY = (
-    "autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_cost_delay = 0, "
-    "vacuum_truncate = false"
-)
-#: These only grow, by millions an hour under load: counted anew when half as many have come as there were, not a tenth.
-#: Our statements do not depend on it, and it takes a busy machine a good part of a second.
-_GROWING = "autovacuum_analyze_scale_factor = 0.5, autovacuum_analyze_threshold = 100000"
-
-BOUNDS = """
-SELECT child.relname AS name, pg_get_expr(child.relpartbound, child.oid) AS bound
-  FROM pg_inherits
-  JOIN pg_class AS child ON child.oid = inhrelid
- WHERE inhparent = to_regclass($1)
-"""
 _AHEAD_MS = 1_000
 
 
@@ -112,7 +99,7 @@ class Partitions:
             return await self._load(connection, table)
 
     async def _load(self, connection: asyncpg.Connection, table: str) -> list[tuple[int, int]]:
-        spans = sorted(parse_bound(row["bound"]) for row in await connection.fetch(BOUNDS, table))
+        spans = [span for _, span in await read_partitions(connection, table)]
         self._known[table], self._found = spans, (1, 0)
         return spans
 
@@ -121,8 +108,7 @@ class Partitions:
             for _ in range(20):
                 try:
                     async with self._database.connection() as connection, connection.transaction():
-                        await connection.execute("SET LOCAL lock_timeout = '500ms'")
-                        await connection.execute("SELECT pg_advisory_xact_lock(hashtext('duetime partitions'))")
+                        await connection.execute(SQL["lock"].sql)
                         spans = await self._load(connection, table)
                         if not self.covers(table, moment, moment):
                             if not spans and table != "request_key":
@@ -170,14 +156,24 @@ def partition_name(table: str, start: int) -> str:
 
 async def _create(connection: asyncpg.Connection, table: str, start: int, end: int) -> None:
     name = partition_name(table, start)
-    await connection.execute(f"CREATE TABLE {name} (LIKE {table} INCLUDING ALL)")
-    await connection.execute(f"ALTER TABLE {name} SET ({_BUSY if table == 'due' else _GROWING})")
-    await connection.execute(f"ALTER TABLE {table} ATTACH PARTITION {name} {bound_clause(start, end)}")
+    create = SQL["create_busy" if table == "due" else "create_growing"]
+    await connection.execute(create.spelled(table=table, partition=name).sql)
+    await connection.execute(attaching(table, name, start, end).sql)
 
 
-def bound_clause(start: int, end: int) -> str:
-    lower = "MINVALUE" if start == 0 else f"'{just_before(start)}'"
-    return f"FOR VALUES FROM ({lower}) TO ('{just_before(end)}')"
+def attaching(table: str, partition: str, start: int, end: int) -> Statement:
+    """Makes a table the partition of this span."""
+    until = str(just_before(end))
+    if start == 0:
+        return SQL["attach_oldest"].spelled(table=table, partition=partition, until=until)
+    return SQL["attach"].spelled(table=table, partition=partition, since=str(just_before(start)), until=until)
+
+
+async def read_partitions(connection: asyncpg.Connection, table: str) -> list[tuple[str, tuple[int, int]]]:
+    """The partitions of a table, by name, with their spans in milliseconds; in the order of time."""
+    read = SQL["read_bounds"]
+    rows = await connection.fetch(read.sql, *read.arguments({"table": table}))
+    return sorted(((row["name"], parse_bound(row["bound"])) for row in rows), key=lambda partition: partition[1])
 
 
 def parse_bound(bound: str) -> tuple[int, int]:

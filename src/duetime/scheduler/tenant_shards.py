@@ -4,13 +4,10 @@ import time
 
 from duetime.clock import Monotonic
 from duetime.database.pool import Database
+from duetime.database.statements import load
 
 REMEMBER_SECONDS = 30.0
-_SHARDS_OF = """
-SELECT shard::int FROM tenant WHERE id = $1
- UNION
-SELECT id % 256 FROM lane WHERE tenant = $1
-"""
+_SQL = load(__package__, "tenant_shards.sql")
 
 
 class TenantShards:
@@ -24,7 +21,7 @@ class TenantShards:
     async def of(self, tenant: int) -> frozenset[int]:
         known = self._known.get(tenant)
         if known is None or known[1] < self._monotonic():
-            rows = await self._database.fetch(_SHARDS_OF, tenant)
+            rows = await self._database.run(_SQL["read_shards"], tenant=tenant)
             known = frozenset(row["shard"] for row in rows), self._monotonic() + REMEMBER_SECONDS
             self._known[tenant] = known
         return known[0]

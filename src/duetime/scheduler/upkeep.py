@@ -16,6 +16,7 @@ from duetime.admin.breaker_states import retire_memories
 from duetime.database.changing import retire_operations
 from duetime.database.partitions import Partitions
 from duetime.database.pool import Database
+from duetime.database.statements import load
 from duetime.ids import EARLIEST
 from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.submission.flow import retire_flow
@@ -36,6 +37,7 @@ from duetime.lifecycle.tasks.steer import SQL as STEER_SQL
 from duetime.lifecycle.tasks.steer import Steering
 from duetime.service import Loop
 
+_SQL = load(__package__, "upkeep.sql")
 log = structlog.get_logger()
 _BATCH = 1_000
 _HOUR_MS = 3_600_000
@@ -128,9 +130,9 @@ class Upkeep:
             yield False
             return
         async with self._database.connection() as connection:
-            rows = await connection.fetch("SELECT pg_try_advisory_lock(hashtext($1)) AS got", f"duetime {duty}")
+            [row] = await self._database.run_in(connection, _SQL["try_duty"], {"duty": duty})
             try:
-                yield rows[0]["got"]
+                yield row["got"]
             finally:
-                if rows[0]["got"] and not connection.is_closed():
-                    await connection.fetch("SELECT pg_advisory_unlock(hashtext($1))", f"duetime {duty}")
+                if row["got"] and not connection.is_closed():
+                    await self._database.run_in(connection, _SQL["end_duty"], {"duty": duty})

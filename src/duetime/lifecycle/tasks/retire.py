@@ -15,7 +15,7 @@ import asyncpg
 import structlog
 
 from duetime.clock import from_ms
-from duetime.database.partitions import BOUNDS, DATA_PATH, bound_clause, parse_bound
+from duetime.database.partitions import DATA_PATH, attaching, read_partitions
 from duetime.database.pool import Database
 from duetime.ids import just_before
 from duetime.lifecycle.tasks.keys import retire_keys
@@ -161,8 +161,8 @@ async def read_old_dead(database: Database, before: datetime, batch: int) -> lis
 
 
 async def _partitions(database: Database, table: str) -> list[tuple[str, tuple[int, int]]]:
-    rows = await database.fetch(BOUNDS, table)
-    return sorted(((row["name"], parse_bound(row["bound"])) for row in rows), key=lambda pair: pair[1])
+    async with database.connection() as connection:
+        return await read_partitions(connection, table)
 
 
 async def _retire(database: Database, table: str, name: str, end: int) -> bool:
@@ -185,7 +185,7 @@ async def _retire(database: Database, table: str, name: str, end: int) -> bool:
                     )
                 if int(status.split()[-1]) > MAX_MOVED:
                     raise _TooMany
-                await connection.execute(f"ALTER TABLE {table} ATTACH PARTITION {oldest} {bound_clause(0, end)}")
+                await connection.execute(attaching(table, oldest, 0, end).sql)
                 await connection.execute(f"DROP TABLE {name}")
         except asyncpg.LockNotAvailableError:
             return False  # somebody is using it; next time

@@ -1,0 +1,6 @@
+-- name: has_database
+SELECT EXISTS (SELECT FROM pg_database WHERE datname = @database::text);
+
+-- name: create_database
+-- Copies: fails if the database is there.
+CREATE DATABASE :"database";
