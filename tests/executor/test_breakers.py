@@ -8,9 +8,9 @@ from email.utils import format_datetime
 import pytest
 
 from duetime.database.pool import Database
-from duetime.executor.connection import Reason
 from duetime.executor.messages import NoResponse, Response, Timings
 from duetime.executor.verdict import Verdict, verdict_of
+from duetime.http1.messages import Reason
 from duetime.model.breaker_config import BreakerConfig
 from duetime.model.breaker_status import Ending
 from duetime.model.gates import encode_gate

@@ -24,8 +24,8 @@ from duetime.executor.call import (
     split_url,
     timeout_of,
 )
-from duetime.executor.connection import Reason
 from duetime.executor.messages import NoResponse, Response, Timings
+from duetime.http1.messages import Reason
 from duetime.lifecycle.tasks.settle import Report
 from duetime.model.origin import Origin, TargetError
 from duetime.model.reserved_headers import RESERVED_HEADERS, RESERVED_PREFIXES

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 import trustme
 
-from duetime.executor.connection import MAX_DRAIN_BYTES, MAX_HEAD_BYTES, Reason
+from duetime.executor.dial import MAX_DRAIN_BYTES
 from duetime.executor.egress import Guard, read_networks
 from duetime.executor.http import HttpClient
 from duetime.executor.messages import NoResponse, Request, Response
 from duetime.executor.resolver import Address
+from duetime.http1.messages import MAX_HEAD_BYTES, Reason
 from duetime.model.origin import Origin
 from duetime.model.task import MAX_RESPONSE_BYTES
 from executor.targets import LocalTarget, Visitor, answer_everything, send, serving

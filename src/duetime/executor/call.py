@@ -20,9 +20,9 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from duetime.clock import to_us
-from duetime.executor.connection import Headers, Reason
 from duetime.executor.messages import NoResponse, Request, Response, Timings
 from duetime.executor.signing import sign
+from duetime.http1.messages import Headers, Reason
 from duetime.lifecycle.tasks.settle import Report
 from duetime.model.origin import Origin, TargetError, default_port, host_of, split_origin
 from duetime.model.reserved_headers import is_reserved

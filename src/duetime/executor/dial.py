@@ -6,14 +6,19 @@ import socket
 import ssl
 import time
 
-from duetime.executor.connection import Connection, ExchangeError, Reason
 from duetime.executor.messages import Timings, to_ms
 from duetime.executor.resolver import Address
+from duetime.http1.connection import Connection
+from duetime.http1.dial import OpenConnections, connect, tls_context
+from duetime.http1.messages import Bounds, ExchangeError, Reason
 from duetime.model.origin import Origin
+from duetime.model.task import MAX_RESPONSE_BYTES
 
 CONNECT_TIMEOUT_SECONDS = 10.0
+MAX_DRAIN_BYTES = 256 * 1024
+
 _MAX_DIALLED_ADDRESSES = 4
-_TLS_CLOSE_SECONDS = 2.0
+_BOUNDS = Bounds(kept_bytes=MAX_RESPONSE_BYTES, read_bytes=MAX_DRAIN_BYTES)
 
 
 class Dialler:
@@ -23,16 +28,11 @@ class Dialler:
         self._ca_file = ca_file
         self._connect_timeout_seconds = connect_timeout_seconds
         self._tls: ssl.SSLContext | None = None
-        self._open: set[Connection] = set()
-        self._all_lost: asyncio.Event | None = None
+        self._open = OpenConnections(_BOUNDS)
 
     async def close(self) -> None:
         """Close every connection; exchanges under way fail."""
-        if self._open:
-            self._all_lost = asyncio.Event()
-            for connection in list(self._open):
-                connection.abort()
-            await self._all_lost.wait()
+        await self._open.close()
 
     async def dial(
         self, origin: Origin, addresses: tuple[Address, ...], deadline: float, timings: Timings
@@ -53,73 +53,37 @@ class Dialler:
                 continue
             connected_at = time.perf_counter()
             timings.connect_ms = to_ms(connected_at - begun_at)
-            connection = await self._wrap(sock, origin, connect_by)
+            connection = await self._start(sock, origin, connect_by)
             if origin.scheme == "https":
                 timings.tls_ms = to_ms(time.perf_counter() - connected_at)
             return connection, address
         assert problem is not None
         raise problem
 
-    def _lost(self, connection: Connection) -> None:
-        self._open.discard(connection)
-        if self._all_lost is not None and not self._open:
-            self._all_lost.set()
-
-    async def _wrap(self, sock: socket.socket, origin: Origin, connect_by: float) -> Connection:
-        connection = Connection(self._lost)
-        self._open.add(connection)
+    async def _start(self, sock: socket.socket, origin: Origin, connect_by: float) -> Connection:
+        is_tls = origin.scheme == "https"
         try:
             async with asyncio.timeout_at(connect_by):
-                await self._start(connection, sock, origin)
-        except BaseException as error:
+                return await self._open.start(sock, self._tls_context() if is_tls else None, origin.host)
+        except (OSError, ValueError) as error:
+            # Also where the authorities could not be read.
             sock.close()
-            self._lost(connection)
-            if not isinstance(error, OSError | ValueError):
-                raise
-            reason = Reason.TLS if origin.scheme == "https" else Reason.CONNECT
-            raise ExchangeError(reason, _explain(error, origin.host)) from error
-        connection.attach(sock)
-        return connection
-
-    async def _start(self, connection: Connection, sock: socket.socket, origin: Origin) -> None:
-        loop = asyncio.get_running_loop()
-        if origin.scheme == "https":
-            await loop.create_connection(
-                lambda: connection,
-                sock=sock,
-                ssl=self._tls_context(),
-                server_hostname=origin.host.rstrip("."),
-                ssl_shutdown_timeout=_TLS_CLOSE_SECONDS,
-            )
-        else:
-            await loop.create_connection(lambda: connection, sock=sock)
+            raise ExchangeError(Reason.TLS if is_tls else Reason.CONNECT, _explain(error, origin.host)) from error
 
     def _tls_context(self) -> ssl.SSLContext:
         if self._tls is None:
-            self._tls = ssl.create_default_context()
-            if self._ca_file is not None:
-                self._tls.load_verify_locations(cafile=self._ca_file)
-            self._tls.set_alpn_protocols(["http/1.1"])
+            self._tls = tls_context(self._ca_file)
         return self._tls
 
 
 async def _connect(address: Address, port: int, until: float) -> socket.socket:
     try:
-        sock = socket.socket(address.family, socket.SOCK_STREAM)
-    except OSError as error:
-        raise ExchangeError(Reason.CONNECT, f"no socket: {_words(error)}") from error
-    try:
-        sock.setblocking(False)
         async with asyncio.timeout_at(until):
-            await asyncio.get_running_loop().sock_connect(sock, address.at(port))
-    except BaseException as error:
-        sock.close()
-        if isinstance(error, TimeoutError):
-            raise ExchangeError(Reason.CONNECT, f"no connection to port {port} in time") from None
-        if isinstance(error, OSError):
-            raise ExchangeError(Reason.CONNECT, f"no connection to port {port}: {_words(error)}") from error
-        raise
-    return sock
+            return await connect(address.family, address.at(port))
+    except TimeoutError:
+        raise ExchangeError(Reason.CONNECT, f"no connection to port {port} in time") from None
+    except OSError as error:
+        raise ExchangeError(Reason.CONNECT, f"no connection to port {port}: {_words(error)}") from error
 
 
 def _explain(error: OSError | ValueError, host: str) -> str:

@@ -12,13 +12,20 @@ from collections.abc import Callable
 
 import structlog
 
-from duetime.executor.connection import Connection, ExchangeError, Reason
-from duetime.executor.deadlines import Deadlines
 from duetime.executor.dial import CONNECT_TIMEOUT_SECONDS, Dialler
 from duetime.executor.egress import EgressError, Guard, RefusedError
-from duetime.executor.kept import IDLE_SECONDS, KeptConnections
 from duetime.executor.messages import NoResponse, Request, Response, Timings, to_ms
 from duetime.executor.resolver import Address
+from duetime.http1.connection import Connection
+from duetime.http1.deadlines import Deadlines
+from duetime.http1.kept import KeptConnections
+from duetime.http1.messages import ExchangeError, Reason
+from duetime.model.origin import Origin
+
+# Shorter than the 5 s after which Node.js, Apache and uvicorn close an idle connection:
+# a request that crosses with such a close fails, and costs its task an attempt.
+IDLE_SECONDS = 4.0
+_MAX_KEPT = 512
 
 Answered = Callable[[Response | NoResponse], None]
 
@@ -92,7 +99,8 @@ class HttpClient:
         self._loop = asyncio.get_running_loop()
         self.guard = guard
         self._dialler = Dialler(ca_file=ca_file, connect_timeout_seconds=connect_timeout_seconds)
-        self._kept = KeptConnections(self._loop, idle_seconds)
+        #: Whoever asks names the addresses that the guard gives now, so none leads where its host no longer is.
+        self._kept: KeptConnections[tuple[Origin, Address]] = KeptConnections(self._loop, idle_seconds, _MAX_KEPT)
         self._deadlines: Deadlines[Call] = Deadlines(self._loop, Call.time_out)
         self._connecting: set[asyncio.Task[tuple[Connection, Address]]] = set()
 
@@ -110,7 +118,7 @@ class HttpClient:
             # The task below comes upon it too, and says so.
             addresses = None
         call = Call(self, request, timeout_seconds, self._loop.time() + timeout_seconds, answered)
-        line = self._kept.take(request.origin, addresses) if addresses is not None else None
+        line = self._take_kept(request.origin, addresses) if addresses is not None else None
         if line is not None:
             self._send(call, line)
         else:
@@ -139,13 +147,19 @@ class HttpClient:
 
     # On the way to a connection.
 
+    def _take_kept(self, origin: Origin, addresses: tuple[Address, ...]) -> tuple[Connection, Address] | None:
+        for address in addresses:
+            if (connection := self._kept.take((origin, address))) is not None:
+                return connection, address
+        return None
+
     async def _connect(self, call: Call) -> tuple[Connection, Address]:
         origin = call.request.origin
         addresses = self.guard.known(call.request.tenant, origin.host)
         if addresses is None:
             addresses = await self._vet(call.request.tenant, origin.host, call.deadline)
             call.timings.dns_ms = to_ms(time.perf_counter() - call.begun_at)
-        line = self._kept.take(origin, addresses)
+        line = self._take_kept(origin, addresses)
         return line or await self._dialler.dial(origin, addresses, call.deadline, call.timings)
 
     async def _vet(self, tenant: int, host: str, deadline: float) -> tuple[Address, ...]:
@@ -196,5 +210,5 @@ class HttpClient:
         timings.total_ms = to_ms(time.perf_counter() - call.begun_at)
         response = Response(connection.status, connection.headers, connection.body, connection.is_truncated, timings)
         # Before the answer is told: the next call may want it at once.
-        self._kept.put_back(call.request.origin, address, connection)
+        self._kept.put_back((call.request.origin, address), connection)
         call.end(response)

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from duetime.executor.connection import Headers, Reason
+from duetime.http1.messages import Headers, Reason
 from duetime.model.origin import Origin
 
 

@@ -9,8 +9,8 @@ from datetime import datetime
 from typing import NamedTuple
 
 from duetime.executor.call import read_retry_after
-from duetime.executor.connection import Reason
 from duetime.executor.messages import NoResponse, Response
+from duetime.http1.messages import Reason
 from duetime.model.breaker_status import Ending
 
 _OVERLOAD = frozenset({429, 503})

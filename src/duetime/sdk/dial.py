@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from typing import Any, Self
 from urllib.parse import quote, urlsplit
 
-from duetime.sdk.connection import Connection, ExchangeError
+from duetime.http1.connection import Connection
+from duetime.http1.dial import OpenConnections, connect, tls_context
+from duetime.http1.messages import Bounds, ExchangeError, Reason
 from duetime.sdk.errors import ConfigurationError
 
 #: What has its own meaning in a path and a query, or is quoted already.
@@ -68,62 +70,33 @@ class Dialler:
 
     def __init__(self, place: Place, tls: ssl.SSLContext | None, max_bytes: int) -> None:
         self._place = place
-        self._tls = tls
-        self._max_bytes = max_bytes
-        self._open: set[Connection] = set()
-        self._one_lost = asyncio.Event()
+        self._tls = (tls or _default_tls()) if place.is_tls else None
+        self._open = OpenConnections(Bounds(kept_bytes=max_bytes, read_bytes=max_bytes))
 
     async def dial(self, connect_by: float) -> Connection:
         """A new connection until a time of the loop; raises ExchangeError."""
         place = self._place
         try:
             async with asyncio.timeout_at(connect_by):
-                return await self._start(await _reach(place.host, place.port))
+                sock = await _reach(place.host, place.port)
+                return await self._open.start(sock, self._tls, place.host)
         except TimeoutError as error:
-            raise ExchangeError(f"no connection to {place.authority} in time") from error
+            raise ExchangeError(Reason.CONNECT, f"no connection to {place.authority} in time") from error
         except ssl.SSLCertVerificationError as error:
-            raise ExchangeError(f"the certificate of {place.host} is not valid: {error.verify_message}") from error
+            message = f"the certificate of {place.host} is not valid: {error.verify_message}"
+            raise ExchangeError(Reason.TLS, message) from error
         # A name that cannot be one is a ValueError.
         except (OSError, ValueError) as error:
-            raise ExchangeError(f"no connection to {place.authority}: {error}") from error
+            raise ExchangeError(Reason.CONNECT, f"no connection to {place.authority}: {error}") from error
 
     async def close(self, some: Iterable[Connection] | None = None) -> None:
         """Close some connections or all, and wait until they are; exchanges under way on them fail."""
-        closing = self._open.intersection(self._open if some is None else some)
-        for connection in closing:
-            connection.abort()
-        while not self._open.isdisjoint(closing):
-            self._one_lost.clear()
-            await self._one_lost.wait()
-
-    async def _start(self, sock: socket.socket) -> Connection:
-        connection = Connection(self._lost, self._max_bytes)
-        options: dict[str, Any] = {}
-        if self._place.is_tls:
-            options["ssl"] = self._tls or _default_tls()
-            options["server_hostname"] = self._place.host.rstrip(".")
-            options["ssl_shutdown_timeout"] = _TLS_CLOSE_SECONDS
-        try:
-            await asyncio.get_running_loop().create_connection(lambda: connection, sock=sock, **options)
-        except BaseException:
-            sock.close()
-            raise
-        connection.attach(sock)
-        if not connection.is_lost:
-            self._open.add(connection)
-        return connection
-
-    def _lost(self, connection: Connection) -> None:
-        self._open.discard(connection)
-        self._one_lost.set()
+        await self._open.close(some)
 
 
 @functools.cache
 def _default_tls() -> ssl.SSLContext:
-    """The system's certificates; read once, since that takes a while."""
-    context = ssl.create_default_context()
-    context.set_alpn_protocols(["http/1.1"])
-    return context
+    return tls_context()
 
 
 async def _reach(host: str, port: int) -> socket.socket:
@@ -137,7 +110,7 @@ async def _reach(host: str, port: int) -> socket.socket:
     try:
         while reached is None:
             if waiting:
-                trying.add(asyncio.create_task(_connect(waiting.pop(0))))
+                trying.add(asyncio.create_task(connect(*waiting.pop(0))))
             elif not trying:
                 raise problems[0] if problems else OSError("the name has no address")
             done, trying = await asyncio.wait(
@@ -172,15 +145,3 @@ def _interleave(addresses: Sequence[_Address]) -> list[_Address]:
     first = [each for each in addresses if each[0] == addresses[0][0]]
     rest = [each for each in addresses if each[0] != addresses[0][0]]
     return [each for pair in itertools.zip_longest(first, rest) for each in pair if each is not None]
-
-
-async def _connect(address: _Address) -> socket.socket:
-    family, at = address
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        sock.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(sock, at)
-    except BaseException:
-        sock.close()
-        raise
-    return sock

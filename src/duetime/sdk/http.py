@@ -7,13 +7,17 @@ knows about idempotency keys.
 """
 
 import asyncio
+import functools
 import ssl
-from collections import deque
 from urllib.parse import quote
 
-from duetime.sdk.connection import Connection, ExchangeError, TooLargeError, UnansweredError
+from duetime.http1.connection import Connection
+from duetime.http1.deadlines import Deadlines
+from duetime.http1.kept import KeptConnections
+from duetime.http1.messages import ExchangeError, Reason, UnansweredError
 from duetime.sdk.dial import PATH_CHARACTERS, Dialler, Place
 from duetime.sdk.errors import ApiError, ServerUnreachable
+from duetime.sdk.headers import Headers
 from duetime.sdk.wire import TENANT_HEADER, Answer
 
 #: For a place among the connections, the name, TCP and TLS together.
@@ -53,13 +57,12 @@ class HttpClient:
         if tenant is not None:
             self._fixed += f"{TENANT_HEADER}: {tenant}\r\n"
         self._connect_seconds = connect_seconds
-        self._idle_seconds = idle_seconds
+        self._max_bytes = max_bytes
         self._dialler = Dialler(place, tls, max_bytes)
         #: Connections are dialled only when none is kept, so this bounds those that are open too.
         self._places = asyncio.Semaphore(max_connections)
-        #: The one that was used last is at the right.
-        self._kept: deque[Connection] = deque()
-        self._sweeper: asyncio.TimerHandle | None = None
+        self._kept: KeptConnections[None] = KeptConnections(self._loop, idle_seconds, max_connections)
+        self._deadlines: Deadlines[Connection] = Deadlines(self._loop, Connection.time_out)
         self._is_closed = False
 
     async def request(
@@ -72,27 +75,19 @@ class HttpClient:
         content = self._write(method, path, body, idempotency_key)
         try:
             return await self._exchange(method, content, self._loop.time() + timeout)
-        except TooLargeError as error:
-            raise ApiError(f"{self._url}: {error}", code="unreadable") from error
         except ExchangeError as error:
             raise ServerUnreachable(f"{self._url} does not answer: {error}") from error
 
     async def close(self) -> None:
         """Close every connection; requests under way fail."""
         self._is_closed = True
-        if self._sweeper is not None:
-            self._sweeper.cancel()
         self._kept.clear()
         await self._dialler.close()
+        self._deadlines.close()
 
     async def close_idle(self) -> None:
         """Close what is kept; what is in use goes on, and the next request opens anew."""
-        idle = list(self._kept)
-        self._kept.clear()
-        if self._sweeper is not None:
-            self._sweeper.cancel()
-            self._sweeper = None
-        await self._dialler.close(idle)
+        await self._dialler.close(self._kept.clear())
 
     def _write(self, method: str, path: str, body: bytes | None, idempotency_key: str | None) -> bytes:
         if not path.isascii() or not path.isprintable() or " " in path:
@@ -111,18 +106,38 @@ class HttpClient:
         connect_by = min(deadline, self._loop.time() + self._connect_seconds)
         await self._take_place(connect_by)
         try:
-            connection = self._take_kept() or await self._dial(connect_by)
+            connection = self._kept.take(None) or await self._dial(connect_by)
             try:
-                answer = await connection.exchange(content, deadline)
+                answer = await self._ask(connection, content, deadline)
             except UnansweredError:
                 if connection.exchanges < 2 or method not in _REPEATABLE:
                     raise
                 connection = await self._dial(min(deadline, self._loop.time() + self._connect_seconds))
-                answer = await connection.exchange(content, deadline)
-            self._put_back(connection)
+                answer = await self._ask(connection, content, deadline)
+            if self._is_closed:
+                connection.abort()
+            else:
+                self._kept.put_back(None, connection)
             return answer
         finally:
             self._places.release()
+
+    async def _ask(self, connection: Connection, content: bytes, deadline: float) -> Answer:
+        """Whoever stops waiting breaks the connection: what still comes must not become somebody else's answer."""
+        answered: asyncio.Future[None] = self._loop.create_future()
+        self._deadlines.add(connection, deadline)
+        connection.exchange(content, functools.partial(_settle, answered))
+        try:
+            await answered
+        except BaseException:
+            connection.leave()
+            raise
+        finally:
+            self._deadlines.discard(connection)
+        if connection.is_truncated:
+            connection.abort()
+            raise ApiError(f"{self._url}: the answer is larger than {self._max_bytes // 1024:,} KiB", code="unreadable")
+        return Answer(connection.status, Headers(connection.headers), connection.body)
 
     async def _take_place(self, connect_by: float) -> None:
         if not self._places.locked():
@@ -132,37 +147,20 @@ class HttpClient:
             async with asyncio.timeout_at(connect_by):
                 await self._places.acquire()
         except TimeoutError as error:
-            raise ExchangeError("all connections are in use") from error
+            raise ExchangeError(Reason.TIMEOUT, "all connections are in use") from error
 
     async def _dial(self, connect_by: float) -> Connection:
         connection = await self._dialler.dial(connect_by)
         if self._is_closed:
             connection.abort()
-            raise ExchangeError("the client was closed")
+            raise ExchangeError(Reason.CLOSED, "the client was closed")
         return connection
 
-    # Connections for the next request.
 
-    def _take_kept(self) -> Connection | None:
-        while self._kept:
-            connection = self._kept.pop()
-            if connection.usable_until > self._loop.time() and connection.is_quiet():
-                return connection
-            connection.abort()
-        return None
-
-    def _put_back(self, connection: Connection) -> None:
-        if self._is_closed or not connection.can_be_kept():
-            connection.abort()
-            return
-        connection.usable_until = self._loop.time() + self._idle_seconds
-        self._kept.append(connection)
-        if self._sweeper is None:
-            self._sweeper = self._loop.call_later(self._idle_seconds, self._sweep)
-
-    def _sweep(self) -> None:
-        """Close what has been idle for too long."""
-        now = self._loop.time()
-        while self._kept and self._kept[0].usable_until <= now:
-            self._kept.popleft().close()
-        self._sweeper = self._loop.call_later(self._idle_seconds / 2, self._sweep) if self._kept else None
+def _settle(answered: asyncio.Future[None], problem: ExchangeError | None) -> None:
+    if answered.done():
+        return
+    if problem is None:
+        answered.set_result(None)
+    else:
+        answered.set_exception(problem)

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 import trustme
 
-from duetime.sdk.connection import MAX_HEAD_BYTES
+from duetime.http1.messages import MAX_HEAD_BYTES
 from duetime.sdk.dial import Place
 from duetime.sdk.errors import ApiError, ConfigurationError, ServerUnreachable
 from duetime.sdk.http import HttpClient

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from duetime.executor.deadlines import Deadlines
+from duetime.http1.deadlines import Deadlines
 
 
 async def test_each_item_expires_at_its_own_time_and_only_once() -> None:

@@ -1,0 +1,70 @@
+"""What an exchange is about: headers, bounds, and why there is no answer."""
+
+import enum
+import re
+from dataclasses import dataclass
+
+#: (name, value); names in lower case.
+Headers = tuple[tuple[bytes, bytes], ...]
+
+MAX_HEAD_BYTES = 64 * 1024
+
+_KEEP_ALIVE_TIMEOUT = re.compile(rb"(?:^|[,;\s])timeout=(\d{1,6})", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """How much of an answer's body is kept, and how much is read to be able to keep the connection."""
+
+    kept_bytes: int
+    read_bytes: int
+
+
+class Reason(enum.StrEnum):
+    """Why there is no answer."""
+
+    REFUSED = "refused"
+    RESOLVE = "resolve"
+    CONNECT = "connect"
+    TLS = "tls"
+    TIMEOUT = "timeout"
+    CLOSED = "closed"
+    PROTOCOL = "protocol"
+    INTERNAL = "internal"
+
+
+class ExchangeError(Exception):
+    """There is no answer; the message is for whoever wanted it."""
+
+    def __init__(self, reason: Reason, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class UnansweredError(ExchangeError):
+    """The connection was closed before the first byte of an answer."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(Reason.CLOSED, message)
+
+
+def keep_alive_seconds(headers: Headers) -> float | None:
+    """How long the server said that it keeps an idle connection."""
+    for name, value in headers:
+        if name == b"keep-alive" and (found := _KEEP_ALIVE_TIMEOUT.search(value)):
+            return float(found[1])
+    return None
+
+
+def body_length(headers: Headers) -> int | None:
+    """The body's length, 0 where it is chunked; None where only the connection's end ends it."""
+    length: int | None = None
+    for name, value in headers:
+        match name:
+            case b"transfer-encoding" if value.lower().rstrip().endswith(b"chunked"):
+                return 0
+            case b"content-length" if value.strip().isdigit():
+                length = int(value)
+            case _:
+                pass
+    return length
