@@ -18,8 +18,6 @@ _SQL = re.compile(
 SQL_IN_PYTHON = {
     "outbox.py": "runs on the producer's own connection: each driver marks parameters in its own way",
     "sdk/once.py": "as outbox.py",
-    "lifecycle/tasks/retire.py": "names partitions",
-    "lifecycle/submission/storing.py": "a probe that is rolled back",
 }
 
 

@@ -11,11 +11,12 @@ import asyncpg
 import pytest
 
 from duetime.clock import from_ms
-from duetime.database.partitions import DATA_PATH
+from duetime.database.partitions import DATA_PATH, read_partitions
 from duetime.database.pool import Database
-from duetime.ids import make_id
+from duetime.ids import just_before, make_id
 from duetime.lifecycle.tasks import retire
 from duetime.lifecycle.tasks.retire import (
+    SQL,
     freeze_partitions,
     retire_partitions,
     retire_requests,
@@ -126,6 +127,25 @@ async def test_finished_tasks_go_with_their_partition_and_open_ones_stay(engine:
     for name, task in tasks.items():
         assert await engine.state(task) is LATER_STATES.get(name), name
         assert (await rows_about(engine.database, task) == 0) == (name in FINISHED), name
+
+
+async def test_a_late_copy_of_the_trim_leaves_what_was_moved_to_the_oldest_partition_since(engine: Engine) -> None:
+    tasks = await a_day_of(engine)
+    async with engine.database.connection() as connection:
+        [(oldest, (_, end)), *_] = await read_partitions(connection, "task")
+    await pass_days(engine, AGO)
+    await upkeep_of(engine).retire()
+
+    await engine.database.run(
+        SQL["trim_oldest"].spelled(oldest=oldest, key="id"),
+        lanes=[],
+        tasks=[],
+        end=just_before(end),
+        before=engine.database.clock.now() - RETENTION,
+    )
+
+    for name, state in LATER_STATES.items():
+        assert await engine.state(tasks[name]) is state, name
 
 
 async def test_open_tasks_go_on_from_the_oldest_partition(engine: Engine) -> None:

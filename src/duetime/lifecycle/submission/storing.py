@@ -28,15 +28,9 @@ MINT_TOLERANCE_MS = 5_000
 #: How far ahead of it.  The node's bound is never ahead but by what two clocks drift apart in a second.
 MINT_AHEAD_MS = 10
 _TRIES = 5
+#: A transaction that is still storing the same ids is waited for.
+_PROBE_SECONDS = 60.0
 _LOST = "the connection to the database broke while the task was stored; ask again with the same key"
-# Waits for a transaction that is still storing the same ids; rolled back in any case.
-_PROBE = """
-INSERT INTO task (lane, id, type, payload, run_at)
-SELECT lane, id, '', '', clock_timestamp()
-  FROM unnest($1::int[], $2::uuid[]) AS asked (lane, id)
-    ON CONFLICT DO NOTHING
-RETURNING id
-"""
 
 #: An answer for each task of each call; None in its place: it must be tried once more.
 Answers = list[Sequence[Submission | None]]
@@ -129,7 +123,9 @@ class Store:
             async with self._database.connection() as connection:
                 probe = connection.transaction()
                 await probe.start()
-                rows = await connection.fetch(_PROBE, lanes, ids)
+                rows = await self._database.run_in(
+                    connection, SQL["probe"], {"lanes": lanes, "ids": ids}, _PROBE_SECONDS
+                )
                 await probe.rollback()
         except Unavailable as error:
             raise Unknown(_LOST) from error

@@ -214,6 +214,16 @@ SELECT fresh.at, stored.count,
        CASE WHEN stored.count < cardinality(@ids::uuid[]) THEN ARRAY(SELECT id FROM asked) END AS ids
   FROM fresh, (SELECT count(*) FROM asked) AS stored;
 
+-- name: probe
+-- Whether tasks of these ids are there: gives the ids of which none is.  Rolled back in any case.
+-- Locks: the ids; waits for a transaction that is still storing them.
+-- Index: task_pkey (lane, id).
+INSERT INTO task (lane, id, type, payload, run_at)
+SELECT lane, id, '', '', clock_timestamp()
+  FROM unnest(@lanes::int[], @ids::uuid[]) AS asked (lane, id)
+    ON CONFLICT DO NOTHING
+RETURNING id;
+
 -- name: read_keys
 -- Whose task a key stands for, for those who came second, and whether its ttl has passed (keys.sql).
 SELECT idempotency_key.tenant, idempotency_key.key, idempotency_key.task, idempotency_key.fingerprint,

@@ -17,30 +17,21 @@ import structlog
 from duetime.clock import from_ms
 from duetime.database.partitions import DATA_PATH, attaching, read_partitions
 from duetime.database.pool import Database
+from duetime.database.statements import Statement, load
 from duetime.ids import just_before
 from duetime.lifecycle.tasks.keys import retire_keys
 
+SQL = load(__package__, "retire.sql")
 log = structlog.get_logger()
-_LOCK_TIMEOUT = "200ms"
 #: A partition with more waiting rows than this is left alone: that is a backlog, not a remnant.
 MAX_MOVED = 50_000
-_KEY = {"task": "id", "attempt": "task", "due": "wake"}
-# Each of the six places is read in one snapshot; a first wake is the task's id.
-_OPEN_BEFORE = """
-SELECT lane, task FROM claim WHERE task < $1
- UNION ALL
-SELECT lane, task FROM held WHERE task < $1
- UNION ALL
-SELECT lane, task FROM dead WHERE task < $1
- UNION ALL
-SELECT COALESCE(home, lane), task FROM due WHERE lane >= 256 AND wake <> task AND task < $1
- UNION ALL
-SELECT lane, task FROM due WHERE wake = task AND wake < $1
-"""
+#: The column with the task's id, of the tables of which an old partition may hold rows of open tasks.
+_KEY = {"task": "id", "attempt": "task"}
+_SECONDS = 300.0
 
 
-async def open_tasks_before(connection: asyncpg.Connection, bound: uuid.UUID) -> tuple[list[int], list[uuid.UUID]]:
-    rows = await connection.fetch(_OPEN_BEFORE, bound, timeout=300.0)
+async def open_tasks_before(database: Database, bound: uuid.UUID) -> tuple[list[int], list[uuid.UUID]]:
+    rows = await database.run(SQL["read_open"], before=bound, timeout=_SECONDS)
     return [row["lane"] for row in rows], [row["task"] for row in rows]
 
 
@@ -72,8 +63,8 @@ async def _drop(database: Database, name: str) -> bool:
     """Drop a partition, unless somebody is using it: then next time."""
     try:
         async with database.connection() as connection, connection.transaction():
-            await connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'")
-            await connection.execute(f"DROP TABLE {name}")
+            await connection.execute(SQL["wait_shortly"].sql)
+            await connection.execute(SQL["drop"].spelled(partition=name).sql)
     except asyncpg.LockNotAvailableError:
         return False
     return True
@@ -84,7 +75,8 @@ async def retire_fires(database: Database, before_ms: int) -> list[str]:
     dropped = []
     for name, (start, end) in await _partitions(database, "fire"):
         if start == 0:
-            await database.execute(f"DELETE FROM {name} WHERE at < $1", from_ms(before_ms), timeout=300.0)
+            trim = SQL["trim_fires"].spelled(oldest=name)
+            await database.run(trim, before=from_ms(before_ms), timeout=_SECONDS)
         elif end <= before_ms and await _drop(database, name):
             dropped.append(name)
     return dropped
@@ -92,28 +84,20 @@ async def retire_fires(database: Database, before_ms: int) -> list[str]:
 
 async def trim_oldest(database: Database, before: datetime) -> None:
     """What was moved into the oldest partitions, and has been over since before then."""
-    async with database.connection() as connection:
-        spans = {table: dict(await _partitions(database, table)) for table in ("task", "attempt")}
-        for table, key in (("task", "id"), ("attempt", "task")):
-            name = f"{table}_oldest"
-            if name not in spans[table]:
-                continue
-            lanes, tasks = await open_tasks_before(connection, just_before(spans[table][name][1]))
-            await connection.execute(
-                f"DELETE FROM {name} AS old"
-                f" WHERE (old.lane, old.{key}) NOT IN (SELECT * FROM unnest($1::int[], $2::uuid[]))"
-                f" AND NOT EXISTS (SELECT 1 FROM attempt WHERE attempt.lane = old.lane AND attempt.task = old.{key}"
-                " AND attempt.completed_at >= $3)",
-                lanes,
-                tasks,
-                before,
-                timeout=300.0,
-            )
+    spans = {table: dict(await _partitions(database, table)) for table in _KEY}
+    for table, key in _KEY.items():
+        name = f"{table}_oldest"
+        if name not in spans[table]:
+            continue
+        end = just_before(spans[table][name][1])
+        lanes, tasks = await open_tasks_before(database, end)
+        trim = SQL["trim_oldest"].spelled(oldest=name, key=key)
+        await database.run(trim, lanes=lanes, tasks=tasks, end=end, before=before, timeout=_SECONDS)
 
 
 async def retire_listed(database: Database, before_ms: int) -> None:
     """Places in lists go with their tasks."""
-    await database.execute("DELETE FROM listed WHERE task < $1", just_before(before_ms), timeout=300.0)
+    await database.run(SQL["retire_listed"], before=just_before(before_ms), timeout=_SECONDS)
 
 
 async def freeze_partitions(database: Database, before_ms: int) -> list[str]:
@@ -123,11 +107,11 @@ async def freeze_partitions(database: Database, before_ms: int) -> list[str]:
         for name, (start, end) in await _partitions(database, table):
             if start == 0 or end > before_ms:
                 continue
-            rows = await database.fetch("SELECT obj_description(to_regclass($1), 'pg_class') AS note", name)
-            if rows[0]["note"] == "frozen":
+            [row] = await database.run(SQL["is_frozen"], partition=name)
+            if row["is_frozen"]:
                 continue
-            await database.execute(f"VACUUM (FREEZE, ANALYZE) {name}", timeout=3600.0)
-            await database.execute(f"COMMENT ON TABLE {name} IS 'frozen'")
+            await database.run(SQL["freeze"].spelled(partition=name), timeout=3600.0)
+            await database.run(SQL["note_frozen"].spelled(partition=name))
             frozen.append(name)
     return frozen
 
@@ -135,28 +119,18 @@ async def freeze_partitions(database: Database, before_ms: int) -> list[str]:
 async def retire_rows(database: Database, now: datetime, holder_retention: timedelta) -> None:
     """Idempotency keys that have ended, and holders that ended long ago and hold nothing."""
     await retire_keys(database, now)
-    await database.execute(
-        "DELETE FROM holder WHERE ended_at < $1 AND NOT EXISTS (SELECT 1 FROM claim WHERE claim.holder = holder.id)",
-        now - holder_retention,
-    )
+    await database.run(SQL["retire_holders"], before=now - holder_retention)
 
 
 async def retire_rescheduled(database: Database, before_ms: int) -> int:
     """New times of tasks that are gone with their partition; returns how many."""
-    # A newer task cannot be gone: only what is old is looked up.
-    rows = await database.fetch(
-        "WITH gone AS (DELETE FROM rescheduled WHERE task < $1 AND NOT EXISTS ("
-        " SELECT 1 FROM task WHERE task.lane = rescheduled.lane AND task.id = rescheduled.task) RETURNING 1)"
-        " SELECT count(*) AS count FROM gone",
-        just_before(before_ms),
-        timeout=300.0,
-    )
-    count: int = rows[0]["count"]
+    [row] = await database.run(SQL["retire_rescheduled"], before=just_before(before_ms), timeout=_SECONDS)
+    count: int = row["count"]
     return count
 
 
 async def read_old_dead(database: Database, before: datetime, batch: int) -> list[uuid.UUID]:
-    rows = await database.fetch("SELECT task FROM dead WHERE died_at < $1 ORDER BY died_at LIMIT $2", before, batch)
+    rows = await database.run(SQL["read_old_dead"], before=before, batch=batch)
     return [row["task"] for row in rows]
 
 
@@ -167,32 +141,31 @@ async def _partitions(database: Database, table: str) -> list[tuple[str, tuple[i
 
 async def _retire(database: Database, table: str, name: str, end: int) -> bool:
     oldest = f"{table}_oldest"
-    async with database.connection() as connection:
-        lanes, tasks = await open_tasks_before(connection, just_before(end))
-        try:
-            async with connection.transaction():
-                await connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'")
-                await connection.execute(f"ALTER TABLE {table} DETACH PARTITION {name}")
-                await connection.execute(f"ALTER TABLE {table} DETACH PARTITION {oldest}")
-                if table == "due":
-                    status = await connection.execute(f"INSERT INTO {oldest} SELECT * FROM {name}")
-                else:
-                    status = await connection.execute(
-                        f"INSERT INTO {oldest} SELECT old.* FROM unnest($1::int[], $2::uuid[]) AS kept (lane, task)"
-                        f" JOIN {name} AS old ON old.lane = kept.lane AND old.{_KEY[table]} = kept.task",
-                        lanes,
-                        tasks,
-                    )
-                if int(status.split()[-1]) > MAX_MOVED:
-                    raise _TooMany
-                await connection.execute(attaching(table, oldest, 0, end).sql)
-                await connection.execute(f"DROP TABLE {name}")
-        except asyncpg.LockNotAvailableError:
-            return False  # somebody is using it; next time
-        except _TooMany:
-            log.warning("partition kept: too much in it still waits", partition=name, ended=from_ms(end).isoformat())
-            return False
+    lanes, tasks = await open_tasks_before(database, just_before(end))
+    try:
+        async with database.connection() as connection, connection.transaction():
+            await connection.execute(SQL["wait_shortly"].sql)
+            await connection.execute(SQL["detach"].spelled(table=table, partition=name, oldest=oldest).sql)
+            if table == "due":
+                status = await _execute(connection, SQL["move_all"].spelled(partition=name, oldest=oldest))
+            else:
+                move = SQL["move_open"].spelled(partition=name, oldest=oldest, key=_KEY[table])
+                status = await _execute(connection, move, lanes=lanes, tasks=tasks)
+            if int(status.split()[-1]) > MAX_MOVED:
+                raise _TooMany
+            await connection.execute(attaching(table, oldest, 0, end).sql)
+            await connection.execute(SQL["drop"].spelled(partition=name).sql)
+    except asyncpg.LockNotAvailableError:
+        return False  # somebody is using it; next time
+    except _TooMany:
+        log.warning("partition kept: too much in it still waits", partition=name, ended=from_ms(end).isoformat())
+        return False
     return True
+
+
+async def _execute(connection: asyncpg.Connection, statement: Statement, **parameters: object) -> str:
+    status: str = await connection.execute(statement.sql, *statement.arguments(parameters), timeout=_SECONDS)
+    return status
 
 
 class _TooMany(Exception):
