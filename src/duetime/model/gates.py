@@ -69,6 +69,8 @@ def encode_gate(gate: Gate) -> str:
     return _encode(gate).decode() if gate else ""
 
 
+# A plan asks this of each lane, for each of its limits.
+@lru_cache(maxsize=2_048)
 def decode_gate(text: str) -> Gate:
     return _decode_gate(text) if text else ()
 

@@ -15,6 +15,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Protocol
 
 import msgspec
@@ -41,7 +42,8 @@ from duetime.model.origin import host_of
 from duetime.model.task import Kind, LaneKey, LeasedTask
 from duetime.scheduler.due_lanes import source_of
 from duetime.scheduler.foreign import Foreign, find_foreign, sift_behind
-from duetime.scheduler.limits import Governor, Reserved, Rulebook, Throttle
+from duetime.scheduler.limits import Governor, Reserved, Rulebook, Throttle, strict_of
+from duetime.scheduler.meter import Meter
 from duetime.scheduler.plan import Plan
 from duetime.scheduler.rulebook import Book
 
@@ -64,8 +66,7 @@ class Calls(Protocol):
     def began(self, tenant: int, host: str, count: int, now: int) -> None: ...
 
 
-@dataclass(frozen=True)
-class _Row:
+class _Row(msgspec.Struct, frozen=True):
     lane: int
     place: int
     key: LaneKey
@@ -79,7 +80,8 @@ class _Row:
     @property
     def gate_key(self) -> LaneKey:
         """The lane in which it has to wait, if it has to."""
-        return replace_gate(self.key, with_type(self.gate, self.task.type) if self.is_apart else self.gate)
+        waits_at, apart = _waits_at(self.key, self.gate, self.task.type)
+        return apart if self.is_apart else waits_at
 
 
 @dataclass
@@ -180,8 +182,8 @@ class Gatekeeper:
         """
         if task.lane == lane:
             return key, True
-        home = self._lanes.key_of(task.lane) or replace_gate(key, ())
-        return home, msgspec.structs.replace(home, gate=key.gate) == key
+        home = self._lanes.key_of(task.lane) or _at_gate(key, "")
+        return home, _at_gate(home, key.gate) == key
 
     async def _judge(self, claims: Claims, verdict: Verdict) -> None:
         rules, now_ms = self._rules, self._database.clock.now_ms()
@@ -215,8 +217,10 @@ class Gatekeeper:
             raise
         # Breakers take a time before one that they were told for a clock that went back.
         now_ms = self._database.clock.now_ms()
+        counted = _Counted(self._governor, now_ms)
         for row in kept:
-            self._governor.start((row.task.id, row.task.number), row.key, row.gate, now_ms, row.admitted)
+            attempt, meters = (row.task.id, row.task.number), counted.at(row)
+            self._governor.start(attempt, row.key, row.gate, now_ms, row.admitted, meters)
 
     def _begin_all(self, key: LaneKey, rows: Sequence[tuple[uuid.UUID, LeasedTask]], now_ms: int) -> bool:
         """Count the calls of a lane that nothing limits; False: a target has to be asked for each of its own."""
@@ -286,7 +290,7 @@ class Gatekeeper:
             return () if passed.issuperset(gate) else None
         if not gate:
             return ()
-        for gate_key in {replace_gate(key, gate), replace_gate(key, with_type(gate, type_name))}:
+        for gate_key in _waits_at(key, gate, type_name):
             lane = self._lanes.find(gate_key)
             if gate_key in self._approached or (lane is not None and self._planned(lane) is not None):
                 # Others came before it.
@@ -295,10 +299,12 @@ class Gatekeeper:
 
     async def _with_places(self, rows: list[_Row], verdict: Verdict, now_ms: int) -> list[_Row]:
         """Those that have a place under every strict cap; mostly there is none."""
+        counted = _Counted(self._governor, now_ms)
         places = [
             (row, meter, Place(row.key.tenant, encode_gate((meter.name,)), cap, row.task))
             for row in rows
-            for meter, cap in self._governor.strict(row.key, row.gate, now_ms)
+            if (meters := counted.at(row))
+            for meter, cap in strict_of(meters)
         ]
         if not places:
             return rows
@@ -384,7 +390,7 @@ class Gatekeeper:
             gate = gate_of(rules, key.tenant, running.type, running.payload, running.options)
             if shards is None or running.lane % SHARDS in shards:
                 governor.found((running.id, running.number), key, gate, now_ms)
-            for meter, cap in governor.strict(key, gate, now_ms):
+            for meter, cap in strict_of(governor.counted(key, gate, now_ms)):
                 places.append(Place(key.tenant, encode_gate((meter.name,)), cap, running))
         if places:
             # More may run than the cap lets start: each has a place all the same, above the cap.
@@ -421,5 +427,30 @@ def _host_of(task: LeasedTask) -> str:
     return "" if options is None or options.target is None else host_of(options.target.url)
 
 
-def replace_gate(key: LaneKey, gate: Gate) -> LaneKey:
-    return msgspec.structs.replace(key, gate=encode_gate(gate))
+class _Counted:
+    """Where the tasks of one claim count: it is found out once for all that are alike."""
+
+    def __init__(self, governor: Governor, now_ms: int) -> None:
+        self._governor = governor
+        self._now_ms = now_ms
+        self._known: dict[tuple[LaneKey, Gate], Sequence[Meter]] = {}
+
+    def at(self, row: _Row) -> Sequence[Meter]:
+        alike = row.key, row.gate
+        meters = self._known.get(alike)
+        if meters is None:
+            meters = self._known[alike] = self._governor.counted(row.key, row.gate, self._now_ms)
+        return meters
+
+
+# Each task that is judged asks for these.
+@lru_cache(maxsize=2_048)
+def _at_gate(key: LaneKey, gate: str) -> LaneKey:
+    """The lane of a gate for tasks whose lane has that key."""
+    return msgspec.structs.replace(key, gate=gate)
+
+
+@lru_cache(maxsize=2_048)
+def _waits_at(key: LaneKey, gate: Gate, type_name: str) -> tuple[LaneKey, LaneKey]:
+    """The lanes in which tasks wait for a gate: all of them, and those of one type apart from others."""
+    return _at_gate(key, encode_gate(gate)), _at_gate(key, encode_gate(with_type(gate, type_name)))

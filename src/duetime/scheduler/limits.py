@@ -10,7 +10,7 @@ Nothing here does I/O: time comes in as milliseconds of the database's clock.
 """
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -256,17 +256,31 @@ class Governor:
             meter.took(1, now_ms)
         return meters
 
-    def start(self, attempt: Attempt, key: LaneKey, gate: Gate, now_ms: int, admitted: Reserved = ()) -> None:
-        """A task is given to its holder; the place at the gate that was reserved for it alone is its own."""
+    def start(
+        self,
+        attempt: Attempt,
+        key: LaneKey,
+        gate: Gate,
+        now_ms: int,
+        admitted: Reserved = (),
+        meters: Sequence[Meter] | None = None,
+    ) -> None:
+        """A task is given to its holder; the place at the gate that was reserved for it alone is its own.
+
+        `meters` is what `counted` gives for such a task, where that is known.
+        """
         _release(admitted, 1, 1, now_ms)
-        self.found(attempt, key, gate, now_ms)
+        self.found(attempt, key, gate, now_ms, meters)
         if (stopped := self.tenant_gate_of(key.tenant)) is not None:
             stopped.started(attempt, now_ms)
 
-    def found(self, attempt: Attempt, key: LaneKey, gate: Gate, now_ms: int) -> None:
+    def found(
+        self, attempt: Attempt, key: LaneKey, gate: Gate, now_ms: int, meters: Sequence[Meter] | None = None
+    ) -> None:
         """A task runs, and counts here from now on, and nowhere else."""
         task, number = attempt
-        meters = self._of_task(key, gate, now_ms)
+        if meters is None:
+            meters = self.counted(key, gate, now_ms)
         if (before := self._running.pop(task, None)) is not None:
             # An attempt before this one whose end has not been heard of, or limits that were others.
             for meter in before.meters:
@@ -298,14 +312,6 @@ class Governor:
     @property
     def running(self) -> Mapping[uuid.UUID, Run]:
         return self._running
-
-    def strict(self, key: LaneKey, gate: Gate, now_ms: int) -> list[tuple[Meter, int]]:
-        """The meters with a cap that must hold even beside another feeder."""
-        return [
-            (meter, meter.limits.max_running)
-            for meter in self._of_task(key, gate, now_ms)
-            if meter.is_strict and meter.limits.max_running is not None
-        ]
 
     def refused(self) -> list[tuple[int, Meter]]:
         """Where other nodes have all places, with the tenant."""
@@ -360,7 +366,8 @@ class Governor:
                 found.append(("breaker", meter.reason, until))
         return tuple(found)
 
-    def _of_task(self, key: LaneKey, gate: Gate, now_ms: int) -> list[Meter]:
+    def counted(self, key: LaneKey, gate: Gate, now_ms: int) -> list[Meter]:
+        """The meters at which a task counts while it runs."""
         has_gate = bool(key.gate) and not is_for_type_alone(key.gate)
         meters = [*self.meters(key, now_ms), *([] if has_gate else self._of_gate(key.tenant, gate, now_ms))]
         return [meter for meter in meters if isinstance(meter, Meter)]
@@ -393,6 +400,15 @@ class Governor:
             meter = meters[name] = Meter(name, limits, min(self.since_ms, now_ms))
             meter.nodes = self._nodes.get(tenant, 1)
         return meter
+
+
+def strict_of(meters: Iterable[Meter]) -> list[tuple[Meter, int]]:
+    """Those with a cap that must hold even beside another feeder."""
+    return [
+        (meter, meter.limits.max_running)
+        for meter in meters
+        if meter.is_strict and meter.limits.max_running is not None
+    ]
 
 
 def _release(reserved: Reserved, count: int, started: int, now_ms: int) -> None:
