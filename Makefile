@@ -15,7 +15,7 @@ LOCK := $(BIN)/uv --quiet pip compile --universal --generate-hashes --python-ver
 	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 
 .DEFAULT_GOAL := help
-.PHONY: help up test test-deep check sbom format bench lock schema packages clean
+.PHONY: help up test test-deep check sbom format bench lock schema client packages clean
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,6 +58,9 @@ lock: $(BIN)/python ## Lock the newest versions that fit (requirements/*.txt)
 
 schema: $(VENV)/.installed-dev ## Write schema.sql anew after a change to the migrations
 	$(BIN)/python tests/database/write_schema.py
+
+client: $(VENV)/.installed-dev ## Write the SDK's client for plain code anew after a change to the one for asyncio
+	$(BIN)/python tests/sdk/write_client.py
 
 packages:
 	@.ci/packages

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from duetime.sdk.admin_shapes import TypeDebounce as TypeDebounce
     from duetime.sdk.admin_shapes import TypeDefaults as TypeDefaults
     from duetime.sdk.admin_shapes import TypeLimits as TypeLimits
-    from duetime.sdk.async_client import AsyncClient as AsyncClient
-    from duetime.sdk.client import Client as Client
+    from duetime.sdk.client.async_client import AsyncClient as AsyncClient
+    from duetime.sdk.client.sync_client import Client as Client
     from duetime.sdk.context import Context as Context
     from duetime.sdk.errors import ApiError as ApiError
     from duetime.sdk.errors import Permanent as Permanent
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "ApiError": "errors",
-    "AsyncClient": "async_client",
-    "Client": "client",
+    "AsyncClient": "client.async_client",
+    "Client": "client.sync_client",
     "Context": "context",
     "Debounce": "shapes",
     "Egress": "tenant_shapes",

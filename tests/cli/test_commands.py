@@ -20,7 +20,7 @@ import urllib3
 
 from cli.conftest import Run
 from duetime import Context, Worker
-from duetime.sdk.client import Client
+from duetime.sdk.client.sync_client import Client
 from faults.processes import embedded_url
 from nodes import NodeProcess
 from sdk.conftest import running

@@ -5,7 +5,7 @@ import uuid
 import pytest
 
 from cli.conftest import Run
-from duetime.sdk.client import Client
+from duetime.sdk.client.sync_client import Client
 from nodes import NodeProcess
 from services import wait_until
 

@@ -3,7 +3,7 @@
 import asyncio
 
 import services
-from duetime.sdk.async_client import AsyncClient
+from duetime.sdk.client.async_client import AsyncClient
 from executor.name_server import name_server
 from executor.targets import answer_everything, serving
 from nodes import NodeProcess

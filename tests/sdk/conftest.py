@@ -11,7 +11,10 @@ import pytest
 from duetime import AsyncClient, Client, Worker
 from nodes import NodeProcess, node
 
-_LISTS = ("list", "list_dead", "list_schedules", "schedule_runs", "list_types", "list_queues", "list_limits")
+_LISTS = (
+    *("list", "list_dead", "list_schedules", "schedule_runs", "list_types", "list_queues", "list_limits"),
+    *("list_tenants", "list_tiers", "list_audit", "list_breakers", "list_refused"),
+)
 
 
 class ThreadedClient:

@@ -1,13 +1,19 @@
-"""Task types, queues, limits, API keys and tenants through both clients, against a real node."""
+"""Types, queues, limits, keys, tenants, breakers, the outbox and nodes through both clients, against a real node."""
 
+import asyncio
+import json
 import uuid
 from datetime import timedelta
 from typing import Any
 
+import psycopg
 import pytest
 
 from duetime import Egress, Limits, RateLimit, RetryPolicy, Throttle, TypeDebounce, TypeDefaults, TypeLimits, Unique
-from duetime.sdk.errors import InvalidRequest, NotFound
+from duetime.sdk.errors import Conflict, InvalidRequest, NotFound
+from duetime.sdk.operation_shapes import Refused
+from faults.processes import embedded_url
+from nodes import NodeProcess
 
 
 @pytest.fixture
@@ -137,3 +143,69 @@ async def test_a_tenant_is_made_confined_and_freed(each_client: Any) -> None:
     assert "dead letter" in more.notes[0]
     assert (freed.weight, freed.egress, freed.quotas) == (None, Egress(), {"max_waiting": 5})
     assert await each_client.get_tenant(name) == freed
+
+
+async def test_tiers_and_tenants_are_listed_and_what_was_done_to_them(each_client: Any) -> None:
+    tier, tenant = f"tier-{uuid.uuid4().hex[:12]}", f"team-{uuid.uuid4().hex[:12]}"
+
+    made = await each_client.put_tier(tier, weight=3, quotas={"max_running": 7})
+    await each_client.put_tenant(tenant, tier=tier)
+    read = await each_client.get_tier(tier)
+    [listed] = [each async for each in each_client.list_tenants(page_size=1) if each.name == tenant]
+    [act] = [each async for each in each_client.list_audit(tenant)]
+
+    assert (made.weight, made.tenants, read.quotas, read.tenants) == (3, 0, {"max_running": 7}, 1)
+    assert (listed.tier, listed.effective.weight) == (tier, 3)
+    assert (act.action, act.subject, act.before, act.after["tier"]) == ("tenant.create", tenant, None, tier)
+    with pytest.raises(Conflict):
+        await each_client.delete_tier(tier)
+    await each_client.put_tenant(tenant, tier=None)
+    await each_client.delete_tier(tier)
+    assert tier not in [each.name async for each in each_client.list_tiers()]
+
+
+async def test_a_breaker_is_set_and_left_to_itself(each_client: Any) -> None:
+    host = f"{uuid.uuid4().hex[:12]}.example:443"
+
+    held = await each_client.set_breaker(host, "open", note="maintenance")
+    listed = {each.host: each async for each in each_client.list_breakers()}
+    free = await each_client.set_breaker(host, "auto")
+
+    assert (held.forced, held.note, listed[host].forced) == ("open", "maintenance", "open")
+    assert (free.host, free.forced) == (host, None)
+
+
+async def test_what_the_outbox_refused_is_read_judged_again_and_thrown_away(
+    each_client: Any, node: NodeProcess, name: str
+) -> None:
+    with psycopg.connect(embedded_url(node)) as connection:
+        body = json.dumps({"type": name, "priority": "urgent"})
+        row = connection.execute("SELECT duetime.enqueue('default', %s)", (body,)).fetchone()
+    assert row is not None
+    number = row[0]
+
+    read = await refused(each_client, number)
+    listed = [each.id async for each in each_client.list_refused(page_size=1)]
+    await each_client.retry_refused(number)
+    again = await refused(each_client, number)
+    await each_client.delete_refused(number)
+
+    assert (read.body["type"], read.error.errors[0].path, number in listed) == (name, "priority", True)
+    assert again.refused_at >= read.refused_at
+    with pytest.raises(NotFound):
+        await each_client.get_outbox(number)
+
+
+async def refused(client: Any, number: int) -> Refused:
+    """Waits until the number is refused."""
+    async with asyncio.timeout(30):
+        while (found := await client.get_outbox(number)).refused is None:
+            await asyncio.sleep(0.05)
+    assert isinstance(found.refused, Refused)
+    return found.refused
+
+
+async def test_the_nodes_are_listed(each_client: Any) -> None:
+    [found] = await each_client.list_nodes()
+
+    assert (found.shards, found.answers) == (256, True)

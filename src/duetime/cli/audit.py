@@ -10,7 +10,7 @@ import msgspec
 from duetime.cli.arguments import count
 from duetime.cli.connect import add_connection_options, add_json_option, talk
 from duetime.cli.output import Column, Table, local_time, print_line
-from duetime.sdk.client import Client
+from duetime.sdk.client.sync_client import Client
 from duetime.sdk.wire import Call
 
 _MOST_IN_A_PAGE = 200

@@ -20,7 +20,7 @@ import msgspec
 from duetime.cli.connect import Refused, fetch, open_client, sentence_of, talk
 from duetime.cli.output import Progress, print_line, print_note, printable
 from duetime.errors import UsageError
-from duetime.sdk.client import Client
+from duetime.sdk.client.sync_client import Client
 from duetime.sdk.errors import SdkError
 from duetime.sdk.shapes import BatchItem, BatchResult
 from duetime.sdk.wire import MAX_BATCH, MAX_BATCH_BYTES, Call, is_for_now

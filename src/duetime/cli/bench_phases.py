@@ -18,7 +18,7 @@ from duetime.cli.bench_worker import TASK_TYPE
 from duetime.cli.connect import RETRY_SECONDS, Refused
 from duetime.cli.output import print_note
 from duetime.errors import DuetimeError
-from duetime.sdk.async_client import AsyncClient
+from duetime.sdk.client.async_client import AsyncClient
 from duetime.sdk.errors import SdkError
 from duetime.sdk.wire import Call
 

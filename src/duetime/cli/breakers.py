@@ -11,7 +11,7 @@ from duetime.cli.output import Column, Table, local_time, print_line, print_note
 from duetime.errors import UsageError
 from duetime.model.breaker_status import TENANT_HOST
 from duetime.model.origin import read_host
-from duetime.sdk.client import Client
+from duetime.sdk.client.sync_client import Client
 from duetime.sdk.wire import Call
 
 

@@ -14,7 +14,7 @@ from duetime.cli.schedule_files import read_calendar
 from duetime.cli.schedule_options import read_named
 from duetime.cli.schedule_show import entry_words
 from duetime.errors import UsageError
-from duetime.sdk.client import Client
+from duetime.sdk.client.sync_client import Client
 from duetime.sdk.wire import Call
 
 _COLUMNS = (Column("NAME", shrinks=True), Column("ENTRIES"), Column("FIRST ONES", shrinks=True))

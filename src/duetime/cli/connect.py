@@ -12,7 +12,7 @@ import msgspec
 
 from duetime.errors import DuetimeError, UsageError
 from duetime.sdk import wire
-from duetime.sdk.client import Client
+from duetime.sdk.client.sync_client import Client
 from duetime.sdk.errors import ApiError, ConfigurationError, SdkError, ServerUnreachable
 from duetime.sdk.server import check_server, look_for_server
 from duetime.sdk.wire import Call

@@ -14,7 +14,7 @@ from duetime.cli.output import Progress, Table, counted, print_line, print_note,
 from duetime.cli.paging import PAGE, Paged, add_page_options, print_list
 from duetime.cli.show import DEAD_COLUMNS, dead_row
 from duetime.sdk import wire
-from duetime.sdk.client import Client
+from duetime.sdk.client.sync_client import Client
 from duetime.sdk.shapes import BulkResult, DeadLetter
 from duetime.sdk.wire import Call, Filter
 

@@ -10,7 +10,7 @@ from duetime.cli.connect import add_connection_options, add_json_option, sentenc
 from duetime.cli.output import Column, Table, local_time, print_line, print_note, print_raw
 from duetime.cli.paging import fetch_all
 from duetime.cli.signing import add_signing_parsers
-from duetime.sdk.client import Client
+from duetime.sdk.client.sync_client import Client
 from duetime.sdk.errors import NotFound
 from duetime.sdk.wire import Call
 

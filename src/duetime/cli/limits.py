@@ -11,7 +11,7 @@ from duetime.cli.connect import add_connection_options, add_json_option, talk
 from duetime.cli.output import Column, Table, local_time, print_line, print_note, print_raw
 from duetime.errors import UsageError
 from duetime.model.limits import MAX_RATE, MAX_RUNNING, MIN_RATE, Limits
-from duetime.sdk.client import Client
+from duetime.sdk.client.sync_client import Client
 from duetime.sdk.wire import Call
 
 

@@ -21,7 +21,7 @@ from duetime.cli.output import (
 )
 from duetime.cli.paging import PAGE, Paged, add_page_options, print_list
 from duetime.errors import UsageError
-from duetime.sdk.client import Client
+from duetime.sdk.client.sync_client import Client
 from duetime.sdk.wire import Call, make_query
 
 

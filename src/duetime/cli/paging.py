@@ -11,7 +11,7 @@ from duetime.cli.arguments import count
 from duetime.cli.connect import add_connection_options, add_json_option, fetch
 from duetime.cli.output import Progress, Table, counted, print_note, print_raw
 from duetime.errors import UsageError
-from duetime.sdk.client import Client
+from duetime.sdk.client.sync_client import Client
 from duetime.sdk.errors import SearchIncomplete
 from duetime.sdk.wire import Call
 

@@ -12,7 +12,7 @@ from duetime.cli.output import Column, Table, print_line, print_note, print_raw
 from duetime.config import MAX_SILENCE_SECONDS, MIN_SILENCE_SECONDS
 from duetime.errors import UsageError
 from duetime.model.limits import Limits
-from duetime.sdk.client import Client
+from duetime.sdk.client.sync_client import Client
 from duetime.sdk.wire import Call
 
 

@@ -31,7 +31,7 @@ from duetime.cli.schedule_plan import (
 )
 from duetime.cli.schedule_show import print_plan
 from duetime.errors import UsageError
-from duetime.sdk.client import Client
+from duetime.sdk.client.sync_client import Client
 from duetime.sdk.errors import ApiError, InvalidRequest, NotFound, SdkError, ServerUnavailable
 from duetime.sdk.shapes import Problem
 from duetime.sdk.wire import MAX_BATCH_BYTES, Call

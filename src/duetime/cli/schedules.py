@@ -36,7 +36,7 @@ from duetime.cli.schedule_show import (
     share_done,
 )
 from duetime.errors import UsageError
-from duetime.sdk.client import Client
+from duetime.sdk.client.sync_client import Client
 from duetime.sdk.wire import Call
 
 _STATES = ["active", "paused", "ended"]

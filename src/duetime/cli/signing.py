@@ -9,7 +9,7 @@ import msgspec
 from duetime.cli.arguments import duration
 from duetime.cli.connect import talk
 from duetime.cli.output import local_time, print_line, print_note, print_raw
-from duetime.sdk.client import Client
+from duetime.sdk.client.sync_client import Client
 from duetime.sdk.wire import Call
 
 

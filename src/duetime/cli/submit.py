@@ -15,7 +15,7 @@ from duetime.cli.output import paint_state, print_line, print_raw, printable, wh
 from duetime.cli.show import print_task
 from duetime.errors import UsageError
 from duetime.sdk import wire
-from duetime.sdk.client import Client
+from duetime.sdk.client.sync_client import Client
 from duetime.sdk.shapes import Task
 from duetime.sdk.wire import Answer, Call
 

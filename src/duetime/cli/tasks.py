@@ -16,7 +16,7 @@ from duetime.errors import UsageError
 from duetime.model.task import SHOWN_STATES, TaskState
 from duetime.model.transitions import Move, sources_of
 from duetime.sdk import wire
-from duetime.sdk.client import Client
+from duetime.sdk.client.sync_client import Client
 from duetime.sdk.errors import Conflict, NotFound
 from duetime.sdk.shapes import Attempt, BulkResult, Explanation, Task
 from duetime.sdk.wire import Call, Filter, Verb

@@ -10,7 +10,7 @@ from duetime.cli.connect import add_connection_options, add_json_option, talk
 from duetime.cli.egress_options import EGRESS, ShownEgress, add_egress_options, read_egress_options
 from duetime.cli.output import Column, Table, print_line, print_raw
 from duetime.cli.quota_options import ShownQuotas, add_quota_options, read_quota_options
-from duetime.sdk.client import Client
+from duetime.sdk.client.sync_client import Client
 from duetime.sdk.wire import Call
 
 

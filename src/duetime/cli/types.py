@@ -13,7 +13,7 @@ from duetime.cli import arguments as words
 from duetime.cli.connect import add_connection_options, add_json_option, talk
 from duetime.cli.output import Column, Table, local_time, print_line, print_note, print_raw, printable
 from duetime.errors import FieldError, UsageError
-from duetime.sdk.client import Client
+from duetime.sdk.client.sync_client import Client
 from duetime.sdk.wire import Call
 
 #: What a type can say; a file that says none of it is a JSON Schema, which has no such words.

@@ -115,11 +115,6 @@ class TaskType(msgspec.Struct, frozen=True):
         }
 
 
-class TypePage(msgspec.Struct, frozen=True):
-    items: list[TaskType] = []
-    next: str | None = None
-
-
 class TypePut(msgspec.Struct, frozen=True):
     """The type as it is now, and what it means for tasks that wait."""
 
@@ -164,11 +159,6 @@ class Queue(msgspec.Struct, frozen=True):
     max_silence: float | None = None
 
 
-class QueuePage(msgspec.Struct, frozen=True):
-    items: list[Queue] = []
-    next: str | None = None
-
-
 class KeyLimit(msgspec.Struct, frozen=True):
     """The limit of a key, or of each key that a pattern fits."""
 
@@ -180,8 +170,3 @@ class KeyLimit(msgspec.Struct, frozen=True):
     version: int = 0
     updated_at: datetime | None = None
     notes: list[str] = []
-
-
-class KeyLimitPage(msgspec.Struct, frozen=True):
-    items: list[KeyLimit] = []
-    next: str | None = None

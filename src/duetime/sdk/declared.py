@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from duetime.sdk.async_client import AsyncClient
+from duetime.sdk.calls.schedules import MAX_PUT_BATCH, put_schedules
+from duetime.sdk.client.async_client import AsyncClient
 from duetime.sdk.errors import Conflict, FieldError, InvalidRequest, ServerUnavailable
 from duetime.sdk.functions import name_of_module
 from duetime.sdk.schedule_shapes import PutResult, shape_schedule
-from duetime.sdk.schedule_wire import MAX_PUT_BATCH, put_schedules
 from duetime.sdk.wire import Tries
 
 logger = logging.getLogger("duetime.worker")

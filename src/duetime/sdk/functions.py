@@ -17,8 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, Unpack
 
-from duetime.sdk.async_client import AsyncClient
-from duetime.sdk.client import Client
+from duetime.sdk.client.async_client import AsyncClient
+from duetime.sdk.client.sync_client import Client
 from duetime.sdk.errors import ConfigurationError
 from duetime.sdk.shapes import SubmitOptions, Task
 

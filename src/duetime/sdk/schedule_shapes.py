@@ -181,11 +181,6 @@ class Schedule(msgspec.Struct, frozen=True):
     next_fires: list[Fire] | None = None
 
 
-class SchedulePage(msgspec.Struct, frozen=True):
-    items: list[Schedule] = []
-    next: str | None = None
-
-
 class PutResult(msgspec.Struct, frozen=True):
     """What became of one schedule of a batch: what was done, or a problem."""
 
@@ -228,11 +223,6 @@ class Run(msgspec.Struct, frozen=True):
     ended_at: datetime | None = None
 
 
-class RunPage(msgspec.Struct, frozen=True):
-    items: list[Run] = []
-    next: str | None = None
-
-
 class Backfill(msgspec.Struct, frozen=True):
     """The tasks of a past range, made at a rate."""
 
@@ -251,10 +241,6 @@ class Backfill(msgspec.Struct, frozen=True):
     waits_for: str | None = None
 
 
-class BackfillPage(msgspec.Struct, frozen=True):
-    items: list[Backfill] = []
-
-
 class Preview(msgspec.Struct, frozen=True):
     """When a schedule fires, and which of its times are excluded."""
 
@@ -269,11 +255,6 @@ class Calendar(msgspec.Struct, frozen=True):
     dates: list[Any] = []
     version: int = 0
     updated_at: datetime | None = None
-
-
-class CalendarPage(msgspec.Struct, frozen=True):
-    items: list[Calendar] = []
-    next: str | None = None
 
 
 class CalendarPut(msgspec.Struct, frozen=True):

@@ -7,11 +7,13 @@ older SDK works with a newer server and the other way round.
 import uuid
 from collections.abc import Iterator
 from datetime import datetime, timedelta
-from typing import Any, Literal, TypedDict
+from typing import Any, Generic, Literal, TypedDict, TypeVar
 
 import msgspec
 
 from duetime.sdk.errors import ApiError, Duration, FieldError
+
+T = TypeVar("T")
 
 Priority = Literal["critical", "high", "normal", "low"]
 Delivery = Literal["at_least_once", "at_most_once"]
@@ -331,20 +333,10 @@ class BatchResult(msgspec.Struct):
                 )
 
 
-class Page(msgspec.Struct, frozen=True):
+class Page(msgspec.Struct, Generic[T], frozen=True):
     """One page of a list; `next` leads to the page after it."""
 
-    items: list[Task] = []
-    next: str | None = None
-
-
-class AttemptPage(msgspec.Struct, frozen=True):
-    items: list[Attempt] = []
-    next: str | None = None
-
-
-class DeadPage(msgspec.Struct, frozen=True):
-    items: list[DeadLetter] = []
+    items: list[T]
     next: str | None = None
 
 

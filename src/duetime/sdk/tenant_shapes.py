@@ -47,6 +47,8 @@ class Tenant(msgspec.Struct, frozen=True):
     state: str = "active"
     weight: int | None = None
     tier: str | None = None
+    #: The shard of its first lanes.
+    shard: int = 0
     spread: int = 1
     quotas: dict[str, Any] = {}
     defaults: bool = True
@@ -56,6 +58,27 @@ class Tenant(msgspec.Struct, frozen=True):
     updated_at: datetime | None = None
     #: What a change means for what is there already, in the answer to it.
     notes: list[str] = []
+
+
+class TierOptions(TypedDict, total=False):
+    """What can be set; what is left out stays as it is, None takes it away."""
+
+    weight: int | None
+    quotas: dict[str, float | None] | None
+    egress: Egress | dict[str, object] | None
+
+
+class Tier(msgspec.Struct, frozen=True):
+    """Values for tenants that set none of their own."""
+
+    name: str
+    weight: int | None = None
+    quotas: dict[str, Any] = {}
+    egress: Egress = Egress()
+    #: How many tenants have it.
+    tenants: int = 0
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
 
 
 class SigningSecret(msgspec.Struct, frozen=True):

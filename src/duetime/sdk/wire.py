@@ -25,11 +25,11 @@ from duetime.sdk.errors import (
 )
 from duetime.sdk.problems import error_of
 from duetime.sdk.shapes import (
-    AttemptPage,
+    Attempt,
     BatchItem,
     BatchResult,
     BulkResult,
-    DeadPage,
+    DeadLetter,
     Explanation,
     Page,
     Problem,
@@ -41,6 +41,7 @@ from duetime.sdk.shapes import (
 from duetime.sdk.uuid7 import make_uuid7
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 KEY_HEADER = "Idempotency-Key"
 TENANT_HEADER = "Duetime-Tenant"
@@ -90,6 +91,10 @@ class Call(Generic[T]):
         except msgspec.DecodeError as error:
             detail = f"the answer of {self.method} {self.path} cannot be read: {error}"
             raise ApiError(detail, status=answer.status, code="unreadable") from error
+
+    def read_as(self, read_body: Callable[[bytes], U]) -> "Call[U]":
+        """The same call, with another way to read its answer."""
+        return Call(self.method, self.path, read_body, self.body, self.key, self.is_renamed)
 
     def headers(self, api_key: str, tenant: str | None = None) -> dict[str, str]:
         headers = {"Authorization": f"Bearer {api_key}", "Accept": "application/json", KEY_HEADER: self.key}
@@ -189,18 +194,17 @@ def make_query(fields: Mapping[str, Any]) -> str:
         if value is not None
         for each in (value if isinstance(value, list) else [value])
     ]
-    return "?" + urlencode(parts) if parts else ""
+    return "?" + urlencode(parts, errors="surrogateescape") if parts else ""
 
 
 _read_task = msgspec.json.Decoder(Task).decode
 _read_batch = msgspec.json.Decoder(BatchResult).decode
 _read_parts = msgspec.json.Decoder(list[msgspec.Raw]).decode
-_read_page = msgspec.json.Decoder(Page).decode
+_read_page = msgspec.json.Decoder(Page[Task]).decode
 _read_bulk = msgspec.json.Decoder(BulkResult).decode
-_read_attempts = msgspec.json.Decoder(AttemptPage).decode
-_read_dead = msgspec.json.Decoder(DeadPage).decode
+_read_attempts = msgspec.json.Decoder(Page[Attempt]).decode
+_read_dead = msgspec.json.Decoder(Page[DeadLetter]).decode
 _read_explanation = msgspec.json.Decoder(Explanation).decode
-_read_object = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def submit(submission: Submission) -> Call[Task]:
@@ -266,7 +270,7 @@ def get(task: TaskOrId) -> Call[Task]:
     return Call("GET", _task_path(task), _read_task)
 
 
-def list_attempts(task: TaskOrId, *, limit: int | None, cursor: str | None) -> Call[AttemptPage]:
+def list_attempts(task: TaskOrId, *, limit: int | None, cursor: str | None) -> Call[Page[Attempt]]:
     return Call("GET", _task_path(task, "attempts") + make_query({"limit": limit, "cursor": cursor}), _read_attempts)
 
 
@@ -287,13 +291,13 @@ def explain(task: TaskOrId) -> Call[Explanation]:
     return Call("GET", _task_path(task, "explain"), _read_explanation)
 
 
-def list_tasks(filter: Filter, *, limit: int | None, cursor: str | None) -> Call[Page]:
+def list_tasks(filter: Filter, *, limit: int | None, cursor: str | None) -> Call[Page[Task]]:
     return Call(
         "GET", "/v1/tasks" + make_query({**_filter_fields(filter), "limit": limit, "cursor": cursor}), _read_page
     )
 
 
-def list_dead(filter: Filter, *, limit: int | None, cursor: str | None) -> Call[DeadPage]:
+def list_dead(filter: Filter, *, limit: int | None, cursor: str | None) -> Call[Page[DeadLetter]]:
     return Call(
         "GET", "/v1/dead" + make_query({**_filter_fields(filter), "limit": limit, "cursor": cursor}), _read_dead
     )
@@ -319,13 +323,6 @@ def act_on_dead(
     else:
         body["filter"] = _filter_fields(filter)
     return Call("POST", f"/v1/dead/{verb}", _read_bulk, encode(without_none(body)))
-
-
-def signing_secret() -> Call[str]:
-    def read(body: bytes) -> str:
-        return str(_read_object(body)["secret"])
-
-    return Call("GET", "/v1/signing-secret", read)
 
 
 def without_none(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,49 @@
+"""The calls on things of one kind: list them, and get, change and delete one by its name."""
+
+from collections.abc import Callable, Mapping
+from typing import Generic, TypeVar
+from urllib.parse import quote
+
+import msgspec
+
+from duetime.sdk.shapes import Page
+from duetime.sdk.wire import Call, encode, make_query
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+class Collection(Generic[T]):
+    """`/v1/queues` and `/v1/queues/NAME`, and how their answers read."""
+
+    def __init__(self, noun: str, item: type[T], page: type[Page[T]]) -> None:
+        self.path = f"/v1/{noun}"
+        self.read: Callable[[bytes], T] = msgspec.json.Decoder(item).decode
+        self.read_page: Callable[[bytes], Page[T]] = msgspec.json.Decoder(page).decode
+
+    def path_of(self, name: object, *rest: object) -> str:
+        # A name that is no text is for the server to refuse.
+        parts = (quote(str(part), safe="", errors="surrogateescape") for part in (name, *rest))
+        return "/".join((self.path, *parts))
+
+    def list(self, *, limit: int | None = None, cursor: str | None = None, **filter: object) -> Call[Page[T]]:
+        return Call("GET", self.path + make_query({**filter, "limit": limit, "cursor": cursor}), self.read_page)
+
+    def get(self, name: object) -> Call[T]:
+        return Call("GET", self.path_of(name), self.read)
+
+    def put(self, name: object, body: object) -> Call[T]:
+        return Call("PUT", self.path_of(name), self.read, encode(body))
+
+    def act(self, verb: str, name: object, fields: Mapping[str, object] | None = None) -> Call[T]:
+        """One of the verbs, on one of them."""
+        return self.post((name, verb), fields, self.read)
+
+    def post(
+        self, parts: tuple[object, ...], fields: Mapping[str, object] | None, read: Callable[[bytes], U]
+    ) -> Call[U]:
+        path = self.path_of(*parts) if parts else self.path
+        return Call("POST", path, read, None if fields is None else encode(fields))
+
+    def delete(self, name: object) -> Call[None]:
+        return Call("DELETE", self.path_of(name), lambda body: None)

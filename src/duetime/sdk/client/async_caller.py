@@ -1,0 +1,86 @@
+"""How a client sends calls: it opens, sends, retries, reads lists page by page, and closes.
+
+A call that is safe to repeat is retried for `retry_for` seconds after
+connection errors, 429, 502, 503 and 504; `wire.Tries` decides when.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from types import TracebackType
+from typing import Self, TypeVar
+
+from duetime.sdk import wire
+from duetime.sdk.client.async_transport import AsyncTransport
+from duetime.sdk.errors import InvalidRequest, SearchIncomplete, ServerUnavailable
+from duetime.sdk.server import find_server
+from duetime.sdk.shapes import Page
+from duetime.sdk.wire import Call, Tries
+
+T = TypeVar("T")
+
+#: Makes the call for the page that a cursor leads to; None is the first page.
+PageCall = Callable[[str | None], Call[Page[T]]]
+
+
+class AsyncCaller:
+    """Sends calls for one key to one server."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        key: str | None = None,
+        *,
+        tenant: str | None = None,
+        timeout: float = 30.0,
+        retry_for: float = 30.0,
+    ) -> None:
+        """Without `url` and `key`: those of the environment, or of a `duetime up` in this folder.
+
+        `tenant`: act for another one than the key's own, which an admin key may.
+        """
+        url, key = find_server(url, key)
+        self._transport = AsyncTransport(url, key, wire.check_tenant(tenant), timeout)
+        self._retry_for = retry_for
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close its connections, of this event loop and of others."""
+        await self._transport.close()
+
+    async def send(self, call: Call[T]) -> T:
+        """Send a call until it is answered, or its time is over."""
+        tries = Tries(self._retry_for)
+        while True:
+            try:
+                return call.read(await self._transport.exchange(call))
+            except InvalidRequest as error:
+                call = call.renamed(error)
+            except ServerUnavailable as error:
+                await asyncio.sleep(tries.wait_after(error))
+
+    async def pages(self, page: PageCall[T], cursor: str | None = None) -> AsyncIterator[Page[T]]:
+        """Every page from a cursor on.
+
+        A page is empty where the server found nothing in the time that one request has, and searches on.
+        """
+        while True:
+            try:
+                found = await self.send(page(cursor))
+            except SearchIncomplete as error:
+                found = Page(items=[], next=error.next)
+            yield found
+            if (cursor := found.next) is None:
+                return
+
+    async def items(self, page: PageCall[T]) -> AsyncIterator[T]:
+        """Every item of a list, page by page, as the iterator is used."""
+        async for found in self.pages(page):
+            for item in found.items:
+                yield item

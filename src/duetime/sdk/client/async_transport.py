@@ -1,0 +1,22 @@
+"""How an `AsyncClient` reaches the server: through the connections of the running event loop."""
+
+from typing import Any
+
+from duetime.sdk.loops import HttpClients
+from duetime.sdk.wire import Answer, Call
+
+
+class AsyncTransport:
+    """Sends a call once."""
+
+    def __init__(self, url: str, key: str, tenant: str | None, timeout: float) -> None:
+        self._timeout = timeout
+        self._https = HttpClients(url, key, tenant)
+
+    async def exchange(self, call: Call[Any]) -> Answer:
+        return await self._https.here().request(
+            call.method, call.path, call.body, timeout=self._timeout, idempotency_key=call.key
+        )
+
+    async def close(self) -> None:
+        await self._https.close()

@@ -1,0 +1,86 @@
+# Made by tests/sdk/write_client.py of async_caller.py: change that, then `make client`.
+"""How a client sends calls: it opens, sends, retries, reads lists page by page, and closes.
+
+A call that is safe to repeat is retried for `retry_for` seconds after
+connection errors, 429, 502, 503 and 504; `wire.Tries` decides when.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Self, TypeVar
+
+from duetime.sdk import wire
+from duetime.sdk.client.sync_transport import Transport
+from duetime.sdk.errors import InvalidRequest, SearchIncomplete, ServerUnavailable
+from duetime.sdk.server import find_server
+from duetime.sdk.shapes import Page
+from duetime.sdk.wire import Call, Tries
+
+T = TypeVar("T")
+
+#: Makes the call for the page that a cursor leads to; None is the first page.
+PageCall = Callable[[str | None], Call[Page[T]]]
+
+
+class Caller:
+    """Sends calls for one key to one server."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        key: str | None = None,
+        *,
+        tenant: str | None = None,
+        timeout: float = 30.0,
+        retry_for: float = 30.0,
+    ) -> None:
+        """Without `url` and `key`: those of the environment, or of a `duetime up` in this folder.
+
+        `tenant`: act for another one than the key's own, which an admin key may.
+        """
+        url, key = find_server(url, key)
+        self._transport = Transport(url, key, wire.check_tenant(tenant), timeout)
+        self._retry_for = retry_for
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close its connections."""
+        self._transport.close()
+
+    def send(self, call: Call[T]) -> T:
+        """Send a call until it is answered, or its time is over."""
+        tries = Tries(self._retry_for)
+        while True:
+            try:
+                return call.read(self._transport.exchange(call))
+            except InvalidRequest as error:
+                call = call.renamed(error)
+            except ServerUnavailable as error:
+                time.sleep(tries.wait_after(error))
+
+    def pages(self, page: PageCall[T], cursor: str | None = None) -> Iterator[Page[T]]:
+        """Every page from a cursor on.
+
+        A page is empty where the server found nothing in the time that one request has, and searches on.
+        """
+        while True:
+            try:
+                found = self.send(page(cursor))
+            except SearchIncomplete as error:
+                found = Page(items=[], next=error.next)
+            yield found
+            if (cursor := found.next) is None:
+                return
+
+    def items(self, page: PageCall[T]) -> Iterator[T]:
+        """Every item of a list, page by page, as the iterator is used."""
+        for found in self.pages(page):
+            yield from found.items
