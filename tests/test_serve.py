@@ -15,7 +15,7 @@ import pytest
 from database.test_lineage import replace_database
 from duetime.admin.first_keys import ensure_default
 from duetime.config import Config
-from duetime.database.lineage import Place
+from duetime.database.lineage import TimelinePosition
 from duetime.database.pool import Database
 from duetime.model.task import Kind
 from duetime.serve import Node
@@ -87,7 +87,7 @@ async def test_calls_are_refused_until_the_node_has_started_anew(served: Served)
             await asyncio.sleep(0.01)
 
     # There is a server on a newer timeline, and the address does not lead to it.
-    served.node.parts.database.hear(Place(place.system, place.database, place.timeline + 1, 0))
+    served.node.parts.database.hear(TimelinePosition(place.system, place.database, place.timeline + 1, 0))
     assert (await asyncio.wait_for(poll, 30))[0] == 200
     answers = [await served.call("POST", "/v1/tasks", {"type": "a"}), await served.call("GET", "/v1/tasks")]
     ready = await served.call("GET", "/readyz")

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 import services
 from duetime.database.changing import changing
-from duetime.database.lineage import Place, failing_over
+from duetime.database.lineage import TimelinePosition, failing_over
 from duetime.database.pool import Database
 from duetime.database.repeating import repeat
 from duetime.errors import FailingOver, Unavailable, Unknown
@@ -122,7 +122,7 @@ async def test_statements_under_way_end_with_the_history(database_url: str) -> N
     waiting = asyncio.create_task(database.fetch("SELECT 1"))
     await asyncio.sleep(0)
 
-    newer = Place(database.place.system, database.place.database, database.place.timeline + 1, 0)
+    newer = TimelinePosition(database.place.system, database.place.database, database.place.timeline + 1, 0)
     database.hear(newer)
     # Long before the statement would end by itself.
     async with asyncio.timeout(30):
@@ -165,7 +165,7 @@ async def test_what_became_of_a_change_is_not_looked_for_when_the_history_is_ove
     with pytest.raises(Unknown, match="it may have been done"):
         async with asyncio.timeout(30), changing(database, timeout=600.0):
             # Before it is committed.
-            database.hear(Place(place.system, place.database, place.timeline + 1, 0))
+            database.hear(TimelinePosition(place.system, place.database, place.timeline + 1, 0))
 
 
 async def test_nothing_is_repeated_when_the_history_is_over() -> None:

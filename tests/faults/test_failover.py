@@ -14,7 +14,7 @@ import pytest
 from duetime import AsyncClient
 from duetime.admin.first_keys import ensure_default
 from duetime.config import Config
-from duetime.database.lineage import Place
+from duetime.database.lineage import TimelinePosition
 from duetime.database.migrate import bring_up_to_date
 from duetime.database.pool import Database
 from duetime.errors import FailingOver, Unavailable
@@ -280,7 +280,7 @@ async def test_who_hears_of_a_newer_timeline_leaves_the_server_that_it_is_connec
     assert elsewhere.place is not None
 
     database.hear(database.place)
-    database.hear(Place(elsewhere.place.system + 1, *list(astuple(elsewhere.place))[1:]))
+    database.hear(TimelinePosition(elsewhere.place.system + 1, *list(astuple(elsewhere.place))[1:]))
     assert await database.fetch("SELECT 1 AS one")
     database.hear(elsewhere.place)
     with pytest.raises(FailingOver):
@@ -317,7 +317,7 @@ async def test_nodes_that_share_the_shards_tell_each_other_of_a_newer_timeline(p
     await second.stop()
 
 
-def astuple(place: Place) -> tuple[int, int, int, int]:
+def astuple(place: TimelinePosition) -> tuple[int, int, int, int]:
     return place.system, place.database, place.timeline, place.written
 
 

@@ -32,7 +32,7 @@ from duetime.lifecycle.submission.flow import SQL as FLOW_SQL
 from duetime.lifecycle.submission.outbox import retire_refused
 from duetime.lifecycle.submission.winners import Call
 from duetime.lifecycle.tasks.keys import SQL as KEYS_SQL
-from duetime.lifecycle.tasks.park import Cap, Parked, Place, await_places, park, retire_places, take_places
+from duetime.lifecycle.tasks.park import Cap, Parked, StrictPlace, await_places, park, retire_places, take_places
 from duetime.lifecycle.tasks.retire import (
     freeze_partitions,
     retire_fires,
@@ -172,7 +172,7 @@ async def gates(engine: Engine) -> AsyncIterator[str]:
     again = await engine.claim("v")
     assert {task.id for task in around} <= {task.id for task in again}
     yield "claimed again"
-    places = [Place(engine.tenant, "strict", 1, task) for task in again[:2]]
+    places = [StrictPlace(engine.tenant, "strict", 1, task) for task in again[:2]]
     assert await take_places(engine.database, places[:1], 1) == {0}
     yield "a place taken"
     await await_places(engine.database, [Cap(engine.tenant, "strict", 1)], 2)

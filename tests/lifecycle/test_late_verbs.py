@@ -8,14 +8,14 @@ from datetime import timedelta
 import pytest
 
 from duetime.database.pool import Database
-from duetime.lifecycle.tasks.steer import SQL, Verdict
+from duetime.lifecycle.tasks.steer import SQL, SteerResult
 from duetime.model.task import Options, Outcome
 from engine import Engine
 from holding import HoldingProxy, holding
 from tables import read_tables
 
 Ids = list[uuid.UUID]
-Act = Callable[[Engine, Ids], Awaitable[dict[uuid.UUID, Verdict]]]
+Act = Callable[[Engine, Ids], Awaitable[dict[uuid.UUID, SteerResult]]]
 Undo = Callable[[Engine, Ids], Awaitable[object]]
 
 
@@ -48,7 +48,7 @@ async def dead(engine: Engine) -> Ids:
     return ids
 
 
-async def later(engine: Engine, ids: Ids, hours: int) -> dict[uuid.UUID, Verdict]:
+async def later(engine: Engine, ids: Ids, hours: int) -> dict[uuid.UUID, SteerResult]:
     return await engine.steering.reschedule(ids, engine.database.clock.now() + timedelta(hours=hours))
 
 

@@ -14,7 +14,16 @@ from duetime.ids import EARLIEST, LATEST, just_after
 from duetime.lifecycle.holders.holders import SQL as HOLDERS_SQL
 from duetime.lifecycle.submission.flow import SQL as FLOW_SQL
 from duetime.lifecycle.tasks.claim import SQL as CLAIM_SQL
-from duetime.lifecycle.tasks.park import Cap, Parked, Place, await_places, park, read_ended, read_running, take_places
+from duetime.lifecycle.tasks.park import (
+    Cap,
+    Parked,
+    StrictPlace,
+    await_places,
+    park,
+    read_ended,
+    read_running,
+    take_places,
+)
 from duetime.lifecycle.tasks.sift import Move, sift
 from engine import Engine
 from plans.explain import BELIEVE_EMPTY, ExplainingDatabase, Plans
@@ -128,10 +137,10 @@ async def live(engine: Engine) -> Plans:
 
     assert len(await read_running(database, [lane])) == 2 * BATCH - BATCH // 2
     assert len(await read_ended(database, [(task.id, task.number) for task in tasks])) == BATCH // 2
-    places = [Place(tenant, f"mine {number % 4}", BATCH // 4, task) for number, task in enumerate(running)]
+    places = [StrictPlace(tenant, f"mine {number % 4}", BATCH // 4, task) for number, task in enumerate(running)]
     for _ in range(2):
         assert len(await take_places(database, places, 1)) == BATCH
-    assert await take_places(database, [Place(tenant, "mine 0", 1, over[-1])], 2) == set()
+    assert await take_places(database, [StrictPlace(tenant, "mine 0", 1, over[-1])], 2) == set()
     caps = [Cap(tenant, f"mine {number}", BATCH // 4) for number in range(4)]
     assert await await_places(database, caps, 2) == set()
     await park(database, [Parked(task, lane) for task in running])

@@ -26,7 +26,7 @@ from duetime.lifecycle.tasks.claim import LaneOrder, claim_due
 from duetime.lifecycle.tasks.onward import Onward
 from duetime.lifecycle.tasks.settle import Report, Settler
 from duetime.lifecycle.tasks.state import read_states
-from duetime.lifecycle.tasks.steer import Verdict
+from duetime.lifecycle.tasks.steer import SteerResult
 from duetime.model.task import Kind, LaneKey, LeasedTask, NewTask, Options, Outcome, PriorityClass, TaskState
 from duetime.model.transitions import TRANSITIONS, Move
 from duetime.scheduler.feed import Feeder
@@ -360,7 +360,7 @@ class Life:
         before = self._states(ids)
         steering, model = self.engine.steering, self.model
         run_at = self.clock.now() + timedelta(seconds=run_in)
-        verbs: dict[Move, tuple[Callable[[], Coroutine[object, object, dict[uuid.UUID, Verdict]]], object]] = {
+        verbs: dict[Move, tuple[Callable[[], Coroutine[object, object, dict[uuid.UUID, SteerResult]]], object]] = {
             Move.CANCEL: (lambda: steering.cancel(ids), lambda: model.cancel(ids)),
             Move.PAUSE: (lambda: steering.pause(ids), lambda: model.pause(ids)),
             Move.RESUME: (lambda: steering.resume(ids), lambda: model.resume(ids)),

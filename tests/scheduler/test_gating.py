@@ -19,7 +19,7 @@ from duetime.errors import Unavailable
 from duetime.ids import SHARDS, due_ms_of, make_id
 from duetime.lifecycle import lanes as lanes_module
 from duetime.lifecycle.submission.submit import Submitter
-from duetime.lifecycle.tasks.park import Parked, Place, Running, park, read_ended, take_places
+from duetime.lifecycle.tasks.park import Parked, Running, StrictPlace, park, read_ended, take_places
 from duetime.lifecycle.tasks.settle import Report
 from duetime.model.attempt import Attempt, Past
 from duetime.model.breaker_config import BreakerConfig
@@ -424,7 +424,7 @@ async def test_without_a_lane_at_its_gate_a_task_waits_at_home(
 async def test_a_place_that_an_attempt_has_already_is_its_own_when_it_asks_again(engine: Engine) -> None:
     await engine.submit(1)
     [task] = await engine.claim()
-    place = Place(engine.tenant, "strict", 1, task)
+    place = StrictPlace(engine.tenant, "strict", 1, task)
     assert await take_places(engine.database, [place]) == {0}
 
     # Another cap had none for it: it was parked, and was claimed again with the same number.
@@ -434,12 +434,12 @@ async def test_a_place_that_an_attempt_has_already_is_its_own_when_it_asks_again
 async def test_a_lower_strict_cap_counts_those_who_have_the_places_above_it(engine: Engine) -> None:
     await engine.submit(5)
     tasks = await engine.claim()
-    three = [Place(engine.tenant, "strict", 3, task) for task in tasks[:3]]
+    three = [StrictPlace(engine.tenant, "strict", 3, task) for task in tasks[:3]]
     assert await take_places(engine.database, three) == {0, 1, 2}
     await engine.settle(tasks[:2])
 
-    assert await take_places(engine.database, [Place(engine.tenant, "strict", 1, tasks[3])]) == set()
-    both = [Place(engine.tenant, "strict", 2, task) for task in tasks[3:]]
+    assert await take_places(engine.database, [StrictPlace(engine.tenant, "strict", 1, tasks[3])]) == set()
+    both = [StrictPlace(engine.tenant, "strict", 2, task) for task in tasks[3:]]
     assert await take_places(engine.database, both) == {0}
 
 
@@ -469,7 +469,7 @@ async def test_limits_that_cannot_be_checked_keep_no_place(
     await feeder.limit(keyed(engine, shop=Limits(max_running=1, strict=True)))
     await engine.submit(1, options=Options(concurrency_key="shop"))
 
-    async def fails(database: Database, places: Sequence[Place]) -> set[int]:
+    async def fails(database: Database, places: Sequence[StrictPlace]) -> set[int]:
         raise RuntimeError("whatever it is")
 
     with monkeypatch.context() as patch:

@@ -8,7 +8,7 @@ import pytest
 
 from duetime.database.pool import Database
 from duetime.ids import SHARDS
-from duetime.lifecycle.tasks.park import Cap, Place, await_places, take_places
+from duetime.lifecycle.tasks.park import Cap, StrictPlace, await_places, take_places
 from duetime.model.limits import Limits
 from duetime.model.task import Kind, LeasedTask
 from duetime.scheduler.feed import Ask, Feeder
@@ -118,7 +118,7 @@ async def test_who_waits_for_a_place_is_left_one_and_who_comes_later_is_not(pair
     pair.engine.submitter.spread = {}
     await pair.engine.submit(3)
     tasks = await pair.engine.claim()
-    first, second, third = [Place(tenant, "strict", 1, task) for task in tasks]
+    first, second, third = [StrictPlace(tenant, "strict", 1, task) for task in tasks]
     assert await take_places(database, [first], 1) == {0}
     assert await take_places(database, [second], 2) == set()
     assert await await_places(database, [Cap(tenant, "strict", 1)], 2) == set()
@@ -138,7 +138,7 @@ async def test_an_attempt_that_asks_again_keeps_its_place_and_takes_no_second(pa
     pair.engine.submitter.spread = {}
     await pair.engine.submit(3)
     tasks = await pair.engine.claim()
-    first, second, third = [Place(tenant, "strict", 2, task) for task in tasks]
+    first, second, third = [StrictPlace(tenant, "strict", 2, task) for task in tasks]
     assert await take_places(database, [first, second]) == {0, 1}
     await pair.engine.settle(tasks[:1])
 

@@ -32,7 +32,7 @@ _NOT_TOLD = (
 )
 
 
-class Place(msgspec.Struct, frozen=True):
+class TimelinePosition(msgspec.Struct, frozen=True):
     """Where a server stands in the history of its writes."""
 
     system: int
@@ -42,7 +42,7 @@ class Place(msgspec.Struct, frozen=True):
     #: So many bytes of its log are on disk.
     written: int
 
-    def is_before(self, other: "Place") -> bool:
+    def is_before(self, other: "TimelinePosition") -> bool:
         """Whether it is the same server's or its standby's, on an older timeline."""
         return (self.system, self.database) == (other.system, other.database) and self.timeline < other.timeline
 
@@ -51,13 +51,13 @@ class Place(msgspec.Struct, frozen=True):
 class Answer:
     now_us: int
     #: None: the server does not tell.
-    place: Place | None
+    place: TimelinePosition | None
 
 
 class Lineage:
     """The history that one `Database` belongs to: that of the first server it speaks to."""
 
-    def __init__(self, after: Place | None = None) -> None:
+    def __init__(self, after: TimelinePosition | None = None) -> None:
         #: The newest place that is known; servers on an older timeline are not used.
         self.newest = after
         self._is_begun = False
@@ -82,11 +82,11 @@ class Lineage:
             return await _ask_time(connection, timeout)
         if row["timeline"] is None:
             raise Unavailable(READ_ONLY)
-        place = Place(row["system"], row["database"], row["timeline"], row["written"])
+        place = TimelinePosition(row["system"], row["database"], row["timeline"], row["written"])
         self._check(place, written)
         return Answer(row["now_us"], place)
 
-    def end(self, newest: Place) -> None:
+    def end(self, newest: TimelinePosition) -> None:
         """The history is over: there is a newer one."""
         if not self.is_over:
             log.warning(
@@ -99,7 +99,7 @@ class Lineage:
         if self.newest is None or not newest.is_before(self.newest):
             self.newest = newest
 
-    def _check(self, place: Place, written: int) -> None:
+    def _check(self, place: TimelinePosition, written: int) -> None:
         if self.is_over:
             raise failing_over()
         newest = self.newest

@@ -15,7 +15,7 @@ import asyncpg
 from duetime.clock import DatabaseClock
 from duetime.database.connections import Connections
 from duetime.database.driver import DroppedConnection, hasten_arrays
-from duetime.database.lineage import READ_ONLY, Answer, Lineage, Place, failing_over
+from duetime.database.lineage import READ_ONLY, Answer, Lineage, TimelinePosition, failing_over
 from duetime.database.settings import PLANNER_SETTINGS
 from duetime.database.statements import Statement
 from duetime.errors import FailingOver, Unavailable, Unknown
@@ -55,7 +55,7 @@ class Database:
 
     @classmethod
     async def open(
-        cls, dsn: str, *, size: int = 4, clock: DatabaseClock | None = None, after: Place | None = None
+        cls, dsn: str, *, size: int = 4, clock: DatabaseClock | None = None, after: TimelinePosition | None = None
     ) -> "Database":
         """Connect; `after` is where an earlier history ended, and servers on older timelines are not used."""
         hasten_arrays()
@@ -190,11 +190,11 @@ class Database:
             return self.clock.observe(answer.now_us, asked)
 
     @property
-    def place(self) -> Place | None:
+    def place(self) -> TimelinePosition | None:
         """The newest place in the history of writes of which this process knows; None: servers do not tell."""
         return self._lineage.newest
 
-    def hear(self, newest: Place) -> None:
+    def hear(self, newest: TimelinePosition) -> None:
         """Another node knows a server at this place."""
         known = self._lineage.newest
         if known is not None and known.is_before(newest):
@@ -208,7 +208,7 @@ class Database:
             self._end(None)
             raise
 
-    def _end(self, newest: Place | None) -> None:
+    def _end(self, newest: TimelinePosition | None) -> None:
         if newest is not None:
             self._lineage.end(newest)
         self.abandon()

@@ -30,7 +30,7 @@ from duetime.model.attempt import Past
 from duetime.model.task import LaneKey, LeasedTask
 from duetime.scheduler.breakers import Breakers
 from duetime.scheduler.core import Core
-from duetime.scheduler.gating import Gatekeeper, Rules, Verdict
+from duetime.scheduler.gating import Gatekeeper, GateVerdict, Rules
 from duetime.scheduler.looking import Looker
 from duetime.scheduler.meter import DRAW_EVERY_MS
 from duetime.scheduler.plan import Ask, LaneStatus, Plan, handled_by
@@ -410,7 +410,7 @@ class Feeder:
             self._free_flights += 1
             self._changed.set()
 
-    async def _land(self, plan: Plan, claims: Claims, verdict: Verdict) -> None:
+    async def _land(self, plan: Plan, claims: Claims, verdict: GateVerdict) -> None:
         """Give out what may run, and park the rest."""
         metrics.CLAIMED.inc(sum(len(rows) for rows in claims.taken.values()) - len(verdict.parked))
         answers = self._core.claimed(
@@ -430,7 +430,7 @@ class Feeder:
         if verdict.parked:
             await self._park(verdict)
 
-    async def _judge(self, claims: Claims, plan: Plan) -> Verdict:
+    async def _judge(self, claims: Claims, plan: Plan) -> GateVerdict:
         try:
             return await self._gates.judge(claims, plan)
         except Unavailable as error:
@@ -438,16 +438,16 @@ class Feeder:
         except Exception:
             log.exception("limits could not be checked")
         # Whether they may run cannot be told: nobody gets them, and two beats release them.
-        return Verdict({lane: set(range(len(rows))) for lane, rows in claims.taken.items()})
+        return GateVerdict({lane: set(range(len(rows))) for lane, rows in claims.taken.items()})
 
-    async def _park(self, verdict: Verdict) -> None:
+    async def _park(self, verdict: GateVerdict) -> None:
         try:
             self.wake(await self._gates.park(verdict))
         except Unavailable as error:
             # Their holders do not name them, so two beats release them.
             log.warning("claims could not be parked", error=str(error))
 
-    async def _sift(self, verdict: Verdict, until: uuid.UUID) -> None:
+    async def _sift(self, verdict: GateVerdict, until: uuid.UUID) -> None:
         """Move more of what was foreign out of the way, unless somebody waits for it."""
         for lane, hint in verdict.held.items():
             moves = [move for key, move in verdict.foreign[lane].moves.values() if not self._core.is_wanted(key)]

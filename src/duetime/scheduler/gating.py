@@ -25,7 +25,16 @@ from duetime.database.pool import Database
 from duetime.ids import SHARDS, draw_bits
 from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.tasks.claim import Claims
-from duetime.lifecycle.tasks.park import Cap, Parked, Place, await_places, park, read_ended, read_running, take_places
+from duetime.lifecycle.tasks.park import (
+    Cap,
+    Parked,
+    StrictPlace,
+    await_places,
+    park,
+    read_ended,
+    read_running,
+    take_places,
+)
 from duetime.lifecycle.tasks.sift import Move
 from duetime.model.gates import (
     Gate,
@@ -85,7 +94,7 @@ class _Row(msgspec.Struct, frozen=True):
 
 
 @dataclass
-class Verdict:
+class GateVerdict:
     """Of what was claimed: which rows, by lane and place, are for nobody yet."""
 
     aside: dict[int, set[int]] = field(default_factory=dict)
@@ -126,9 +135,9 @@ class Gatekeeper:
 
     # What was claimed
 
-    async def judge(self, claims: Claims, plan: Plan) -> Verdict:
+    async def judge(self, claims: Claims, plan: Plan) -> GateVerdict:
         """Start what may run; the rest is to be parked, and `forget` must follow."""
-        verdict = Verdict(approached=self._approached)
+        verdict = GateVerdict(approached=self._approached)
         try:
             if plan.types or self._approached:
                 self._turn_away(claims, plan, verdict)
@@ -138,7 +147,7 @@ class Gatekeeper:
             raise
         return verdict
 
-    def forget(self, verdict: Verdict) -> None:
+    def forget(self, verdict: GateVerdict) -> None:
         """Its rows are where they belong, as far as they can be got there."""
         self._approached -= Counter(row.gate_key for row in verdict.parked)
 
@@ -154,7 +163,7 @@ class Gatekeeper:
                 types.setdefault(source, set()).add(type_at(key.gate))
         return types
 
-    def _turn_away(self, claims: Claims, plan: Plan, verdict: Verdict) -> None:
+    def _turn_away(self, claims: Claims, plan: Plan, verdict: GateVerdict) -> None:
         """What its holder does not handle goes to the lane of its type; nothing overtakes what is on its way there."""
         approached = self._types_approached()
         if not plan.types and not approached:
@@ -185,7 +194,7 @@ class Gatekeeper:
         home = self._lanes.key_of(task.lane) or _at_gate(key, "")
         return home, _at_gate(home, key.gate) == key
 
-    async def _judge(self, claims: Claims, verdict: Verdict) -> None:
+    async def _judge(self, claims: Claims, verdict: GateVerdict) -> None:
         rules, now_ms = self._rules, self._database.clock.now_ms()
         kept: list[_Row] = []
         for lane, rows in claims.taken.items():
@@ -297,11 +306,11 @@ class Gatekeeper:
                 return None
         return self._governor.admit(key.tenant, gate, now_ms)
 
-    async def _with_places(self, rows: list[_Row], verdict: Verdict, now_ms: int) -> list[_Row]:
+    async def _with_places(self, rows: list[_Row], verdict: GateVerdict, now_ms: int) -> list[_Row]:
         """Those that have a place under every strict cap; mostly there is none."""
         counted = _Counted(self._governor, now_ms)
         places = [
-            (row, meter, Place(row.key.tenant, encode_gate((meter.name,)), cap, row.task))
+            (row, meter, StrictPlace(row.key.tenant, encode_gate((meter.name,)), cap, row.task))
             for row in rows
             if (meters := counted.at(row))
             for meter, cap in strict_of(meters)
@@ -321,7 +330,7 @@ class Gatekeeper:
                 self._governor.withdraw(row.admitted, now_ms)
         return [row for row in rows if row.task.id not in without]
 
-    async def park(self, verdict: Verdict) -> list[uuid.UUID]:
+    async def park(self, verdict: GateVerdict) -> list[uuid.UUID]:
         """Let them wait where they belong; returns their wakes."""
         parked = []
         for row in verdict.parked:
@@ -382,7 +391,7 @@ class Gatekeeper:
         ]
         if not lanes:
             return
-        places: list[Place] = []
+        places: list[StrictPlace] = []
         for running in await read_running(self._database, lanes):
             key = self._lanes.key_of(running.lane)
             if key is None:
@@ -391,7 +400,7 @@ class Gatekeeper:
             if shards is None or running.lane % SHARDS in shards:
                 governor.found((running.id, running.number), key, gate, now_ms)
             for meter, cap in strict_of(governor.counted(key, gate, now_ms)):
-                places.append(Place(key.tenant, encode_gate((meter.name,)), cap, running))
+                places.append(StrictPlace(key.tenant, encode_gate((meter.name,)), cap, running))
         if places:
             # More may run than the cap lets start: each has a place all the same, above the cap.
             most = max(MAX_STRICT, len(places))

@@ -4,7 +4,7 @@ import uuid
 
 import msgspec
 
-from duetime.database.lineage import Place
+from duetime.database.lineage import TimelinePosition
 from duetime.lifecycle.holders.holders import BeatAnswer, Named
 from duetime.model.attempt import Past
 from duetime.model.breaker_status import BreakerStatus
@@ -35,4 +35,4 @@ decode_beaten = msgspec.msgpack.Decoder(BeatAnswer).decode
 decode_status = msgspec.msgpack.Decoder(LaneStatus).decode
 decode_records = msgspec.msgpack.Decoder(dict[int, Record]).decode
 decode_breakers = msgspec.msgpack.Decoder(list[BreakerStatus]).decode
-decode_place = msgspec.msgpack.Decoder(Place).decode
+decode_place = msgspec.msgpack.Decoder(TimelinePosition).decode

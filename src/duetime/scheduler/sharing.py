@@ -25,7 +25,7 @@ from duetime.clock import Monotonic
 from duetime.cluster.contract import Coordinator, Member, NodeView
 from duetime.cluster.mesh import Ending, Mesh, PeerGone
 from duetime.cluster.shards import assign, owner_of
-from duetime.database.lineage import Place
+from duetime.database.lineage import TimelinePosition
 from duetime.database.pool import Database
 from duetime.errors import Unavailable, WorkerNameTaken
 from duetime.ids import SHARDS, lane_of
@@ -104,7 +104,7 @@ class SharedFeeder:
         if (place := self._database.place) is not None:
             self._later(self._tell_place(place))
 
-    async def _tell_place(self, place: Place) -> None:
+    async def _tell_place(self, place: TimelinePosition) -> None:
         """Tell those whose rows were here already: the server that they work on may have been replaced by this one.
 
         Who is connected to it cannot tell.  They are there for as long as nobody knows that their counters stand still.

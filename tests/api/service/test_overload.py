@@ -7,7 +7,7 @@ import asyncpg
 import pytest
 
 from api.client import Api, Reply, until
-from duetime.api.server.bounds import Bodies, ClientGoneError, Polls
+from duetime.api.server.bounds import Bodies, ClientGoneError, OpenPolls
 from duetime.errors import Overloaded, TooLarge
 from duetime.lifecycle.admission import pressure
 from duetime.lifecycle.admission.pressure import MARKS, Mark
@@ -72,7 +72,7 @@ async def test_so_many_workers_of_a_tenant_wait_and_no_more(api: Api, monkeypatc
 
 
 async def test_a_node_has_so_many_polls_and_no_more() -> None:
-    polls = Polls(most=2, most_per_tenant=2)
+    polls = OpenPolls(most=2, most_per_tenant=2)
     with polls.wait(1), polls.wait(2), pytest.raises(Overloaded), polls.wait(3):
         pass
     with polls.wait(3):

@@ -23,7 +23,7 @@ class ClientGoneError(ConnectionError):
     """The client closed the connection: there is nobody to answer."""
 
 
-class Polls:
+class OpenPolls:
     """Long polls that wait, by tenant."""
 
     def __init__(self, most: int = MAX_POLLS, most_per_tenant: int = MAX_POLLS_PER_TENANT) -> None:

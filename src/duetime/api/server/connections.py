@@ -21,7 +21,7 @@ from typing import Protocol
 import structlog
 
 from duetime import metrics
-from duetime.api.server.bounds import MAX_POLLS, MAX_POLLS_PER_TENANT, Polls
+from duetime.api.server.bounds import MAX_POLLS, MAX_POLLS_PER_TENANT, OpenPolls
 from duetime.api.server.peers import Client, Peer, Peers
 from duetime.config import Config
 from duetime.errors import DuetimeError, TooManyConnections
@@ -96,9 +96,9 @@ class Connections:
     def __len__(self) -> int:
         return len(self._all.members)
 
-    def bound_polls(self) -> Polls:
+    def bound_polls(self) -> OpenPolls:
         """Long polls, which are never idle, leave room for other calls and for other tenants."""
-        return Polls(min(MAX_POLLS, self.most * 3 // 4), min(MAX_POLLS_PER_TENANT, max(1, self.most // 4)))
+        return OpenPolls(min(MAX_POLLS, self.most * 3 // 4), min(MAX_POLLS_PER_TENANT, max(1, self.most // 4)))
 
     def add(self, connection: Connection) -> bool:
         """Make room for it; False: there is none, and it was refused."""

@@ -26,7 +26,7 @@ from duetime.errors import FieldError, InvalidInput, NotFound, Unavailable, Unkn
 from duetime.lifecycle.admission.room import BOUNDLESS, Room
 from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.tasks.state import read_states
-from duetime.lifecycle.tasks.steer import Steering, Verdict
+from duetime.lifecycle.tasks.steer import Steering, SteerResult
 from duetime.model.task import TaskState
 from duetime.views.patience import Patience
 from duetime.views.scan import task_ids
@@ -36,7 +36,7 @@ _decode_bulk = make_decoder(BulkRequest)
 _decode_bulk_reschedule = make_decoder(BulkRescheduleRequest)
 _decode_reschedule = make_decoder(RescheduleRequest)
 
-Verdicts = dict[uuid.UUID, Verdict]
+Verdicts = dict[uuid.UUID, SteerResult]
 Apply = Callable[[Sequence[uuid.UUID]], Awaitable[Verdicts]]
 
 #: States in which there is nothing left to do for the verb.

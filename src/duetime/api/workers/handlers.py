@@ -25,7 +25,7 @@ from duetime.api.bodies.errors import MAX_ERRORS
 from duetime.api.bodies.payloads import read_payload
 from duetime.api.bodies.requests import BeatRequest, FailureBody, LeaseRequest, Priority, Settlement, SettleRequest
 from duetime.api.reach import Reach
-from duetime.api.server.bounds import ClientGoneError, Polls
+from duetime.api.server.bounds import ClientGoneError, OpenPolls
 from duetime.api.server.http import Answer, Request, Route, encode, json_answer, make_decoder
 from duetime.api.tasks.validation import wrong_names, wrong_worker_name
 from duetime.api.workers import operations
@@ -110,7 +110,7 @@ class Workers:
     #: How long workers may be silent where nothing else is said.
     max_silence: float = DEFAULT_SILENCE_SECONDS
     turns: Turns = field(default_factory=Turns)
-    polls: Polls = field(default_factory=Polls)
+    polls: OpenPolls = field(default_factory=OpenPolls)
     _polls: set[LeasePoll] = field(default_factory=set)
 
     def routes(self) -> list[Route]:

@@ -35,7 +35,7 @@ class Running:
 
 
 @dataclass(frozen=True)
-class Place:
+class StrictPlace:
     """One attempt that needs a place under one strict cap."""
 
     tenant: int
@@ -112,7 +112,7 @@ async def await_places(database: Database, caps: Sequence[Cap], asker: int) -> s
     return {row["ordinal"] - 1 for row in rows}
 
 
-async def take_places(database: Database, places: Sequence[Place], asker: int = 0) -> set[int]:
+async def take_places(database: Database, places: Sequence[StrictPlace], asker: int = 0) -> set[int]:
     """Which of the places (by their position) could be had; `asker` is the node."""
     rows = await database.run(
         SQL["take_slots"],

@@ -36,7 +36,7 @@ _IN_DOUBT = "a part of it was done; look at the task's state and ask again"
 _DAY_MS = 86_400_000
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class SteerResult(msgspec.Struct, frozen=True):
     """What became of one task: whether the verb moved it, and its state now."""
 
     changed: bool
@@ -61,27 +61,27 @@ class Steering:
         #: Told of attempts that may have been running.
         self.on_ended: OnEnded | None = None
 
-    async def cancel(self, ids: Sequence[uuid.UUID], reason: str | None = None) -> dict[uuid.UUID, Verdict]:
+    async def cancel(self, ids: Sequence[uuid.UUID], reason: str | None = None) -> dict[uuid.UUID, SteerResult]:
         """End tasks for good; a running one's holder hears of it at its next word."""
         detail = None if reason is None else msgspec.json.encode({"reason": reason})
         return await self._move(Move.CANCEL, ids, now=self._now, detail=detail)
 
-    async def pause(self, ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, Verdict]:
+    async def pause(self, ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, SteerResult]:
         return await self._move(Move.PAUSE, ids)
 
-    async def resume(self, ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, Verdict]:
+    async def resume(self, ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, SteerResult]:
         return await self._move(Move.RESUME, ids, now=self._now)
 
-    async def run_now(self, ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, Verdict]:
+    async def run_now(self, ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, SteerResult]:
         return await self._move(Move.RUN_NOW, ids, now=self._now)
 
-    async def reschedule(self, ids: Sequence[uuid.UUID], run_at: datetime) -> dict[uuid.UUID, Verdict]:
+    async def reschedule(self, ids: Sequence[uuid.UUID], run_at: datetime) -> dict[uuid.UUID, SteerResult]:
         run_at_ms = to_ms_rounded_up(run_at)
         now_ms = self._database.clock.now_ms()
         await self._partitions.ensure([max(run_at_ms, now_ms), now_ms])
         return await self._move(Move.RESCHEDULE, ids, now=self._now, run_at=run_at, run_at_ms=run_at_ms)
 
-    async def redrive(self, ids: Sequence[uuid.UUID], rate: float | None = None) -> dict[uuid.UUID, Verdict]:
+    async def redrive(self, ids: Sequence[uuid.UUID], rate: float | None = None) -> dict[uuid.UUID, SteerResult]:
         """Give dead letters new budgets; with a rate, that many a second from now on."""
         step_ms = 0.0 if rate is None else 1000.0 / rate
         now_ms = self._database.clock.now_ms()
@@ -89,14 +89,14 @@ class Steering:
         await self._partitions.ensure([*range(now_ms, last_ms, _DAY_MS), last_ms])
         return await self._move(Move.REDRIVE, ids, now=self._now, step_ms=step_ms)
 
-    async def drop(self, ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, Verdict]:
+    async def drop(self, ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, SteerResult]:
         return await self._move(Move.DROP, ids, detail=b'{"reason":"dropped"}')
 
-    async def _move(self, move: Move, ids: Sequence[uuid.UUID], **parameters: object) -> dict[uuid.UUID, Verdict]:
+    async def _move(self, move: Move, ids: Sequence[uuid.UUID], **parameters: object) -> dict[uuid.UUID, SteerResult]:
         real = [each for each in dict.fromkeys(ids) if looks_like_id(each) and lane_of(each) < 1 << 31]
         # A rate spreads tasks in the order given; every other verb sorts, so that two cannot deadlock.
         pending = real if move is Move.REDRIVE else sorted(real)
-        verdicts = dict.fromkeys(ids, Verdict(False, None))
+        verdicts = dict.fromkeys(ids, SteerResult(False, None))
         moved: set[uuid.UUID] = set()
         for _ in range(_TRIES):
             try:
@@ -119,13 +119,13 @@ class Steering:
             for task in pending:
                 state = states.get(task)
                 if task in moved:
-                    verdicts[task] = Verdict(True, state)
+                    verdicts[task] = SteerResult(True, state)
                 elif move is Move.RUN_NOW and state is TaskState.READY:
-                    verdicts[task] = Verdict(False, state)
+                    verdicts[task] = SteerResult(False, state)
                 elif state in sources_of(move):
                     again.append(task)
                 else:
-                    verdicts[task] = Verdict(False, state)
+                    verdicts[task] = SteerResult(False, state)
             pending = again
             if not pending:
                 if not moved.issuperset(real):
