@@ -118,7 +118,7 @@ class ScheduleServer:
             case ["POST", "trigger"]:
                 return 202, {"task": TASK, "fire_time": request.body.get("as_of") or "2030-01-01T00:00:00Z"}
             case ["POST", "backfill"]:
-                return 202, {"id": "b1", "rate": 10, "state": "running", "created_count": 0, **request.body}
+                return 202, {"id": 1, "rate": 10, "state": "running", "created_count": 0, **request.body}
             case ["GET", "backfills"]:
                 return 200, {"items": [self._backfill("done")]}
             case ["GET", "backfills", _]:
@@ -134,7 +134,7 @@ class ScheduleServer:
 
     def _backfill(self, state: str) -> dict[str, Any]:
         return {
-            "id": "b1",
+            "id": 1,
             "from": "2026-01-01T00:00:00Z",
             "to": "2026-01-03T00:00:00Z",
             "rate": 10,

@@ -75,6 +75,7 @@ def test_a_key_is_limited_shown_and_freed(duetime: Run, name: str) -> None:
         (("limits", "put", "k", "--max-running", "1", "--burst", "2"), "--burst goes with --rate"),
         (("limits", "put", "k", "--rate", "1", "--strict"), "--strict goes with --max-running"),
         (("queues", "pause", "-"), "name"),
+        (("keys", "create", "--name", "\udcff"), "not text: write it in UTF-8"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_sentence(duetime: Run, words: tuple[str, ...], complaint: str) -> None:
@@ -82,3 +83,8 @@ def test_what_is_wrong_is_said_in_one_sentence(duetime: Run, words: tuple[str, .
     assert (said.code, said.out) == (2, "")
     assert complaint in said.err
     assert said.err.count("\n") == 1
+
+
+def test_a_name_that_is_no_text_is_refused_in_one_sentence(duetime: Run) -> None:
+    said = duetime("queues", "show", "\udcff")
+    assert (said.code, said.out, said.err.count("\n")) == (1, "", 1)

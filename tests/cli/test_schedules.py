@@ -187,17 +187,17 @@ def test_a_backfill_is_started_watched_listed_and_cancelled(schedules: Run, serv
     server.backfill_states = ["cancelled"]
     stopped = schedules("backfill", "a", *span, "--wait", "--json")
 
-    assert (started.code, started.out) == (0, "Backfill b1  running\n")
+    assert (started.code, started.out) == (0, "Backfill 1  running\n")
     assert server.sent("POST", "/v1/schedules/a/backfill")[0].body == {
         "from": "2026-01-01T00:00:00+00:00",
         "to": "2026-01-03T00:00:00+00:00",
         "rate": 5.0,
     }
-    assert (watched.code, watched.out) == (0, "Backfill b1  done, 48 tasks made.\n")
+    assert (watched.code, watched.out) == (0, "Backfill 1  done, 48 tasks made.\n")
     assert (stopped.code, stopped.json["state"]) == (1, "cancelled")
-    assert "b1  done   " in schedules("backfills", "a").out
-    assert schedules("backfills", "a", "--json").json["items"][0]["id"] == "b1"
-    assert schedules("backfill-cancel", "a", "b1").out == "Backfill b1  cancelled, 48 tasks made.\n"
+    assert "1   done   " in schedules("backfills", "a").out
+    assert schedules("backfills", "a", "--json").json["items"][0]["id"] == 1
+    assert schedules("backfill-cancel", "a", "1").out == "Backfill 1  cancelled, 48 tasks made.\n"
 
 
 def test_runs_are_listed_with_what_became_of_them(schedules: Run, server: ScheduleServer) -> None:

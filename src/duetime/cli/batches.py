@@ -17,20 +17,19 @@ from typing import BinaryIO
 
 import msgspec
 
-from duetime.cli.connect import Refused, fetch, open_client, sentence_of, talk
+from duetime.cli.connect import Refused, ask, open_client, sentence_of, talk
 from duetime.cli.output import Progress, print_line, print_note, printable
 from duetime.errors import UsageError
 from duetime.sdk.client.sync_client import Client
 from duetime.sdk.errors import SdkError
-from duetime.sdk.shapes import BatchItem, BatchResult
-from duetime.sdk.wire import MAX_BATCH, MAX_BATCH_BYTES, Call, is_for_now
+from duetime.sdk.shapes import BatchItem
+from duetime.sdk.wire import MAX_BATCH, MAX_BATCH_BYTES, is_for_now, submit_batch
 
 #: Once the server has answered, a restart of it does not end a long import.
 _RETRY_SECONDS = 60.0
 _SHOWN_REFUSALS = 20
 _CHOICES = ({"delay", "run_at"}, {"unique", "debounce"})
 
-_decode_batch = msgspec.json.Decoder(BatchResult).decode
 _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
@@ -219,10 +218,8 @@ def _send_until_judged(client: Client, items: list[Item]) -> tuple[list[BatchIte
     pending = list(range(len(items)))
     while pending:
         body = b"[" + b",".join(items[place].body for place in pending) + b"]"
-        answer = fetch(client, Call("POST", "/v1/tasks/batch", bytes, body))
-        for place, result, text in zip(
-            pending, _decode_batch(answer).results, _decode_raw_batch(answer).results, strict=True
-        ):
+        answer, batch = ask(client, submit_batch(body))
+        for place, result, text in zip(pending, batch.results, _decode_raw_batch(answer).results, strict=True):
             results[place], raw[place] = result, text
         pending = [place for place in pending if is_for_now(results[place])]
         if pending and (error := results[pending[0]].error) is not None:

@@ -20,7 +20,7 @@ from duetime.cli.output import print_note
 from duetime.errors import DuetimeError
 from duetime.sdk.client.async_client import AsyncClient
 from duetime.sdk.errors import SdkError
-from duetime.sdk.wire import Call
+from duetime.sdk.wire import probe
 
 #: Tasks a second while the lag is measured: far from any limit, and enough for a p99.
 LAG_RATE = 20
@@ -98,7 +98,7 @@ class Bench:
     async def _try_out(self) -> None:
         """One task, all the way: whether it works at all, before anything is measured."""
         self._say("trying one task")
-        await self._client.send(Call("GET", "/readyz", bytes))
+        await self._client.send(probe("readyz"))
         await self._submit_one()
         async with Hands(self._url, self._key, self.queue, 1) as hands:
             if not await hands.wait_for(1, PATIENCE_SECONDS):
@@ -137,7 +137,7 @@ class Bench:
 
     async def _ask(self) -> None:
         """A request that needs nothing of the database."""
-        await self._client.send(Call("GET", "/healthz", bytes))
+        await self._client.send(probe("healthz"))
 
     async def _submit_one(self) -> None:
         await self._client.submit(TASK_TYPE, PAYLOAD, queue=self.queue)

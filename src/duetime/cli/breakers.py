@@ -1,35 +1,37 @@
 """`duetime breakers`: target hosts that are called less or not at all, whether the tenant is stopped, and why."""
 
-import argparse
-from datetime import datetime
-from urllib.parse import quote
-
-import msgspec
-
-from duetime.cli.connect import add_connection_options, add_json_option, talk
-from duetime.cli.output import Column, Table, local_time, print_line, print_note, print_raw
+from duetime.cli.actions import Action, AddOptions, Command, Given, Run, Subparsers, list_all, tell
+from duetime.cli.output import Column, local_time, print_line
 from duetime.errors import UsageError
 from duetime.model.breaker_status import TENANT_HOST
 from duetime.model.origin import read_host
-from duetime.sdk.client.sync_client import Client
+from duetime.sdk.calls.administration import BREAKERS
+from duetime.sdk.operation_shapes import Breaker
 from duetime.sdk.wire import Call
 
 
-class _Breaker(msgspec.Struct):
-    host: str
-    state: str
-    reason: str
-    next_probe_at: datetime | None
-    allowed_rate: float | None
-    calls: int
-    failures: int
-    forced: str | None
-    note: str
-
-
-class _Page(msgspec.Struct):
-    items: list[_Breaker]
-    next: str | None
+def add_parser(subparsers: Subparsers) -> None:
+    Command(
+        "breakers",
+        "target hosts that are called less or not at all, and whether the tenant is stopped",
+        "Breakers of target hosts, and the tenant's own (the host `tenant`): what they let through and "
+        "why, and forcing them by hand.",
+        (
+            Action(
+                "list",
+                "list those that are not closed, or are forced",
+                list_all(
+                    lambda _, limit, cursor: BREAKERS.list(limit=limit, cursor=cursor),
+                    _COLUMNS,
+                    _row,
+                    empty="Nothing is stopped, and every host is called as fast as there is work.",
+                ),
+            ),
+            Action("open", "call a host no more, until it is set otherwise", _put("open"), _PUT_OPTIONS),
+            Action("close", "limit nothing for a host, whatever fails", _put("closed"), _PUT_OPTIONS),
+            Action("auto", "let a host's breaker decide by itself again", _put("auto"), _PUT_OPTIONS),
+        ),
+    ).add_to(subparsers)
 
 
 _COLUMNS = (
@@ -40,85 +42,35 @@ _COLUMNS = (
     Column("NEXT PROBE"),
     Column("WHY", shrinks=True),
 )
+_PUT_OPTIONS: tuple[AddOptions, ...] = (
+    lambda parser: parser.add_argument(
+        "host",
+        metavar="HOST",
+        help="host:port as the list shows it, a URL (port 443 if none), or `tenant`: all tasks of the tenant",
+    ),
+    lambda parser: parser.add_argument("--note", default="", metavar="TEXT", help="why, for those who look at it"),
+)
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    breakers = subparsers.add_parser(
-        "breakers",
-        help="target hosts that are called less or not at all, and whether the tenant is stopped",
-        description="Breakers of target hosts, and the tenant's own (the host `tenant`): what they let through and "
-        "why, and forcing them by hand.",
-        allow_abbrev=False,
-    )
-    breakers.set_defaults(run=lambda _: _show_help(breakers))
-    actions = breakers.add_subparsers(metavar="ACTION", parser_class=type(breakers))
-
-    listing = actions.add_parser("list", help="list those that are not closed, or are forced", allow_abbrev=False)
-    listing.set_defaults(run=lambda given: talk(given, lambda client: _list(client, given)))
-
-    force_open = actions.add_parser("open", help="call a host no more, until it is set otherwise", allow_abbrev=False)
-    force_open.set_defaults(run=lambda given: talk(given, lambda client: _put(client, given, "open")))
-
-    close = actions.add_parser("close", help="limit nothing for a host, whatever fails", allow_abbrev=False)
-    close.set_defaults(run=lambda given: talk(given, lambda client: _put(client, given, "closed")))
-
-    auto = actions.add_parser("auto", help="let a host's breaker decide by itself again", allow_abbrev=False)
-    auto.set_defaults(run=lambda given: talk(given, lambda client: _put(client, given, "auto")))
-
-    for parser in (force_open, close, auto):
-        parser.add_argument(
-            "host",
-            metavar="HOST",
-            help="host:port as the list shows it, a URL (port 443 if none), or `tenant`: all tasks of the tenant",
-        )
-        parser.add_argument("--note", default="", metavar="TEXT", help="why, for those who look at it")
-    for parser in (listing, force_open, close, auto):
-        add_json_option(parser)
-        add_connection_options(parser)
-
-
-def _show_help(parser: argparse.ArgumentParser) -> int:
-    parser.print_help()
-    return 2
-
-
-def _list(client: Client, arguments: argparse.Namespace) -> int:
-    table = Table(_COLUMNS)
-    cursor = ""
-    while True:
-        body = client.send(Call("GET", f"/v1/breakers?limit=200{cursor}", bytes))
-        page = msgspec.json.decode(body, type=_Page)
-        if arguments.json:
-            for item in msgspec.json.decode(body)["items"]:
-                print_line(msgspec.json.encode(item).decode())
-        elif not page.items:
-            print_note("Nothing is stopped, and every host is called as fast as there is work.")
-        else:
-            table.add([_row(each) for each in page.items])
-        if page.next is None:
-            return 0
-        cursor = f"&cursor={quote(page.next, safe='')}"
-
-
-def _row(breaker: _Breaker) -> tuple[str, ...]:
+def _row(breaker: Breaker) -> tuple[str, ...]:
     rate = "free" if breaker.allowed_rate is None else f"{breaker.allowed_rate:g}/s"
     failed = f"{breaker.failures} of {breaker.calls}" if breaker.calls else "-"
     why = f"{breaker.reason}: {breaker.note}" if breaker.note else breaker.reason
     return breaker.host, breaker.state, rate, failed, local_time(breaker.next_probe_at), why
 
 
-def _put(client: Client, arguments: argparse.Namespace, state: str) -> int:
-    host = TENANT_HOST if arguments.host == TENANT_HOST else read_host(arguments.host)
-    if host is None:
-        wanted = "write it as api.example.com:443, as a URL, or as the word tenant"
-        raise UsageError(f"{arguments.host} is not a host: {wanted}")
-    asked = msgspec.json.encode({"state": state, "note": arguments.note})
-    body = client.send(Call("PUT", f"/v1/breakers/{quote(host, safe='')}", bytes, asked))
-    if arguments.json:
-        print_raw(body)
-        return 0
-    breaker = msgspec.json.decode(body, type=_Breaker)
+def _put(state: str) -> Run:
+    def call(given: Given) -> Call[Breaker]:
+        host = TENANT_HOST if given.host == TENANT_HOST else read_host(given.host)
+        if host is None:
+            wanted = "write it as api.example.com:443, as a URL, or as the word tenant"
+            raise UsageError(f"{given.host} is not a host: {wanted}")
+        return BREAKERS.put(host, {"state": state, "note": given.note})
+
+    return tell(call, _say)
+
+
+def _say(breaker: Breaker) -> None:
     said = f"held {breaker.forced} by hand" if breaker.forced is not None else f"{breaker.state}, deciding by itself"
     whose = "the tenant" if breaker.host == TENANT_HOST else breaker.host
     print_line(f"Breaker of {whose}: {said}.")
-    return 0

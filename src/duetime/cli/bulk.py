@@ -2,14 +2,18 @@
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import TypeVar
 
 from duetime.cli.arguments import filter_of, words_of
 from duetime.cli.output import Progress, counted, print_note
 from duetime.errors import UsageError
 from duetime.sdk.errors import SearchIncomplete
-from duetime.sdk.shapes import BulkResult
+from duetime.sdk.shapes import BulkResult, Page
 from duetime.sdk.wire import Filter
+
+T = TypeVar("T")
 
 _COUNT_UP_TO = 200
 _COUNT_PAGES = 10
@@ -53,17 +57,12 @@ def is_confirmed(arguments: argparse.Namespace, what: str, wanted: Filter, noun:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def count_some(pages: Callable[[str | None], tuple[int, str | None]]) -> tuple[int, bool]:
+def count_some(found: Iterator[Page[T]]) -> tuple[int, bool]:
     """How many there are, as far as a few pages tell, and whether that is all."""
     number = 0
-    cursor: str | None = None
-    for _ in range(_COUNT_PAGES):
-        try:
-            found, cursor = pages(cursor)
-        except SearchIncomplete as error:
-            found, cursor = 0, error.next
-        number += found
-        if cursor is None:
+    for page in islice(found, _COUNT_PAGES):
+        number += len(page.items)
+        if page.next is None:
             return number, True
         if number >= _COUNT_UP_TO:
             break

@@ -6,9 +6,7 @@ them (`duetime.sdk.server`).
 
 import argparse
 from collections.abc import Callable
-from typing import Any
-
-import msgspec
+from typing import TypeVar
 
 from duetime.errors import DuetimeError, UsageError
 from duetime.sdk import wire
@@ -17,9 +15,12 @@ from duetime.sdk.errors import ApiError, ConfigurationError, SdkError, ServerUnr
 from duetime.sdk.server import check_server, look_for_server
 from duetime.sdk.wire import Call
 
+T = TypeVar("T")
+
 DEFAULT_URL = "http://127.0.0.1:8080"
 #: A person waits: long enough for a node that restarts, not for one that is not there.
 RETRY_SECONDS = 3.0
+JSON_MEANING = "the server's JSON, for programs"
 
 
 class Refused(DuetimeError):
@@ -52,7 +53,7 @@ def _tenant_name(text: str) -> str:
     return text
 
 
-def add_json_option(parser: argparse.ArgumentParser, meaning: str = "the server's JSON, for programs") -> None:
+def add_json_option(parser: argparse.ArgumentParser, meaning: str = JSON_MEANING) -> None:
     parser.add_argument("--json", action="store_true", help=meaning)
 
 
@@ -92,8 +93,8 @@ def talk(arguments: argparse.Namespace, action: Callable[[Client], int], retry_f
             return action(client)
         except SdkError as error:
             raise complaint(error, url) from error
-        except msgspec.DecodeError as error:
-            raise Refused(f"what {url} answers cannot be read: is it a duetime server?") from error
+        except UnicodeEncodeError as error:
+            raise UsageError("there are characters in it that are not text: write it in UTF-8") from error
 
 
 def complaint(error: SdkError, url: str = "") -> DuetimeError:
@@ -130,6 +131,6 @@ def _root_of(error: BaseException) -> str:
     return (isinstance(deepest, OSError) and deepest.strerror) or str(deepest) or type(deepest).__name__
 
 
-def fetch(client: Client, call: Call[Any]) -> bytes:
-    """The answer as it was sent."""
-    return client.send(Call(call.method, call.path, bytes, call.body))
+def ask(client: Client, call: Call[T]) -> tuple[bytes, T]:
+    """The answer as it was sent, and what it says."""
+    return client.send(call.read_as(lambda body: (body, call.read_body(body))))

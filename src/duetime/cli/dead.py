@@ -3,79 +3,74 @@
 import argparse
 import time
 from collections.abc import Callable, Sequence
-from typing import Literal, cast
+from typing import Literal
 
 import msgspec
 
 from duetime.cli import arguments as words
 from duetime.cli import bulk
-from duetime.cli.connect import add_connection_options, add_json_option, talk
-from duetime.cli.output import Progress, Table, counted, print_line, print_note, span
-from duetime.cli.paging import PAGE, Paged, add_page_options, print_list
+from duetime.cli.actions import Action, AddOptions, Command, Given, Subparsers, list_pages
+from duetime.cli.connect import talk
+from duetime.cli.output import Progress, counted, print_line, print_note, span
+from duetime.cli.paging import pages
 from duetime.cli.show import DEAD_COLUMNS, dead_row
 from duetime.sdk import wire
 from duetime.sdk.client.sync_client import Client
-from duetime.sdk.shapes import BulkResult, DeadLetter
+from duetime.sdk.shapes import BulkResult, DeadLetter, Page
 from duetime.sdk.wire import Call, Filter
 
-Action = Literal["redrive", "drop"]
+Verb = Literal["redrive", "drop"]
 _STEP = 1_000
 #: The most that one call takes: the server spreads what it gets in one call at the rate.
 _STEP_AT_A_RATE = 10_000
 _DONE = {"redrive": "Redrove", "drop": "Dropped"}
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    dead = subparsers.add_parser(
+def add_parser(subparsers: Subparsers) -> None:
+    Command(
         "dead",
-        help="dead letters: list, redrive, drop",
-        description="Dead letters: tasks whose attempts are used up or whose failure is permanent.",
-        allow_abbrev=False,
+        "dead letters: list, redrive, drop",
+        "Dead letters: tasks whose attempts are used up or whose failure is permanent.",
+        (
+            Action(
+                "list",
+                "list them",
+                list_pages(_page, DEAD_COLUMNS, dead_row, "dead letter"),
+                (lambda parser: words.add_filter_options(parser, has_state=False),),
+                "List dead letters.",
+                is_paged=True,
+            ),
+            _action("redrive", "give them new attempts, at once or at a rate", _add_rate),
+            _action("drop", "throw them away: they count as cancelled"),
+        ),
+    ).add_to(subparsers)
+
+
+def _action(action: Verb, meaning: str, *options: AddOptions) -> Action:
+    return Action(
+        action,
+        meaning,
+        lambda given: _act(given, action),
+        (
+            lambda parser: parser.add_argument("ids", nargs="*", type=words.task_id, metavar="ID"),
+            *options,
+            lambda parser: words.add_filter_options(parser, has_state=False),
+            bulk.add_bulk_options,
+        ),
+        f"Dead letters: {meaning}. By id, or by filter: then it asks first.",
+        "one object with the sums of the server's answers",
     )
-    dead.set_defaults(run=lambda _: _show_help(dead))
-    actions = dead.add_subparsers(metavar="ACTION", parser_class=type(dead))
-
-    listing = actions.add_parser("list", help="list them", description="List dead letters.", allow_abbrev=False)
-    words.add_filter_options(listing, has_state=False)
-    add_page_options(listing)
-    listing.set_defaults(run=lambda given: talk(given, lambda client: _list(client, given)))
-
-    meanings: dict[Action, str] = {
-        "redrive": "give them new attempts, at once or at a rate",
-        "drop": "throw them away: they count as cancelled",
-    }
-    for action, meaning in meanings.items():
-        parser = actions.add_parser(
-            action,
-            help=meaning,
-            description=f"Dead letters: {meaning}. By id, or by filter: then it asks first.",
-            allow_abbrev=False,
-        )
-        parser.add_argument("ids", nargs="*", type=words.task_id, metavar="ID")
-        if action == "redrive":
-            parser.add_argument("--rate", type=words.rate, metavar="N", help="tasks a second (all at once)")
-        words.add_filter_options(parser, has_state=False)
-        bulk.add_bulk_options(parser)
-        add_json_option(parser, "one object with the sums of the server's answers")
-        add_connection_options(parser)
-        parser.set_defaults(run=lambda given, action=action: _act(given, action))
 
 
-def _show_help(parser: argparse.ArgumentParser) -> int:
-    parser.print_help()
-    return 2
+def _add_rate(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--rate", type=words.rate, metavar="N", help="tasks a second (all at once)")
 
 
-def _list(client: Client, arguments: argparse.Namespace) -> int:
-    wanted = words.filter_of(arguments)
-
-    def page(limit: int | None, cursor: str | None) -> Call[Paged[DeadLetter]]:
-        return cast(Call[Paged[DeadLetter]], wire.list_dead(wanted, limit=limit, cursor=cursor))
-
-    return print_list(client, arguments, page, Table(DEAD_COLUMNS), dead_row, "dead letter")
+def _page(given: Given, limit: int, cursor: str | None) -> Call[Page[DeadLetter]]:
+    return wire.list_dead(words.filter_of(given), limit=limit, cursor=cursor)
 
 
-def _act(arguments: argparse.Namespace, action: Action) -> int:
+def _act(arguments: argparse.Namespace, action: Verb) -> int:
     wanted = bulk.chosen(arguments, "dead letter")
     rate = getattr(arguments, "rate", None)
     size = _STEP_AT_A_RATE if rate is not None else _STEP
@@ -105,7 +100,7 @@ class _Pace:
             self._clear_at = time.monotonic() + number / self.rate
 
 
-def _act_on_ids(client: Client, arguments: argparse.Namespace, action: Action, pace: _Pace, size: int) -> int:
+def _act_on_ids(client: Client, arguments: argparse.Namespace, action: Verb, pace: _Pace, size: int) -> int:
     ids = list(dict.fromkeys(arguments.ids))
     changed = 0
     for start in range(0, len(ids), size):
@@ -120,12 +115,11 @@ def _act_on_ids(client: Client, arguments: argparse.Namespace, action: Action, p
 
 
 def _act_on_many(
-    client: Client, arguments: argparse.Namespace, action: Action, wanted: Filter, pace: _Pace, size: int
+    client: Client, arguments: argparse.Namespace, action: Verb, wanted: Filter, pace: _Pace, size: int
 ) -> int:
-    def count() -> tuple[int, bool]:
-        return bulk.count_some(lambda cursor: _count_page(client, wanted, cursor))
-
-    if not bulk.is_confirmed(arguments, action, wanted, "dead letter", count):
+    if not bulk.is_confirmed(
+        arguments, action, wanted, "dead letter", lambda: bulk.count_some(pages(client, arguments, _page))
+    ):
         print_note("Nothing was done.")
         return 1
 
@@ -142,7 +136,7 @@ def _act_on_many(
 
 def _call(
     client: Client,
-    action: Action,
+    action: Verb,
     wanted: Filter,
     rate: float | None,
     size: int,
@@ -155,16 +149,11 @@ def _call(
     return client.send(call)
 
 
-def _count_page(client: Client, wanted: Filter, cursor: str | None) -> tuple[int, str | None]:
-    page = client.send(wire.list_dead(wanted, limit=PAGE, cursor=cursor))
-    return len(page.items), page.next
-
-
-def _changed(action: Action) -> Callable[[BulkResult], int]:
+def _changed(action: Verb) -> Callable[[BulkResult], int]:
     return (lambda result: result.redriven) if action == "redrive" else (lambda result: result.dropped)
 
 
-def _sum_up(arguments: argparse.Namespace, action: Action, matched: int, changed: int) -> None:
+def _sum_up(arguments: argparse.Namespace, action: Verb, matched: int, changed: int) -> None:
     if arguments.json:
         name = {"redrive": "redriven", "drop": "dropped"}[action]
         print_line(msgspec.json.encode({"matched": matched, name: changed, "next": None}).decode())

@@ -4,32 +4,22 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
-
 from duetime.errors import UsageError
+from duetime.sdk.tenant_shapes import Egress
 
 #: What `--unset` takes of them; the first is all.
 EGRESS = ("egress", "egress-hosts", "egress-ports", "egress-https-only")
 _FIELDS = {"hosts": "egress_host", "ports": "egress_port", "https_only": "egress_https_only"}
 
 
-class ShownEgress(msgspec.Struct, frozen=True):
-    hosts: list[str] | None = None
-    ports: list[int] | None = None
-    https_only: bool | None = None
-
-    def words(self) -> str:
-        """Those that are set."""
-        return self.words_of(lambda _: True)
-
-    def words_of(self, is_meant: Callable[[str], bool]) -> str:
-        """Some of them."""
-        words = {
-            "hosts": None if self.hosts is None else f"egress_hosts={','.join(self.hosts) or 'none'}",
-            "ports": None if self.ports is None else f"egress_ports={','.join(map(str, self.ports))}",
-            "https_only": "egress_https_only" if self.https_only else None,
-        }
-        return " ".join(word for name, word in words.items() if word is not None and is_meant(name))
+def egress_words(egress: Egress, is_meant: Callable[[str], bool] = lambda _: True) -> str:
+    """Those of the rules that are set and meant."""
+    words = {
+        "hosts": None if egress.hosts is None else f"egress_hosts={','.join(egress.hosts) or 'none'}",
+        "ports": None if egress.ports is None else f"egress_ports={','.join(map(str, egress.ports))}",
+        "https_only": "egress_https_only" if egress.https_only else None,
+    }
+    return " ".join(word for name, word in words.items() if word is not None and is_meant(name))
 
 
 def add_egress_options(parser: argparse.ArgumentParser) -> None:

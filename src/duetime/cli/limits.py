@@ -1,59 +1,42 @@
 """`duetime limits`: what tasks with the same key may do together; and the options that say limits."""
 
 import argparse
-from datetime import datetime
-from urllib.parse import quote
-
-import msgspec
 
 from duetime.cli import arguments as words
-from duetime.cli.connect import add_connection_options, add_json_option, talk
-from duetime.cli.output import Column, Table, local_time, print_line, print_note, print_raw
+from duetime.cli.actions import Action, Command, Given, Subparsers, delete, list_all, named, tell
+from duetime.cli.output import Column, local_time, print_line, print_note
 from duetime.errors import UsageError
-from duetime.model.limits import MAX_RATE, MAX_RUNNING, MIN_RATE, Limits
-from duetime.sdk.client.sync_client import Client
+from duetime.model.limits import MAX_RATE, MAX_RUNNING, MIN_RATE
+from duetime.sdk.admin_shapes import KeyLimit, Limits
+from duetime.sdk.calls.administration import LIMITS
 from duetime.sdk.wire import Call
 
 
-class _Limit(Limits, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    name: str
-    updated_at: datetime
-    notes: tuple[str, ...] = ()
-
-
-class _Page(msgspec.Struct):
-    items: list[_Limit]
-    next: str | None
-
-
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    limits = subparsers.add_parser(
+def add_parser(subparsers: Subparsers) -> None:
+    key = named("the key, or a pattern that ends in *", "KEY")
+    Command(
         "limits",
-        help="limits of keys that tasks name",
-        description="Limits of keys that tasks name as concurrency_key or rate_key.",
-        allow_abbrev=False,
-    )
-    limits.set_defaults(run=lambda _: _show_help(limits))
-    actions = limits.add_subparsers(metavar="ACTION", parser_class=type(limits))
+        "limits of keys that tasks name",
+        "Limits of keys that tasks name as concurrency_key or rate_key.",
+        (
+            Action(
+                "list",
+                "list the limits of keys",
+                list_all(lambda _, limit, cursor: LIMITS.list(limit=limit, cursor=cursor), _COLUMNS, _row),
+            ),
+            Action("show", "show the limit of a key", tell(lambda given: LIMITS.get(given.name), _say), (key,)),
+            Action("put", "limit a key, or each key that a pattern fits", tell(_put, _say), (add_limit_options, key)),
+            Action(
+                "delete",
+                "lift the limit of a key",
+                delete(lambda given: LIMITS.delete(given.name), "Lifted the limit of {}."),
+                (key,),
+            ),
+        ),
+    ).add_to(subparsers)
 
-    listing = actions.add_parser("list", help="list the limits of keys", allow_abbrev=False)
-    listing.set_defaults(run=lambda given: talk(given, lambda client: _list(client, given)))
 
-    show = actions.add_parser("show", help="show the limit of a key", allow_abbrev=False)
-    show.set_defaults(run=lambda given: talk(given, lambda client: _show(client, given)))
-
-    put = actions.add_parser("put", help="limit a key, or each key that a pattern fits", allow_abbrev=False)
-    add_limit_options(put)
-    put.set_defaults(run=lambda given: talk(given, lambda client: _put(client, given)))
-
-    delete = actions.add_parser("delete", help="lift the limit of a key", allow_abbrev=False)
-    delete.set_defaults(run=lambda given: talk(given, lambda client: _delete(client, given)))
-
-    for parser in (show, put, delete):
-        parser.add_argument("name", type=words.name, metavar="KEY", help="the key, or a pattern that ends in *")
-    for parser in (listing, show, put, delete):
-        add_json_option(parser)
-        add_connection_options(parser)
+_COLUMNS = (Column("KEY"), Column("MAX RUNNING"), Column("RATE"), Column("BURST"), Column("CHANGED"))
 
 
 def add_limit_options(parser: argparse.ArgumentParser) -> None:
@@ -71,10 +54,12 @@ def read_limits(arguments: argparse.Namespace) -> Limits:
         raise UsageError("--burst goes with --rate: give both")
     if arguments.strict and arguments.max_running is None:
         raise UsageError("--strict goes with --max-running: give both")
-    return Limits(arguments.max_running, arguments.rate, arguments.burst, arguments.strict)
+    return Limits(
+        max_running=arguments.max_running, rate=arguments.rate, burst=arguments.burst, strict=arguments.strict
+    )
 
 
-def limit_words(limits: Limits) -> tuple[str, str, str]:
+def limit_words(limits: Limits | KeyLimit) -> tuple[str, str, str]:
     """How many at once, how fast, and how many after a rest, as cells of a table."""
     running = "-" if limits.max_running is None else f"{limits.max_running:,}{' strict' if limits.strict else ''}"
     rate = "-" if limits.rate is None else f"{limits.rate:g}/s"
@@ -97,59 +82,19 @@ def _rate(text: str) -> float:
     return rate
 
 
-def _show_help(parser: argparse.ArgumentParser) -> int:
-    parser.print_help()
-    return 2
+def _row(limit: KeyLimit) -> tuple[str, ...]:
+    return limit.name, *limit_words(limit), local_time(limit.updated_at)
 
 
-def _path(name: str) -> str:
-    return f"/v1/limits/{quote(name, safe='')}"
-
-
-def _list(client: Client, arguments: argparse.Namespace) -> int:
-    columns = (Column("KEY"), Column("MAX RUNNING"), Column("RATE"), Column("BURST"), Column("CHANGED"))
-    table = Table(columns)
-    cursor = ""
-    while True:
-        body = client.send(Call("GET", f"/v1/limits?limit=200{cursor}", bytes))
-        page = msgspec.json.decode(body, type=_Page)
-        if arguments.json:
-            for item in msgspec.json.decode(body)["items"]:
-                print_line(msgspec.json.encode(item).decode())
-        else:
-            table.add([(each.name, *limit_words(each), local_time(each.updated_at)) for each in page.items])
-        if page.next is None:
-            return 0
-        cursor = f"&cursor={quote(page.next, safe='')}"
-
-
-def _show(client: Client, arguments: argparse.Namespace) -> int:
-    return _print(client.send(Call("GET", _path(arguments.name), bytes)), arguments)
-
-
-def _put(client: Client, arguments: argparse.Namespace) -> int:
-    limits = read_limits(arguments)
-    if limits.is_empty:
+def _put(given: Given) -> Call[KeyLimit]:
+    limits = read_limits(given)
+    if limits == Limits():
         raise UsageError("give --max-running, --rate, or both; `duetime limits delete` lifts a limit")
-    return _print(client.send(Call("PUT", _path(arguments.name), bytes, msgspec.json.encode(limits))), arguments)
+    return LIMITS.put(given.name, limits)
 
 
-def _print(body: bytes, arguments: argparse.Namespace) -> int:
-    if arguments.json:
-        print_raw(body)
-        return 0
-    limit = msgspec.json.decode(body, type=_Limit)
+def _say(limit: KeyLimit) -> None:
     running, rate, burst = limit_words(limit)
     print_line(f"Key {limit.name}: max running {running}, rate {rate}, burst {burst}.")
     for note in limit.notes:
         print_note(note)
-    return 0
-
-
-def _delete(client: Client, arguments: argparse.Namespace) -> int:
-    client.send(Call("DELETE", _path(arguments.name), bytes))
-    if arguments.json:
-        print_line(msgspec.json.encode({"deleted": arguments.name}).decode())
-    else:
-        print_line(f"Lifted the limit of {arguments.name}.")
-    return 0

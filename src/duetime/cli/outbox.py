@@ -1,16 +1,13 @@
 """`duetime outbox`: what producers wrote in their own transactions and could not become a task."""
 
 import argparse
-from collections.abc import Iterator
-from datetime import datetime
-from typing import Any, cast
+from collections.abc import Callable
 
 import msgspec
 
-from duetime.cli.connect import add_connection_options, add_json_option, talk
+from duetime.cli.actions import Action, Command, Given, Run, Subparsers, list_pages, tell, with_client
 from duetime.cli.output import (
     Column,
-    Table,
     counted,
     local_time,
     print_fields,
@@ -19,71 +16,49 @@ from duetime.cli.output import (
     print_raw,
     printable,
 )
-from duetime.cli.paging import PAGE, Paged, add_page_options, print_list
+from duetime.cli.paging import pages
 from duetime.errors import UsageError
+from duetime.sdk.calls.administration import OUTBOX, REFUSED
 from duetime.sdk.client.sync_client import Client
-from duetime.sdk.wire import Call, make_query
+from duetime.sdk.operation_shapes import OutboxNumber, Refused
+from duetime.sdk.shapes import Page
+from duetime.sdk.wire import Call
 
 
-class _Error(msgspec.Struct):
-    code: str
-    detail: str
-
-
-class _Refused(msgspec.Struct):
-    id: int
-    body: Any
-    written_at: datetime
-    refused_at: datetime
-    error: _Error
-
-    @property
-    def type(self) -> str:
-        return str(self.body.get("type", "")) if isinstance(self.body, dict) else ""
-
-
-class _Page(msgspec.Struct):
-    items: list[_Refused]
-    next: str | None
-
-
-class _Number(msgspec.Struct):
-    id: int
-    state: str
-    task: str | None = None
-    refused: _Refused | None = None
-
-
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    outbox = subparsers.add_parser(
+def add_parser(subparsers: Subparsers) -> None:
+    Command(
         "outbox",
-        help="tasks written in producers' own transactions: what was refused",
-        description="Tasks that producers wrote in their own transactions, by duetime.enqueue.",
-        allow_abbrev=False,
-    )
-    outbox.set_defaults(run=lambda _: _show_help(outbox))
-    actions = outbox.add_subparsers(metavar="ACTION", parser_class=type(outbox))
+        "tasks written in producers' own transactions: what was refused",
+        "Tasks that producers wrote in their own transactions, by duetime.enqueue.",
+        (
+            Action(
+                "list",
+                "list what was refused, and why",
+                list_pages(_page, _COLUMNS, _row, "refused task"),
+                is_paged=True,
+            ),
+            Action(
+                "show",
+                "what became of a number",
+                tell(lambda given: OUTBOX.get(given.number), _say),
+                (
+                    lambda parser: parser.add_argument(
+                        "number", type=_number, metavar="NUMBER", help="the number that enqueue gave"
+                    ),
+                ),
+            ),
+            Action("retry", "judge refused ones again", _each("retried", Client.retry_refused), (_add_numbers,)),
+            Action("delete", "throw refused ones away", _each("deleted", Client.delete_refused), (_add_numbers,)),
+        ),
+    ).add_to(subparsers)
 
-    listing = actions.add_parser("list", help="list what was refused, and why", allow_abbrev=False)
-    add_page_options(listing)
-    listing.set_defaults(run=lambda given: talk(given, lambda client: _list(client, given)))
 
-    show = actions.add_parser("show", help="what became of a number", allow_abbrev=False)
-    show.add_argument("number", type=_number, metavar="NUMBER", help="the number that enqueue gave")
-    show.set_defaults(run=lambda given: talk(given, lambda client: _show(client, given)))
+_COLUMNS = (Column("NUMBER"), Column("TYPE"), Column("REFUSED"), Column("BECAUSE"))
 
-    retry = actions.add_parser("retry", help="judge refused ones again", allow_abbrev=False)
-    retry.set_defaults(run=lambda given: talk(given, lambda client: _act(client, given, "retry")))
 
-    delete = actions.add_parser("delete", help="throw refused ones away", allow_abbrev=False)
-    delete.set_defaults(run=lambda given: talk(given, lambda client: _act(client, given, "delete")))
-
-    for parser in (retry, delete):
-        parser.add_argument("numbers", nargs="*", type=_number, metavar="NUMBER")
-        parser.add_argument("--all", action="store_true", help="every one that is refused now")
-    for parser in (show, retry, delete):
-        add_json_option(parser)
-        add_connection_options(parser)
+def _add_numbers(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("numbers", nargs="*", type=_number, metavar="NUMBER")
+    parser.add_argument("--all", action="store_true", help="every one that is refused now")
 
 
 def _number(text: str) -> int:
@@ -92,36 +67,18 @@ def _number(text: str) -> int:
     return int(text)
 
 
-def _show_help(parser: argparse.ArgumentParser) -> int:
-    parser.print_help()
-    return 2
+def _page(_: Given, limit: int, cursor: str | None) -> Call[Page[Refused]]:
+    return REFUSED.list(limit=limit, cursor=cursor)
 
 
-def _page(limit: int | None, cursor: str | None) -> Call[_Page]:
-    query = make_query({"limit": limit, "cursor": cursor})
-    return Call("GET", f"/v1/outbox{query}", msgspec.json.Decoder(_Page).decode)
+def _row(refused: Refused) -> tuple[str, ...]:
+    kind = str(refused.body.get("type", "")) if isinstance(refused.body, dict) else ""
+    return str(refused.id), kind, local_time(refused.refused_at), refused.error.detail
 
 
-def _list(client: Client, arguments: argparse.Namespace) -> int:
-    def page(limit: int | None, cursor: str | None) -> Call[Paged[_Refused]]:
-        return cast(Call[Paged[_Refused]], _page(limit, cursor))
-
-    def row(each: _Refused) -> tuple[str, ...]:
-        return (str(each.id), each.type, local_time(each.refused_at), each.error.detail)
-
-    table = Table((Column("NUMBER"), Column("TYPE"), Column("REFUSED"), Column("BECAUSE")))
-    return print_list(client, arguments, page, table, row, "refused task")
-
-
-def _show(client: Client, arguments: argparse.Namespace) -> int:
-    body = client.send(Call("GET", f"/v1/outbox/{arguments.number}", bytes))
-    if arguments.json:
-        print_raw(body)
-        return 0
-    found = msgspec.json.decode(body, type=_Number)
+def _say(found: OutboxNumber) -> None:
     print_line(f"Number {found.id}  {found.state}" + (f", task {found.task}" if found.task else ""))
-    if found.refused is not None:
-        refused = found.refused
+    if (refused := found.refused) is not None:
         print_fields(
             [
                 ("because", printable(refused.error.detail)),
@@ -130,31 +87,21 @@ def _show(client: Client, arguments: argparse.Namespace) -> int:
             ]
         )
         print_json("task", refused.body)
-    return 0
 
 
-def _act(client: Client, arguments: argparse.Namespace, action: str) -> int:
-    if arguments.all == bool(arguments.numbers):
-        raise UsageError("give numbers, or --all")
-    numbers = list(_refused(client)) if arguments.all else arguments.numbers
-    for number in numbers:
-        if action == "retry":
-            client.send(Call("POST", f"/v1/outbox/{number}/retry", bytes))
+def _each(done: str, act: Callable[[Client, int], object]) -> Run:
+    def run(client: Client, given: Given) -> int:
+        if given.all == bool(given.numbers):
+            raise UsageError("give numbers, or --all")
+        numbers = given.numbers
+        if given.all:
+            numbers = [each.id for page in pages(client, given, _page) for each in page.items]
+        for number in numbers:
+            act(client, number)
+        if given.json:
+            print_raw(msgspec.json.encode({done: numbers}))
         else:
-            client.send(Call("DELETE", f"/v1/outbox/{number}", bytes))
-    done = {"retry": "retried", "delete": "deleted"}[action]
-    if arguments.json:
-        print_raw(msgspec.json.encode({done: numbers}))
-    else:
-        print_line(f"{done.capitalize()} {counted(len(numbers), 'task')}.")
-    return 0
+            print_line(f"{done.capitalize()} {counted(len(numbers), 'task')}.")
+        return 0
 
-
-def _refused(client: Client) -> Iterator[int]:
-    cursor: str | None = None
-    while True:
-        page = client.send(_page(PAGE, cursor))
-        for each in page.items:
-            yield each.id
-        if (cursor := page.next) is None:
-            return
+    return with_client(run)

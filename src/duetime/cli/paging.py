@@ -1,43 +1,28 @@
 """Lists: as many pages as were asked for, as a table or as JSON."""
 
 import argparse
-from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
-from urllib.parse import urlencode
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 import msgspec
 
 from duetime.cli.arguments import count
-from duetime.cli.connect import add_connection_options, add_json_option, fetch
+from duetime.cli.connect import add_connection_options, add_json_option
 from duetime.cli.output import Progress, Table, counted, print_note, print_raw
 from duetime.errors import UsageError
 from duetime.sdk.client.sync_client import Client
-from duetime.sdk.errors import SearchIncomplete
+from duetime.sdk.shapes import Page
 from duetime.sdk.wire import Call
 
 PAGE = 200
 _DEFAULT = 50
 
-Item = TypeVar("Item")
-ItemCo = TypeVar("ItemCo", covariant=True)
-
-
-class Paged(Protocol[ItemCo]):
-    @property
-    def items(self) -> Sequence[ItemCo]: ...
-    @property
-    def next(self) -> str | None: ...
-
-
-class _RawPage(msgspec.Struct):
-    """A page whose items are kept as they were sent."""
-
-    items: list[msgspec.Raw]
-    next: str | None = None
-
+T = TypeVar("T")
 
 #: Makes the call for a page of so many items from a cursor.
-MakeCall = Callable[[int | None, str | None], Call[Paged[Item]]]
+ListCall = Callable[[argparse.Namespace, int, str | None], Call[Page[T]]]
+
+_read_raw_page = msgspec.json.Decoder(Page[msgspec.Raw]).decode
 
 
 def add_page_options(parser: argparse.ArgumentParser) -> None:
@@ -48,37 +33,69 @@ def add_page_options(parser: argparse.ArgumentParser) -> None:
     add_connection_options(parser)
 
 
+def pages(
+    client: Client,
+    arguments: argparse.Namespace,
+    call: ListCall[T],
+    most: int | None = None,
+    cursor: str | None = None,
+) -> Iterator[Page[T]]:
+    """Pages of the server, which may be short, until there are `most` items or no more."""
+    left = most
+
+    def call_page(cursor: str | None) -> Call[Page[T]]:
+        return call(arguments, PAGE if left is None else min(PAGE, left), cursor)
+
+    for page in client.pages(call_page, cursor):
+        yield page
+        if left is not None:
+            left -= len(page.items)
+            if left <= 0:
+                return
+
+
+def raw_pages(
+    client: Client,
+    arguments: argparse.Namespace,
+    call: ListCall[T],
+    most: int | None = None,
+    cursor: str | None = None,
+) -> Iterator[Page[msgspec.Raw]]:
+    """The same, with the items as they were sent."""
+    return pages(
+        client,
+        arguments,
+        lambda given, limit, cursor: call(given, limit, cursor).read_as(_read_raw_page),
+        most,
+        cursor,
+    )
+
+
 def print_list(
     client: Client,
     arguments: argparse.Namespace,
-    make_call: MakeCall[Item],
+    call: ListCall[T],
     table: Table,
-    row_of: Callable[[Item], Sequence[str]],
+    row_of: Callable[[T], Sequence[str]],
     noun: str,
 ) -> int:
     if arguments.all and arguments.limit is not None:
         raise UsageError("--all and --limit contradict each other: give one of them")
+    most = None if arguments.all else arguments.limit or _DEFAULT
     if arguments.json:
-        _print_json(client, arguments, make_call)
+        _print_json(raw_pages(client, arguments, call, most, arguments.cursor), is_open=arguments.all)
         return 0
-    left = None if arguments.all else arguments.limit or _DEFAULT
     cursor, number = arguments.cursor, 0
     progress = Progress()
-    while True:
-        try:
-            page = client.send(make_call(PAGE if left is None else min(PAGE, left), cursor))
-        except SearchIncomplete as error:
-            cursor = error.next
-            progress.say(f"{counted(number, noun)} so far, looking on")
-            continue
-        progress.clear()
-        if page.items:
-            table.add([row_of(item) for item in page.items])
-        number += len(page.items)
-        left = None if left is None else left - len(page.items)
+    for page in pages(client, arguments, call, most, arguments.cursor):
         cursor = page.next
-        if cursor is None or left == 0:
-            break
+        number += len(page.items)
+        if page.items:
+            progress.clear()
+            table.add([row_of(item) for item in page.items])
+        elif cursor is not None:
+            progress.say(f"{counted(number, noun)} so far, looking on")
+    progress.clear()
     if number == 0:
         print_note(f"No {noun} fits.")
     elif cursor is not None:
@@ -86,38 +103,16 @@ def print_list(
     return 0
 
 
-def fetch_all(client: Client, path: str, **filters: str | None) -> bytes:
-    """All items of a list that is not long, as the server's JSON of one page."""
+def _print_json(found: Iterator[Page[msgspec.Raw]], *, is_open: bool) -> None:
+    """A line for each item as it comes, or all put together to the one page that was asked for."""
     gathered: list[msgspec.Raw] = []
-    query = {"limit": str(PAGE)} | {name: value for name, value in filters.items() if value is not None}
-    while True:
-        body = client.send(Call("GET", f"{path}?{urlencode(query)}", bytes))
-        page = msgspec.json.decode(body, type=_RawPage)
-        gathered += page.items
-        if page.next is None:
-            return msgspec.json.encode(_RawPage(gathered))
-        query["cursor"] = page.next
-
-
-def _print_json(client: Client, arguments: argparse.Namespace, make_call: MakeCall[Item]) -> None:
-    """Pages of the server, which may be short, put together to the one that was asked for."""
-    gathered: list[msgspec.Raw] = []
-    left = arguments.limit or _DEFAULT
-    cursor = arguments.cursor
-    while True:
-        size = PAGE if arguments.all else min(PAGE, left - len(gathered))
-        try:
-            page = msgspec.json.decode(fetch(client, make_call(size, cursor)), type=_RawPage)
-        except SearchIncomplete as error:
-            cursor = error.next
-            continue
+    cursor: str | None = None
+    for page in found:
         cursor = page.next
-        if arguments.all:
+        if is_open:
             for item in page.items:
                 print_raw(bytes(item))
         else:
             gathered += page.items
-        if cursor is None or len(gathered) >= left:
-            break
-    if not arguments.all:
-        print_raw(msgspec.json.encode(_RawPage(gathered, cursor)))
+    if not is_open:
+        print_raw(msgspec.json.encode(Page(items=gathered, next=cursor)))

@@ -2,10 +2,8 @@
 
 import argparse
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
-
-import msgspec
 
 from duetime.cli.arguments import count, duration
 from duetime.errors import UsageError
@@ -19,33 +17,10 @@ _QUOTAS = ("submit_rate", "submit_burst", *_BYTES, "max_waiting", "max_running",
 _UNLIMITED = "unlimited"
 
 
-class ShownQuotas(msgspec.Struct):
-    submit_rate: float | None = None
-    submit_burst: int | None = None
-    submit_bytes_rate: float | None = None
-    submit_bytes_burst: int | None = None
-    max_waiting: int | None = None
-    max_running: int | None = None
-    rate: float | None = None
-    burst: int | None = None
-    max_schedules: int | None = None
-    max_types: int | None = None
-    max_keys: int | None = None
-    max_calendars: int | None = None
-    max_calendar_bytes: int | None = None
-    breaker_failure_rate: float | None = None
-    breaker_window: float | None = None
-    breaker_probe_every: float | None = None
-    breaker_min_attempts: int | None = None
-
-    def words(self) -> str:
-        """Those that are set, as one types them."""
-        return self.words_of(lambda _: True)
-
-    def words_of(self, is_meant: Callable[[str], bool]) -> str:
-        """Some of them."""
-        given = {name: getattr(self, name) for name in _QUOTAS if is_meant(name)}
-        return " ".join(f"{name}={_word(name, value)}" for name, value in given.items() if value is not None)
+def quota_words(quotas: Mapping[str, float | None], is_meant: Callable[[str], bool] = lambda _: True) -> str:
+    """Those of them that are set and meant, as one types them."""
+    given = {name: quotas.get(name) for name in _QUOTAS if is_meant(name)}
+    return " ".join(f"{name}={_word(name, value)}" for name, value in given.items() if value is not None)
 
 
 def add_quota_options(parser: argparse.ArgumentParser, *others: str) -> None:

@@ -12,11 +12,11 @@ from typing import Any
 
 import msgspec
 
-from duetime.cli import schedule_calls as calls
-from duetime.cli.connect import Refused, add_connection_options, add_json_option, open_client, sentence_of, talk
+from duetime.cli.actions import Action as CliAction
+from duetime.cli.connect import Refused, open_client, sentence_of, talk
 from duetime.cli.documents import YAML_SUFFIXES
 from duetime.cli.output import Progress, counted, print_line, print_note, printable
-from duetime.cli.paging import PAGE
+from duetime.cli.paging import pages
 from duetime.cli.schedule_fields import canonical_dates
 from duetime.cli.schedule_files import Contents, FileText, read_contents
 from duetime.cli.schedule_options import read_named
@@ -31,10 +31,16 @@ from duetime.cli.schedule_plan import (
 )
 from duetime.cli.schedule_show import print_plan
 from duetime.errors import UsageError
+from duetime.sdk.calls import schedules as calls
+from duetime.sdk.calls.schedules import CALENDARS, SCHEDULES
 from duetime.sdk.client.sync_client import Client
 from duetime.sdk.errors import ApiError, InvalidRequest, NotFound, SdkError, ServerUnavailable
-from duetime.sdk.shapes import Problem
+from duetime.sdk.shapes import Page, Problem
 from duetime.sdk.wire import MAX_BATCH_BYTES, Call
+
+#: As they were sent, to be compared.
+_read_page = msgspec.json.Decoder(Page[dict[str, Any]]).decode
+_read_definition = msgspec.json.Decoder(dict[str, Any]).decode
 
 CHUNK = 500
 #: Once the server has answered, a restart of it does not end a long run.
@@ -50,24 +56,6 @@ examples:
 Exit code: 0 done, 1 something is refused or belongs to others, 2 a file is wrong (nothing was done),
 3 there would be changes (--dry-run --exit-code).
 """
-
-
-def add_parser(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = actions.add_parser(
-        "apply",
-        help="make schedules what files say",
-        description="Make the schedules of a source what files say: YAML or TOML, or folders of them.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument(
-        "-f", "--file", nargs="+", action="extend", required=True, metavar="FILE", help='"-" is YAML on standard input'
-    )
-    add_apply_options(parser)
-    add_json_option(parser, "the plan and what became of it, as one object")
-    add_connection_options(parser)
-    parser.set_defaults(run=run)
 
 
 def add_apply_options(parser: argparse._ActionsContainer) -> None:
@@ -186,22 +174,21 @@ class _Application:
 
     def _try(self, chunk: Sequence[Step]) -> list[str | None]:
         """What the server says would become of them."""
-        items = {"items": [step.body for step in chunk]}
-        body = self._client.send(calls.post("/v1/schedules/batch?dry_run=true", items))
-        return [result.result for result in msgspec.json.decode(body, type=calls.BatchAnswer).results]
+        answer = self._client.send(calls.put_schedules([step.body for step in chunk], dry_run=True))
+        return [result.result for result in answer.results]
 
     def _read_stored(self, source: str, stored: dict[str, dict[str, Any]]) -> None:
-        cursor = None
-        while True:
-            page = self._client.send(calls.list_plain({"origin": "file", "source": source}, PAGE, cursor))
+        def call(_: argparse.Namespace, limit: int, cursor: str | None) -> Call[Page[dict[str, Any]]]:
+            return SCHEDULES.list(limit=limit, cursor=cursor, origin="file", source=source).read_as(_read_page)
+
+        for page in pages(self._client, self._arguments, call):
             stored |= {str(each["name"]): each for each in page.items if "name" in each}
-            if (cursor := page.next) is None:
-                return
-            self._progress.say(f"read {counted(len(stored), 'schedule')}")
+            if page.next is not None:
+                self._progress.say(f"read {counted(len(stored), 'schedule')}")
 
     def _read_one(self, name: str) -> dict[str, Any] | None:
         try:
-            body = self._client.send(calls.ask(calls.schedule_path(name)))
+            return self._client.send(SCHEDULES.get(name).read_as(_read_definition))
         except ServerUnavailable:
             raise
         except ApiError as error:
@@ -209,14 +196,13 @@ class _Application:
             if error.status in (404, 422):
                 return None
             raise
-        return msgspec.json.decode(body, type=dict[str, Any])
 
     def _read_calendar(self, name: str) -> object:
         try:
-            body = self._client.send(calls.ask(calls.calendar_path(name)))
+            stored = self._client.get_calendar(name)
         except NotFound:
             return None
-        return canonical_dates(msgspec.json.decode(body, type=calls.Calendar).dates, is_lenient=True)
+        return canonical_dates(stored.dates, is_lenient=True)
 
     def _check(self, steps: Sequence[Step]) -> None:
         """Let the server judge what would be sent, as far as it can without storing it."""
@@ -229,7 +215,7 @@ class _Application:
         for number, step in enumerate(judged[:_LOOKED_UP], 1):
             body = {name: value for name, value in (step.body or {}).items() if name not in _NOT_PREVIEWED}
             try:
-                self._client.send(calls.post("/v1/schedules/preview", {**body, "count": 1}))
+                self._client.send(calls.preview_schedule(None, body, count=1, from_=None))
             except InvalidRequest as error:
                 self._refuse(step, sentence_of(error))
             self._progress.say(f"{number:,} of {len(judged):,} checked")
@@ -257,11 +243,11 @@ class _Application:
     def _send(self, client: Client, chunk: Sequence[Step]) -> None:
         first = chunk[0]
         if first.noun == "calendar":
-            self._send_one(client, first, calls.put(calls.calendar_path(first.name), first.body or {}))
+            self._send_one(client, first, CALENDARS.put(first.name, first.body or {}).read_as(bytes))
         elif first.action is Action.DELETE:
             # Only what the plan showed: whoever changed it since then wants to keep it.
-            path = calls.ask(calls.schedule_path(first.name), {"version": first.version}).path
-            self._send_one(client, first, Call("DELETE", path, bytes))
+            call = calls.delete_schedule(first.name, None, first.version)
+            self._send_one(client, first, call.read_as(bytes))
         else:
             self._send_batch(client, chunk)
 
@@ -282,8 +268,7 @@ class _Application:
         self._outcome.done[step.action] += 1
 
     def _send_batch(self, client: Client, chunk: Sequence[Step]) -> None:
-        body = client.send(calls.post("/v1/schedules/batch", {"items": [step.body for step in chunk]}))
-        results = msgspec.json.decode(body, type=calls.BatchAnswer).results
+        results = client.send(calls.put_schedules([step.body for step in chunk])).results
         if len(results) != len(chunk):
             raise Refused(f"the server answered {len(results)} of {len(chunk)} schedules: is it another version?")
         for step, result in zip(chunk, results, strict=True):
@@ -293,7 +278,7 @@ class _Application:
                 self._refuse(step, _reason(result.error))
             else:
                 # The server has the last word: by its own measure nothing may have changed.
-                self._outcome.done[_DONE.get(result.result, step.action)] += 1
+                self._outcome.done[_DONE.get(result.result or "", step.action)] += 1
 
     def _refuse(self, step: Step, reason: str, *, is_conflict: bool = False) -> None:
         self._progress.clear()
@@ -385,3 +370,25 @@ def _chunks(steps: Sequence[Step]) -> Iterator[list[Step]]:
             size += length
     if batch:
         yield batch
+
+
+APPLY = CliAction(
+    "apply",
+    "make schedules what files say",
+    run,
+    (
+        lambda parser: parser.add_argument(
+            "-f",
+            "--file",
+            nargs="+",
+            action="extend",
+            required=True,
+            metavar="FILE",
+            help='"-" is YAML on standard input',
+        ),
+        add_apply_options,
+    ),
+    "Make the schedules of a source what files say: YAML or TOML, or folders of them.",
+    "the plan and what became of it, as one object",
+    epilog=_EXAMPLES,
+)

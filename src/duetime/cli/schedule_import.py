@@ -8,6 +8,7 @@ from pathlib import Path
 import yaml
 
 from duetime.cli import cronjobs, crontab
+from duetime.cli.actions import Action, Command
 from duetime.cli.connect import add_connection_options, add_json_option
 from duetime.cli.crontab import Imported
 from duetime.cli.documents import Document, read_documents
@@ -20,41 +21,6 @@ from duetime.errors import UsageError
 _FOR_APPLY = ("dry_run", "exit_code", "prune", "json")
 
 
-def add_parser(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    importing = actions.add_parser(
-        "import",
-        help="make a schedules file of a crontab or of Kubernetes CronJobs",
-        description="Make a schedules file of what other schedulers have.",
-        allow_abbrev=False,
-    )
-    importing.set_defaults(run=lambda _: _show_help(importing))
-    kinds = importing.add_subparsers(metavar="KIND", parser_class=type(importing))
-
-    from_crontab = kinds.add_parser(
-        "crontab",
-        help="entries of a crontab",
-        description='Make schedules of a crontab. Each fires a task whose payload is {"command": …}.',
-        allow_abbrev=False,
-    )
-    from_crontab.add_argument("files", nargs=1, metavar="FILE", help='"-" is standard input')
-    from_crontab.add_argument(
-        "--user-column", action="store_true", help="the sixth field is a user, as in /etc/crontab and /etc/cron.d"
-    )
-    _add_options(from_crontab, "shell.run")
-    from_crontab.set_defaults(run=_import_crontab)
-
-    from_kubernetes = kinds.add_parser(
-        "kubernetes",
-        help="CronJobs of Kubernetes",
-        description="Make schedules of CronJob manifests (`kubectl get cronjobs -o yaml`). "
-        "Each fires a task whose payload holds the containers.",
-        allow_abbrev=False,
-    )
-    from_kubernetes.add_argument("files", nargs="+", metavar="FILE", help='YAML or JSON; "-" is standard input')
-    _add_options(from_kubernetes, "kubernetes.job")
-    from_kubernetes.set_defaults(run=_import_kubernetes)
-
-
 def _add_options(parser: argparse.ArgumentParser, task_type: str) -> None:
     parser.add_argument("--timezone", metavar="ZONE", help="where the file names none (UTC)")
     parser.add_argument("--type", default=task_type, metavar="TYPE", help=f"of the tasks ({task_type})")
@@ -65,11 +31,6 @@ def _add_options(parser: argparse.ArgumentParser, task_type: str) -> None:
     add_apply_options(apply)
     add_json_option(parser, "with --apply: the plan and what became of it, as one object")
     add_connection_options(parser)
-
-
-def _show_help(parser: argparse.ArgumentParser) -> int:
-    parser.print_help()
-    return 2
 
 
 def _check(arguments: argparse.Namespace) -> None:
@@ -142,3 +103,43 @@ def write_file(imported: Imported, defaults: dict[str, object], source: str, hea
     whole = {"source": source, "defaults": defaults, "schedules": imported.schedules}
     body = yaml.safe_dump(whole, sort_keys=False, allow_unicode=True, width=1_000_000)
     return f"# {heading}\n{body}"
+
+
+IMPORT = Command(
+    "import",
+    "make a schedules file of a crontab or of Kubernetes CronJobs",
+    "Make a schedules file of what other schedulers have.",
+    (
+        Action(
+            "crontab",
+            "entries of a crontab",
+            _import_crontab,
+            (
+                lambda parser: parser.add_argument("files", nargs=1, metavar="FILE", help='"-" is standard input'),
+                lambda parser: parser.add_argument(
+                    "--user-column",
+                    action="store_true",
+                    help="the sixth field is a user, as in /etc/crontab and /etc/cron.d",
+                ),
+                lambda parser: _add_options(parser, "shell.run"),
+            ),
+            'Make schedules of a crontab. Each fires a task whose payload is {"command": …}.',
+            is_remote=False,
+        ),
+        Action(
+            "kubernetes",
+            "CronJobs of Kubernetes",
+            _import_kubernetes,
+            (
+                lambda parser: parser.add_argument(
+                    "files", nargs="+", metavar="FILE", help='YAML or JSON; "-" is standard input'
+                ),
+                lambda parser: _add_options(parser, "kubernetes.job"),
+            ),
+            "Make schedules of CronJob manifests (`kubectl get cronjobs -o yaml`). "
+            "Each fires a task whose payload holds the containers.",
+            is_remote=False,
+        ),
+    ),
+    metavar="KIND",
+)

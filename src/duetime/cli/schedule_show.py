@@ -19,9 +19,9 @@ from duetime.cli.output import (
     whole_time,
     width_of,
 )
-from duetime.cli.schedule_calls import Backfill, Fire, Run, Schedule
 from duetime.cli.schedule_fields import canonical
 from duetime.cli.schedule_plan import Action, Step, summary, totals
+from duetime.sdk.schedule_shapes import Backfill, Fire, Run, Schedule
 
 #: Where the template says nothing and the type's defaults do.
 _OF_TYPE = "as its type"

@@ -2,15 +2,26 @@
 
 import argparse
 import time
-from collections.abc import Callable
-from typing import cast
+from typing import Literal
 
 import msgspec
 
 from duetime.cli import arguments as words
-from duetime.cli import schedule_calls as calls
 from duetime.cli import schedule_options as options
-from duetime.cli.connect import Refused, add_connection_options, add_json_option, fetch, talk
+from duetime.cli.actions import (
+    Action,
+    AddOptions,
+    Command,
+    Given,
+    Subparsers,
+    list_pages,
+    named,
+    tell,
+    tell_of,
+    with_client,
+)
+from duetime.cli.actions import Run as RunAction
+from duetime.cli.connect import Refused, ask
 from duetime.cli.output import (
     Progress,
     Table,
@@ -22,8 +33,6 @@ from duetime.cli.output import (
     printable,
     whole_time,
 )
-from duetime.cli.paging import Paged, add_page_options, print_list
-from duetime.cli.schedule_calls import Backfill, Run, Schedule
 from duetime.cli.schedule_show import (
     BACKFILL_COLUMNS,
     RUN_COLUMNS,
@@ -36,7 +45,11 @@ from duetime.cli.schedule_show import (
     share_done,
 )
 from duetime.errors import UsageError
+from duetime.sdk.calls import schedules as calls
+from duetime.sdk.calls.schedules import SCHEDULES
 from duetime.sdk.client.sync_client import Client
+from duetime.sdk.schedule_shapes import Backfill, DeletedSchedule, Preview, Run, Schedule, Triggered
+from duetime.sdk.shapes import Page
 from duetime.sdk.wire import Call
 
 _STATES = ["active", "paused", "ended"]
@@ -50,259 +63,151 @@ examples:
   duetime schedules put nightly --file nightly.yaml
 """
 
-Action = Callable[[Client, argparse.Namespace], int]
 
+def add_parser(subparsers: Subparsers) -> None:
+    # Their modules need this one's neighbours, and YAML.
+    from duetime.cli.schedule_apply import APPLY
+    from duetime.cli.schedule_import import IMPORT
 
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    from duetime.cli import schedule_apply, schedule_import
-
-    schedules = subparsers.add_parser(
+    Command(
         "schedules",
-        help="what fires when: look at it, set it, steer it, apply files of it",
-        description="Schedules: what fires when.",
-        allow_abbrev=False,
-    )
-    schedules.set_defaults(run=lambda _: show_help(schedules))
-    actions = schedules.add_subparsers(metavar="ACTION", parser_class=type(schedules))
-    _add_looking(actions)
-    _add_setting(actions)
-    _add_steering(actions)
-    _add_backfills(actions)
-    schedule_apply.add_parser(actions)
-    schedule_import.add_parser(actions)
+        "what fires when: look at it, set it, steer it, apply files of it",
+        "Schedules: what fires when.",
+        (*_LOOKING, *_SETTING, *_STEERING, *_BACKFILLS, APPLY, IMPORT),
+    ).add_to(subparsers)
 
 
-def _add_looking(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    listing = actions.add_parser("list", help="list schedules", description="List schedules.", allow_abbrev=False)
-    group = listing.add_argument_group("choose schedules by")
+def _named(verb: str, meaning: str, run: RunAction, *options: AddOptions, is_paged: bool = False) -> Action:
+    sentence = meaning[0].upper() + meaning[1:] + "."
+    return Action(verb, meaning, run, (named(), *options), sentence, is_paged=is_paged)
+
+
+def _add_filters(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("choose schedules by")
     group.add_argument("--state", choices=_STATES, metavar="STATE", help=", ".join(_STATES))
     group.add_argument("--origin", choices=_ORIGINS, metavar="ORIGIN", help=", ".join(_ORIGINS))
     group.add_argument("--source", metavar="NAME", help="the set of files or the program they belong to")
     group.add_argument("--prefix", metavar="TEXT", help="how their names begin")
-    add_page_options(listing)
-    _runs_with(listing, _list)
-
-    _runs_with(_named(actions, "show", "show a schedule with its next fires"), _show)
-
-    runs = _named(actions, "runs", "list what a schedule fired, skipped and missed", is_paged=True)
-    _runs_with(runs, _runs)
-
-    preview = actions.add_parser(
-        "preview",
-        help="say when a schedule will fire, or one that is not stored yet",
-        description="Say when a schedule will fire: a stored one by its name, or what the options describe.",
-        allow_abbrev=False,
-    )
-    preview.add_argument("name", nargs="?", metavar="NAME")
-    options.add_spec_options(preview)
-    preview.add_argument("-n", "--count", type=words.count, default=_FIRES, metavar="N", help=f"so many ({_FIRES})")
-    preview.add_argument("--from", dest="from_", type=words.instant, metavar="TIME", help="from then on (now)")
-    _finish(preview)
-    preview.set_defaults(run=_preview)
 
 
-def _add_setting(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    put = actions.add_parser(
-        "put",
-        help="create or replace a schedule",
-        description="Create or replace a schedule. What is not given has its default, also where it was set before.",
-        epilog=_PUT_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    put.add_argument("name", type=words.name, metavar="NAME")
-    options.add_definition_options(put)
-    put.add_argument("--file", metavar="FILE", help='the definition as JSON, YAML or TOML; "-" is standard input')
-    put.add_argument("--version", type=int, metavar="N", help="replace only this version; 0: only create")
-    put.add_argument("--force", action="store_true", help="also one that belongs to a file or a program")
-    _finish(put)
-    put.set_defaults(run=_put)
+def _add_preview_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", nargs="?", metavar="NAME")
+    options.add_spec_options(parser)
+    parser.add_argument("-n", "--count", type=words.count, default=_FIRES, metavar="N", help=f"so many ({_FIRES})")
+    parser.add_argument("--from", dest="from_", type=words.instant, metavar="TIME", help="from then on (now)")
 
-    delete = _named(actions, "delete", "delete a schedule")
-    delete.add_argument(
+
+def _add_put_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", type=words.name, metavar="NAME")
+    options.add_definition_options(parser)
+    parser.add_argument("--file", metavar="FILE", help='the definition as JSON, YAML or TOML; "-" is standard input')
+    parser.add_argument("--version", type=int, metavar="N", help="replace only this version; 0: only create")
+    parser.add_argument("--force", action="store_true", help="also one that belongs to a file or a program")
+
+
+def _add_delete_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
         "--tasks",
         choices=["cancel", "keep"],
         metavar="cancel|keep",
         help="what becomes of its tasks that are not over yet",
     )
-    delete.add_argument("--version", type=int, metavar="N", help="only if it is this version")
-    _runs_with(delete, _delete)
+    parser.add_argument("--version", type=int, metavar="N", help="only if it is this version")
 
 
-def _add_steering(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    for verb, meaning in (("pause", "let a schedule fire no more"), ("resume", "let a paused schedule fire again")):
-        parser = _named(actions, verb, meaning)
-        parser.add_argument("--note", metavar="TEXT", help="why, for whoever looks at it")
-        parser.set_defaults(verb=verb)
-        _runs_with(parser, _steer)
-
-    trigger = _named(actions, "trigger", "fire a schedule once, now")
-    trigger.add_argument("--as-of", type=words.instant, metavar="TIME", help="as if it were then")
-    _runs_with(trigger, _trigger)
+def _add_note(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--note", metavar="TEXT", help="why, for whoever looks at it")
 
 
-def _add_backfills(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    backfill = _named(actions, "backfill", "fire for every time that lies in a span")
-    backfill.add_argument("--from", dest="from_", type=words.instant, required=True, metavar="TIME")
-    backfill.add_argument("--to", type=words.instant, required=True, metavar="TIME")
-    backfill.add_argument("--rate", type=words.rate, metavar="N", help="tasks a second (10)")
-    backfill.add_argument("--wait", action="store_true", help="show how far it is until it is done")
-    _runs_with(backfill, _backfill)
-
-    _runs_with(_named(actions, "backfills", "list the backfills of a schedule"), _backfills)
-
-    cancel = _named(actions, "backfill-cancel", "stop a backfill where it is")
-    cancel.add_argument("id", metavar="ID", help="as `duetime schedules backfills` lists it")
-    _runs_with(cancel, _cancel_backfill)
+def _add_as_of(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--as-of", type=words.instant, metavar="TIME", help="as if it were then")
 
 
-def _named(
-    actions: "argparse._SubParsersAction[argparse.ArgumentParser]", verb: str, meaning: str, *, is_paged: bool = False
-) -> argparse.ArgumentParser:
-    sentence = meaning[0].upper() + meaning[1:] + "."
-    parser = actions.add_parser(verb, help=meaning, description=sentence, allow_abbrev=False)
-    parser.add_argument("name", type=words.name, metavar="NAME")
-    if is_paged:
-        add_page_options(parser)
-    else:
-        _finish(parser)
-    return parser
+def _add_backfill_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--from", dest="from_", type=words.instant, required=True, metavar="TIME")
+    parser.add_argument("--to", type=words.instant, required=True, metavar="TIME")
+    parser.add_argument("--rate", type=words.rate, metavar="N", help="tasks a second (10)")
+    parser.add_argument("--wait", action="store_true", help="show how far it is until it is done")
 
 
-def _finish(parser: argparse.ArgumentParser) -> None:
-    add_json_option(parser)
-    add_connection_options(parser)
+def _list(given: Given, limit: int, cursor: str | None) -> Call[Page[Schedule]]:
+    wanted = {name: getattr(given, name) for name in ("state", "origin", "source", "prefix")}
+    return SCHEDULES.list(limit=limit, cursor=cursor, **wanted)
 
 
-def _runs_with(parser: argparse.ArgumentParser, action: Action) -> None:
-    parser.set_defaults(run=lambda given: talk(given, lambda client: action(client, given)))
+def _runs(given: Given, limit: int, cursor: str | None) -> Call[Page[Run]]:
+    return calls.schedule_runs(given.name, limit=limit, cursor=cursor)
 
 
-def show_help(parser: argparse.ArgumentParser) -> int:
-    parser.print_help()
-    return 2
-
-
-def _list(client: Client, arguments: argparse.Namespace) -> int:
-    wanted = {name: getattr(arguments, name) for name in ("state", "origin", "source", "prefix")}
-
-    def page(limit: int | None, cursor: str | None) -> Call[Paged[Schedule]]:
-        return cast(Call[Paged[Schedule]], calls.list_schedules(wanted, limit, cursor))
-
-    return print_list(client, arguments, page, Table(SCHEDULE_COLUMNS), schedule_row, "schedule")
-
-
-def _show(client: Client, arguments: argparse.Namespace) -> int:
-    body = client.send(calls.ask(calls.schedule_path(arguments.name)))
-    if arguments.json:
+def _show(client: Client, given: Given) -> int:
+    body, schedule = ask(client, SCHEDULES.get(given.name))
+    if given.json:
         print_raw(body)
     else:
-        print_schedule(msgspec.json.decode(body, type=Schedule), msgspec.json.decode(body, type=dict[str, object]))
+        print_schedule(schedule, msgspec.json.decode(body, type=dict[str, object]))
     return 0
 
 
-def _runs(client: Client, arguments: argparse.Namespace) -> int:
-    def page(limit: int | None, cursor: str | None) -> Call[Paged[Run]]:
-        return cast(Call[Paged[Run]], calls.list_runs(arguments.name, limit, cursor))
-
-    return print_list(client, arguments, page, Table(RUN_COLUMNS), run_row, "run")
-
-
-def _preview(arguments: argparse.Namespace) -> int:
-    given = options.given_options(arguments)
-    if arguments.name is None and not options.spec_of(arguments):
+def _preview(given: Given) -> int:
+    named = options.given_options(given)
+    if given.name is None and not options.spec_of(given):
         raise UsageError("preview what? give the NAME of a schedule, or --cron, --every or --rrule")
-    if arguments.name is not None and given:
-        raise UsageError(f"{given[0]} is for a schedule that is not stored: leave it out, or leave out NAME")
-    span = {"from": arguments.from_, "count": arguments.count}
-    if arguments.name is not None:
-        call = calls.ask(calls.schedule_path(arguments.name, "preview"), span)
-    else:
-        call = calls.post("/v1/schedules/preview", {**options.timing_of(arguments), **span})
-    return talk(arguments, lambda client: _print_preview(client, arguments, call))
+    if given.name is not None and named:
+        raise UsageError(f"{named[0]} is for a schedule that is not stored: leave it out, or leave out NAME")
+    definition = {} if given.name is not None else options.timing_of(given)
+    call = calls.preview_schedule(given.name, definition, count=given.count, from_=given.from_)
+    return tell(lambda _: call, _say_preview)(given)
 
 
-def _print_preview(client: Client, arguments: argparse.Namespace, call: Call[bytes]) -> int:
-    body = client.send(call)
-    if arguments.json:
-        print_raw(body)
-        return 0
-    preview = msgspec.json.decode(body, type=calls.Preview)
+def _say_preview(preview: Preview) -> None:
     if preview.words:
         print_line(printable(preview.words))
     if preview.fires:
         print_fires(preview.fires)
     else:
         print_note("It does not fire any more.")
-    return 0
 
 
-def _put(arguments: argparse.Namespace) -> int:
-    body = options.definition_of(arguments)
-    if arguments.version is not None:
-        body["version"] = arguments.version
-    if arguments.force:
+def _put(given: Given) -> int:
+    body = options.definition_of(given)
+    if given.version is not None:
+        body["version"] = given.version
+    if given.force:
         body["force"] = True
-    return talk(
-        arguments, lambda client: _send(client, arguments, calls.put(calls.schedule_path(arguments.name), body))
-    )
+    return tell(lambda _: SCHEDULES.put(given.name, body), _say)(given)
 
 
-def _steer(client: Client, arguments: argparse.Namespace) -> int:
-    path = calls.schedule_path(arguments.name, arguments.verb)
-    return _send(client, arguments, calls.post(path, {"note": arguments.note}))
+def _steer(verb: Literal["pause", "resume"]) -> RunAction:
+    return tell(lambda given: calls.steer_schedule(verb, given.name, given.note), _say)
 
 
-def _send(client: Client, arguments: argparse.Namespace, call: Call[bytes]) -> int:
-    """A change that is answered with the schedule: say what it is now."""
-    body = client.send(call)
-    if arguments.json:
-        print_raw(body)
-        return 0
-    schedule = msgspec.json.decode(body, type=Schedule)
-    fires = schedule.next_fires if schedule.state == "active" else []
+def _say(schedule: Schedule) -> None:
+    """What a schedule is after a change."""
+    fires = schedule.next_fires or [] if schedule.state == "active" else []
     due = f", next fire {whole_time(fires[0].at)}" if fires else ""
     print_line(f"{printable(schedule.name)}  {paint_state(schedule.state)}, version {schedule.version}{due}")
-    return 0
 
 
-def _delete(client: Client, arguments: argparse.Namespace) -> int:
-    fields = {"tasks": arguments.tasks, "version": arguments.version}
-    path = calls.ask(calls.schedule_path(arguments.name), fields).path
-    body = client.send(Call("DELETE", path, bytes))
-    if arguments.json:
-        print_raw(body)
-        return 0
-    cancelled = msgspec.json.decode(body, type=calls.Deleted).cancelled
-    said = f"; cancelled {counted(cancelled, 'task')} of it" if cancelled else ""
-    print_line(f"Deleted schedule {printable(arguments.name)}{said}.")
-    return 0
+def _say_deleted(deleted: DeletedSchedule, given: Given) -> None:
+    said = f"; cancelled {counted(deleted.cancelled, 'task')} of it" if deleted.cancelled else ""
+    print_line(f"Deleted schedule {printable(given.name)}{said}.")
 
 
-def _trigger(client: Client, arguments: argparse.Namespace) -> int:
-    body = client.send(calls.post(calls.schedule_path(arguments.name, "trigger"), {"as_of": arguments.as_of}))
-    if arguments.json:
-        print_raw(body)
-        return 0
-    made = msgspec.json.decode(body, type=calls.Triggered)
-    when = f", as of {whole_time(made.fire_time)}" if arguments.as_of is not None else ""
-    print_line(f"{made.task or '-'}  {printable(arguments.name)}{when}")
-    return 0
+def _say_triggered(made: Triggered, given: Given) -> None:
+    when = f", as of {whole_time(made.fire_time)}" if given.as_of is not None else ""
+    print_line(f"{made.task or '-'}  {printable(given.name)}{when}")
 
 
-def _backfill(client: Client, arguments: argparse.Namespace) -> int:
-    if arguments.from_ >= arguments.to:
+def _backfill(client: Client, given: Given) -> int:
+    if given.from_ >= given.to:
         raise UsageError("--from must be before --to")
-    fields = {"from": arguments.from_, "to": arguments.to, "rate": arguments.rate}
-    body = client.send(calls.post(calls.schedule_path(arguments.name, "backfill"), fields))
-    backfill = msgspec.json.decode(body, type=Backfill)
-    if arguments.wait:
-        body, backfill = _wait(client, arguments.name, backfill)
-    if arguments.json:
+    body, backfill = ask(client, calls.backfill_schedule(given.name, given.from_, given.to, given.rate))
+    if given.wait:
+        body, backfill = _wait(client, given.name, backfill)
+    if given.json:
         print_raw(body)
-    elif arguments.wait:
-        said = counted(backfill.created_count, "task")
-        print_line(f"Backfill {backfill.id}  {paint_state(backfill.state)}, {said} made.")
+    elif given.wait:
+        _say_made(backfill)
     else:
         print_line(f"Backfill {backfill.id}  {paint_state(backfill.state)}")
     return 0 if backfill.state != "cancelled" else 1
@@ -311,11 +216,9 @@ def _backfill(client: Client, arguments: argparse.Namespace) -> int:
 def _wait(client: Client, name: str, backfill: Backfill) -> tuple[bytes, Backfill]:
     """Look until it is over; Ctrl-C leaves it running."""
     progress = Progress()
-    path = calls.schedule_path(name, "backfills", backfill.id)
     try:
         while True:
-            body = fetch(client, calls.ask(path))
-            backfill = msgspec.json.decode(body, type=Backfill)
+            body, backfill = ask(client, calls.get_backfill(name, backfill.id))
             if backfill.state != "running":
                 return body, backfill
             made = counted(backfill.created_count, "task")
@@ -326,28 +229,85 @@ def _wait(client: Client, name: str, backfill: Backfill) -> tuple[bytes, Backfil
         progress.clear()
 
 
-def _backfills(client: Client, arguments: argparse.Namespace) -> int:
-    body = client.send(calls.ask(calls.schedule_path(arguments.name, "backfills")))
-    if arguments.json:
-        print_raw(body)
-        return 0
-    found = msgspec.json.decode(body, type=calls.Backfills).items
-    if not found:
-        print_note(f"Schedule {printable(arguments.name)} has no backfill.")
-        return 0
-    Table(BACKFILL_COLUMNS).add([backfill_row(each) for each in found])
-    return 0
+def _say_made(backfill: Backfill) -> None:
+    said = counted(backfill.created_count, "task")
+    print_line(f"Backfill {backfill.id}  {paint_state(backfill.state)}, {said} made.")
 
 
-def _cancel_backfill(client: Client, arguments: argparse.Namespace) -> int:
-    body = client.send(calls.post(calls.schedule_path(arguments.name, "backfills", arguments.id, "cancel")))
-    if arguments.json:
-        print_raw(body)
-        return 0
-    backfill = msgspec.json.decode(body, type=Backfill)
-    print_line(
-        f"Backfill {backfill.id}  {paint_state(backfill.state)}, {counted(backfill.created_count, 'task')} made."
-    )
+def _say_backfills(page: Page[Backfill], given: Given) -> None:
+    if not page.items:
+        print_note(f"Schedule {printable(given.name)} has no backfill.")
+    else:
+        Table(BACKFILL_COLUMNS).add([backfill_row(each) for each in page.items])
+
+
+def _say_cancelled(backfill: Backfill) -> None:
+    _say_made(backfill)
     if backfill.state == "done":
         raise Refused("it was done already")
-    return 0
+
+
+_LOOKING = (
+    Action(
+        "list",
+        "list schedules",
+        list_pages(_list, SCHEDULE_COLUMNS, schedule_row, "schedule"),
+        (_add_filters,),
+        "List schedules.",
+        is_paged=True,
+    ),
+    _named("show", "show a schedule with its next fires", with_client(_show)),
+    _named(
+        "runs",
+        "list what a schedule fired, skipped and missed",
+        list_pages(_runs, RUN_COLUMNS, run_row, "run"),
+        is_paged=True,
+    ),
+    Action(
+        "preview",
+        "say when a schedule will fire, or one that is not stored yet",
+        _preview,
+        (_add_preview_options,),
+        "Say when a schedule will fire: a stored one by its name, or what the options describe.",
+    ),
+)
+_SETTING = (
+    Action(
+        "put",
+        "create or replace a schedule",
+        _put,
+        (_add_put_options,),
+        "Create or replace a schedule. What is not given has its default, also where it was set before.",
+        epilog=_PUT_EXAMPLES,
+    ),
+    _named(
+        "delete",
+        "delete a schedule",
+        tell_of(lambda given: calls.delete_schedule(given.name, given.tasks, given.version), _say_deleted),
+        _add_delete_options,
+    ),
+)
+_STEERING = (
+    _named("pause", "let a schedule fire no more", _steer("pause"), _add_note),
+    _named("resume", "let a paused schedule fire again", _steer("resume"), _add_note),
+    _named(
+        "trigger",
+        "fire a schedule once, now",
+        tell_of(lambda given: calls.trigger_schedule(given.name, given.as_of), _say_triggered),
+        _add_as_of,
+    ),
+)
+_BACKFILLS = (
+    _named("backfill", "fire for every time that lies in a span", with_client(_backfill), _add_backfill_options),
+    _named(
+        "backfills",
+        "list the backfills of a schedule",
+        tell_of(lambda given: calls.list_backfills(given.name), _say_backfills),
+    ),
+    _named(
+        "backfill-cancel",
+        "stop a backfill where it is",
+        tell(lambda given: calls.cancel_backfill(given.name, given.id), _say_cancelled),
+        lambda parser: parser.add_argument("id", metavar="ID", help="as `duetime schedules backfills` lists it"),
+    ),
+)

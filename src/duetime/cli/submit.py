@@ -5,11 +5,10 @@ import sys
 import time
 from dataclasses import dataclass, field
 
-import msgspec
-
 from duetime.cli import arguments as words
+from duetime.cli.actions import Action, Subparsers
 from duetime.cli.batches import submit_file
-from duetime.cli.connect import Refused, add_connection_options, add_json_option, fetch, talk
+from duetime.cli.connect import Refused, ask, talk
 from duetime.cli.flow_options import add_flow_options, read_flow
 from duetime.cli.output import paint_state, print_line, print_raw, printable, whole_time
 from duetime.cli.show import print_task
@@ -43,15 +42,19 @@ Exit code: 0 all accepted (with --wait: succeeded), 1 something was refused or f
 """
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = subparsers.add_parser(
+def add_parser(subparsers: Subparsers) -> None:
+    Action(
         "submit",
-        help="submit a task, or a file of tasks",
-        description="Submit a task, or a file of tasks.",
+        "submit a task, or a file of tasks",
+        run,
+        (_add_options,),
+        "Submit a task, or a file of tasks.",
+        "the task as the server's JSON; for a file one line for each task",
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    ).add_to(subparsers)
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("task_type", nargs="?", metavar="TYPE", help="what kind of work it is")
     parser.add_argument("payload", nargs="?", metavar="PAYLOAD", help='JSON; "-" reads it from standard input')
     parser.add_argument("--file", metavar="FILE", help='many tasks: NDJSON or a JSON array; "-" is standard input')
@@ -84,18 +87,20 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     how.add_argument("--label", type=words.pair, action="append", metavar="NAME=VALUE", help="may be repeated")
     add_flow_options(parser)
     parser.add_argument("--wait", type=words.duration, metavar="TIME", help="wait so long for the task to be over")
-    add_json_option(parser, "the task as the server's JSON; for a file one line for each task")
-    add_connection_options(parser)
-    parser.set_defaults(run=run)
 
 
 @dataclass(frozen=True)
-class _Submit(Call[bytes]):
+class _Submit(Call[tuple[bytes, Task]]):
     """Remembers whether there is a new task, or one was given back that was there already."""
 
     statuses: list[int] = field(default_factory=list)
 
-    def read(self, answer: Answer) -> bytes:
+    @classmethod
+    def of(cls, fields: dict[str, object]) -> "_Submit":
+        call = wire.submit(fields)
+        return cls(call.method, call.path, lambda body: (body, call.read_body(body)), call.body)
+
+    def read(self, answer: Answer) -> tuple[bytes, Task]:
         self.statuses.append(answer.status)
         return super().read(answer)
 
@@ -113,8 +118,7 @@ def run(arguments: argparse.Namespace) -> int:
         given = arguments.payload
         text = sys.stdin.buffer.read() if given == "-" else given.encode("utf-8", "surrogateescape")
         fields["payload"] = words.json_text("the payload", text)
-    call = _Submit("POST", "/v1/tasks", bytes, msgspec.json.encode(fields))
-    return talk(arguments, lambda client: _submit(client, call, arguments))
+    return talk(arguments, lambda client: _submit(client, _Submit.of(fields), arguments))
 
 
 def _check(arguments: argparse.Namespace) -> None:
@@ -159,8 +163,7 @@ def _given(fields: dict[str, object]) -> dict[str, object]:
 
 
 def _submit(client: Client, call: _Submit, arguments: argparse.Namespace) -> int:
-    answer = client.send(call)
-    task = msgspec.json.decode(answer, type=Task)
+    answer, task = client.send(call)
     if arguments.wait is None:
         if arguments.json:
             print_raw(answer)
@@ -184,8 +187,7 @@ def _submit(client: Client, call: _Submit, arguments: argparse.Namespace) -> int
 def _wait(client: Client, task: Task, seconds: float) -> tuple[bytes, Task]:
     """Look until the task is over, or the time is."""
     for pause in wire.looks(seconds):
-        answer = fetch(client, wire.get(task.id))
-        task = msgspec.json.decode(answer, type=Task)
+        answer, task = ask(client, wire.get(task.id))
         if task.is_final:
             break
         time.sleep(pause)

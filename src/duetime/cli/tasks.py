@@ -1,16 +1,17 @@
 """`duetime tasks`: look at tasks and steer them, one by one or by filter."""
 
 import argparse
-from collections.abc import Callable
-from typing import Any, cast
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 import msgspec
 
 from duetime.cli import arguments as words
 from duetime.cli import bulk
-from duetime.cli.connect import add_connection_options, add_json_option, fetch, sentence_of, talk
-from duetime.cli.output import Table, counted, paint_state, print_line, print_note, print_raw, whole_time
-from duetime.cli.paging import PAGE, Paged, add_page_options, print_list
+from duetime.cli.actions import Action, AddOptions, Command, Given, Subparsers, list_pages, with_client
+from duetime.cli.connect import ask, sentence_of, talk
+from duetime.cli.output import counted, paint_state, print_line, print_note, print_raw, whole_time
+from duetime.cli.paging import pages
 from duetime.cli.show import ATTEMPT_COLUMNS, TASK_COLUMNS, attempt_row, print_explanation, print_task, task_row
 from duetime.errors import UsageError
 from duetime.model.task import SHOWN_STATES, TaskState
@@ -18,8 +19,10 @@ from duetime.model.transitions import Move, sources_of
 from duetime.sdk import wire
 from duetime.sdk.client.sync_client import Client
 from duetime.sdk.errors import Conflict, NotFound
-from duetime.sdk.shapes import Attempt, BulkResult, Explanation, Task
+from duetime.sdk.shapes import Attempt, BulkResult, Page, Task
 from duetime.sdk.wire import Call, Filter, Verb
+
+T = TypeVar("T")
 
 _STEP = 1_000
 
@@ -45,113 +48,111 @@ _TAKEN_FROM: dict[Verb, frozenset[TaskState]] = {
 }
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    tasks = subparsers.add_parser(
-        "tasks", help="look at tasks and steer them", description="Look at tasks and steer them.", allow_abbrev=False
+def add_parser(subparsers: Subparsers) -> None:
+    Command(
+        "tasks",
+        "look at tasks and steer them",
+        "Look at tasks and steer them.",
+        (
+            Action(
+                "list",
+                "list tasks",
+                list_pages(_list, TASK_COLUMNS, task_row, "task"),
+                (lambda parser: words.add_filter_options(parser, has_state=True),),
+                "List tasks.",
+                is_paged=True,
+            ),
+            _look("get", "show tasks with their attempts", wire.get, _say_task, _add_traces),
+            _look(
+                "explain",
+                "say why tasks are where they are, and what would free them",
+                wire.explain,
+                lambda found, _: print_explanation(found),
+            ),
+            Action(
+                "attempts",
+                "list the attempts of a task",
+                list_pages(_attempts, ATTEMPT_COLUMNS, attempt_row, "attempt"),
+                (lambda parser: parser.add_argument("id", type=words.task_id, metavar="ID"),),
+                "List the attempts of a task, in order.",
+                is_paged=True,
+            ),
+            *(_verb(verb, meaning) for verb, (meaning, _, _) in _VERBS.items()),
+        ),
+    ).add_to(subparsers)
+
+
+def _look(
+    name: str,
+    meaning: str,
+    call: Callable[[str], Call[T]],
+    say: Callable[[T, Given], None],
+    *options: AddOptions,
+) -> Action:
+    return Action(
+        name,
+        meaning,
+        with_client(lambda client, given: _each(client, given, call, say)),
+        (lambda parser: parser.add_argument("ids", nargs="+", type=words.task_id, metavar="ID"), *options),
+        _sentence(meaning),
+        "the server's JSON, a line for each task",
     )
-    tasks.set_defaults(run=lambda _: _show_help(tasks))
-    actions = tasks.add_subparsers(metavar="ACTION", parser_class=type(tasks))
 
-    listing = actions.add_parser("list", help="list tasks", description="List tasks.", allow_abbrev=False)
-    words.add_filter_options(listing, has_state=True)
-    add_page_options(listing)
-    listing.set_defaults(run=lambda given: talk(given, lambda client: _list(client, given)))
 
-    for name, meaning, run in (
-        ("get", "show tasks with their attempts", _get),
-        ("explain", "say why tasks are where they are, and what would free them", _explain),
-    ):
-        parser = actions.add_parser(name, help=meaning, description=_sentence(meaning), allow_abbrev=False)
-        parser.add_argument("ids", nargs="+", type=words.task_id, metavar="ID")
-        if name == "get":
-            parser.add_argument(
-                "--attempts", action="store_true", help="show the traceback of every attempt, not only of the last one"
-            )
-        _finish(parser, "the server's JSON, a line for each task")
-        parser.set_defaults(run=lambda given, run=run: talk(given, lambda client: run(client, given)))
-
-    attempts = actions.add_parser(
-        "attempts",
-        help="list the attempts of a task",
-        description="List the attempts of a task, in order.",
-        allow_abbrev=False,
+def _verb(verb: Verb, meaning: str) -> Action:
+    return Action(
+        verb,
+        meaning,
+        lambda given: _steer(given, verb),
+        (
+            lambda parser: parser.add_argument("ids", nargs="*", type=words.task_id, metavar="ID"),
+            *((_add_times,) if verb == "reschedule" else ()),
+            lambda parser: words.add_filter_options(parser, has_state=True),
+            bulk.add_bulk_options,
+        ),
+        f"{_sentence(meaning)} By id, or by filter: then it asks first, and goes on until all tasks that fit are done.",
+        "by id the server's JSON, a line for each task; by filter one object with the sums",
     )
-    attempts.add_argument("id", type=words.task_id, metavar="ID")
-    add_page_options(attempts)
-    attempts.set_defaults(run=lambda given: talk(given, lambda client: _attempts(client, given)))
-
-    for verb, (meaning, _, _) in _VERBS.items():
-        parser = actions.add_parser(
-            verb,
-            help=meaning,
-            description=f"{_sentence(meaning)} By id, or by filter: then it asks first, and goes on until all "
-            "tasks that fit are done.",
-            allow_abbrev=False,
-        )
-        parser.add_argument("ids", nargs="*", type=words.task_id, metavar="ID")
-        if verb == "reschedule":
-            parser.add_argument("--run-at", type=words.instant, metavar="TIME", help="RFC 3339, or local time")
-            parser.add_argument("--delay", type=words.duration, metavar="TIME", help='from now: "5m", "1h30m"')
-        words.add_filter_options(parser, has_state=True)
-        bulk.add_bulk_options(parser)
-        _finish(parser, "by id the server's JSON, a line for each task; by filter one object with the sums")
-        parser.set_defaults(run=lambda given, verb=verb: _steer(given, verb))
 
 
-def _show_help(parser: argparse.ArgumentParser) -> int:
-    parser.print_help()
-    return 2
+def _add_traces(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--attempts", action="store_true", help="show the traceback of every attempt, not only of the last one"
+    )
+
+
+def _add_times(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--run-at", type=words.instant, metavar="TIME", help="RFC 3339, or local time")
+    parser.add_argument("--delay", type=words.duration, metavar="TIME", help='from now: "5m", "1h30m"')
 
 
 def _sentence(meaning: str) -> str:
     return meaning[0].upper() + meaning[1:] + "."
 
 
-def _finish(parser: argparse.ArgumentParser, json_meaning: str) -> None:
-    add_json_option(parser, json_meaning)
-    add_connection_options(parser)
+def _list(given: Given, limit: int, cursor: str | None) -> Call[Page[Task]]:
+    return wire.list_tasks(words.filter_of(given), limit=limit, cursor=cursor)
 
 
-def _list(client: Client, arguments: argparse.Namespace) -> int:
-    wanted = words.filter_of(arguments)
-
-    def page(limit: int | None, cursor: str | None) -> Call[Paged[Task]]:
-        return cast(Call[Paged[Task]], wire.list_tasks(wanted, limit=limit, cursor=cursor))
-
-    return print_list(client, arguments, page, Table(TASK_COLUMNS), task_row, "task")
+def _attempts(given: Given, limit: int, cursor: str | None) -> Call[Page[Attempt]]:
+    return wire.list_attempts(given.id, limit=limit, cursor=cursor)
 
 
-def _get(client: Client, arguments: argparse.Namespace) -> int:
-    def show(body: bytes) -> None:
-        print_task(msgspec.json.decode(body, type=Task), has_all_traces=arguments.attempts)
-
-    return _each(client, arguments, wire.get, show)
-
-
-def _attempts(client: Client, arguments: argparse.Namespace) -> int:
-    def page(limit: int | None, cursor: str | None) -> Call[Paged[Attempt]]:
-        return cast(Call[Paged[Attempt]], wire.list_attempts(arguments.id, limit=limit, cursor=cursor))
-
-    return print_list(client, arguments, page, Table(ATTEMPT_COLUMNS), attempt_row, "attempt")
-
-
-def _explain(client: Client, arguments: argparse.Namespace) -> int:
-    return _each(
-        client, arguments, wire.explain, lambda body: print_explanation(msgspec.json.decode(body, type=Explanation))
-    )
+def _say_task(task: Task, given: Given) -> None:
+    print_task(task, has_all_traces=given.attempts)
 
 
 def _each(
     client: Client,
     arguments: argparse.Namespace,
-    make_call: Callable[[str], Call[Any]],
-    show: Callable[[bytes], None],
+    make_call: Callable[[str], Call[T]],
+    say: Callable[[T, Given], None],
 ) -> int:
     """One call for each id; what is refused for one does not keep the others from it."""
     failures = 0
     for place, task in enumerate(arguments.ids):
         try:
-            body = fetch(client, make_call(task))
+            body, found = ask(client, make_call(task))
         except (NotFound, Conflict) as error:
             failures += 1
             text = sentence_of(error)
@@ -160,14 +161,13 @@ def _each(
         if arguments.json:
             print_raw(body)
             continue
-        if place and show is not _say_state:
+        if place and say is not _say_state:
             print_line()
-        show(body)
+        say(found, arguments)
     return 1 if failures else 0
 
 
-def _say_state(body: bytes) -> None:
-    task = msgspec.json.decode(body, type=Task)
+def _say_state(task: Task, _: Given) -> None:
     due = f", due {whole_time(task.next_run_at)}" if task.next_run_at is not None else ""
     print_line(f"{task.id}  {paint_state(task.state)}{due}")
 
@@ -193,7 +193,7 @@ def _steer(arguments: argparse.Namespace, verb: Verb) -> int:
 
 def _steer_many(client: Client, arguments: argparse.Namespace, verb: Verb, wanted: Filter, run_at: str | None) -> int:
     _, what, done = _VERBS[verb]
-    if not bulk.is_confirmed(arguments, what, wanted, "task", lambda: _count_takable(client, verb, wanted)):
+    if not bulk.is_confirmed(arguments, what, wanted, "task", lambda: _count_takable(client, arguments, verb, wanted)):
         print_note("Nothing was done.")
         return 1
 
@@ -210,19 +210,15 @@ def _steer_many(client: Client, arguments: argparse.Namespace, verb: Verb, wante
     return 0
 
 
-def _count_takable(client: Client, verb: Verb, wanted: Filter) -> tuple[int, bool]:
+def _count_takable(client: Client, arguments: Given, verb: Verb, wanted: Filter) -> tuple[int, bool]:
     """How many of the tasks are in a state that the verb takes them from, and whether that is all."""
     total, is_whole = 0, True
     for state in SHOWN_STATES:
         if state in _TAKEN_FROM[verb] and wanted.get("state", state) == state:
-            found, is_all = bulk.count_some(_counter(client, {**wanted, "state": state.value}))
+            found, is_all = bulk.count_some(_pages_of(client, arguments, {**wanted, "state": state.value}))
             total, is_whole = total + found, is_whole and is_all
     return total, is_whole
 
 
-def _counter(client: Client, wanted: Filter) -> Callable[[str | None], tuple[int, str | None]]:
-    def read(cursor: str | None) -> tuple[int, str | None]:
-        page = client.list_page(limit=PAGE, cursor=cursor, **wanted)
-        return len(page.items), page.next
-
-    return read
+def _pages_of(client: Client, arguments: Given, wanted: Filter) -> Iterator[Page[Task]]:
+    return pages(client, arguments, lambda _, limit, cursor: wire.list_tasks(wanted, limit=limit, cursor=cursor))

@@ -207,7 +207,12 @@ _read_dead = msgspec.json.Decoder(Page[DeadLetter]).decode
 _read_explanation = msgspec.json.Decoder(Explanation).decode
 
 
-def submit(submission: Submission) -> Call[Task]:
+def probe(name: Literal["healthz", "readyz"]) -> Call[bytes]:
+    """Whether the node lives, or takes requests."""
+    return Call("GET", f"/{name}", bytes)
+
+
+def submit(submission: Submission | Mapping[str, object]) -> Call[Task]:
     return Call("POST", "/v1/tasks", _read_task, encode(submission))
 
 
@@ -215,7 +220,6 @@ def submit_many(
     submissions: Iterable[Submission | Mapping[str, Any]], *, atomic: bool = False
 ) -> Iterator[Call[BatchResult]]:
     """Calls of up to 5,000 tasks or 15 MiB each; an atomic batch has to fit into one."""
-    path = "/v1/tasks/batch?atomic=true" if atomic else "/v1/tasks/batch"
     given = iter(submissions)
     while chunk := [
         each if isinstance(each, Submission) else Submission(**each) for each in islice(given, MAX_BATCH + atomic)
@@ -224,7 +228,12 @@ def submit_many(
         if atomic and (len(bodies) > 1 or len(chunk) > MAX_BATCH):
             raise ValueError("an atomic batch is at most 5,000 tasks and 15 MiB")
         for body in bodies:
-            yield Call("POST", path, _read_batch, body)
+            yield submit_batch(body, atomic=atomic)
+
+
+def submit_batch(body: bytes, *, atomic: bool = False) -> Call[BatchResult]:
+    """One call, of an array of tasks as the API takes them."""
+    return Call("POST", "/v1/tasks/batch?atomic=true" if atomic else "/v1/tasks/batch", _read_batch, body)
 
 
 def _bodies_of(submissions: list[Submission]) -> list[bytes]:
