@@ -70,8 +70,10 @@ class Operation:
     #: Other media types of the body, each with its schema.
     other_bodies: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     parameters: tuple[Parameter, ...] = ()
-    #: Codes of the problems it can answer with, beside those that every call has.
-    problems: tuple[int, ...] = ()
+    #: Codes of problems that do not follow from its method, path and body.
+    also: tuple[int, ...] = ()
+    #: Its path may name what is not there yet, as that of a PUT may: no 404.
+    may_name_new: bool = False
     needs_key: bool = True
     #: A small body cannot hold a list that costs much memory when it is read.
     max_body: int = 1024 * 1024
@@ -90,6 +92,20 @@ class Operation:
         if self.roles is not None:
             return self.roles
         return EVERYONE if self.method == "GET" else OPERATORS
+
+    @cached_property
+    def problems(self) -> frozenset[int]:
+        """Codes of the problems it can answer with, beside those that every call has."""
+        codes = set(self.also)
+        if self.needs_key:
+            codes.add(422)
+            if self.method != "GET":
+                codes.add(413)
+            if self.body is not None:
+                codes |= {400, 415}
+            if "{" in self.path and self.method != "PUT" and not self.may_name_new:
+                codes.add(404)
+        return frozenset(codes)
 
     @cached_property
     def query_names(self) -> frozenset[str]:

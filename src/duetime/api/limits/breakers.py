@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 from duetime.admin.breakers import MAX_NOTE_CHARACTERS, ForcedBreaker, ForcedBreakers
 from duetime.api.operations import Operation, Reply
 from duetime.api.server.http import Answer, Request, Route, json_answer, make_decoder
-from duetime.api.tasks.filters import read_page
+from duetime.api.tasks.filters import not_a_cursor, read_page
 from duetime.api.tasks.operations import PAGES
 from duetime.clock import from_ms
 from duetime.errors import FieldError, InvalidInput
@@ -82,7 +82,6 @@ LIST_BREAKERS = Operation(
     "which holds back all of its tasks.",
     parameters=PAGES,
     replies={200: Reply("A page.", BreakerPage)},
-    problems=(422,),
 )
 PUT_BREAKER = Operation(
     method="PUT",
@@ -96,7 +95,6 @@ PUT_BREAKER = Operation(
     body=BreakerRequest,
     example={"state": "open", "note": "maintenance until noon"},
     replies={200: Reply("The breaker as it is now.", BreakerView)},
-    problems=(400, 413, 415, 422),
 )
 OPERATIONS = [LIST_BREAKERS, PUT_BREAKER]
 
@@ -114,7 +112,7 @@ class BreakerCalls:
         cursor, limit = read_page(request.query())
         after = cursor or ""
         if after and not _is_right(after):
-            raise InvalidInput.at("cursor", "not a cursor of this list; use `next` of the page before, or none")
+            raise not_a_cursor()
         found = await self._read(request.caller.tenant)
         hosts = sorted(host for host in found if host > after)
         following = hosts[limit - 1] if len(hosts) > limit else None

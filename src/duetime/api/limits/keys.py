@@ -6,11 +6,11 @@ from datetime import datetime
 from msgspec import Struct
 
 from duetime.admin.limits import LimitRule, LimitRules
+from duetime.api.named import name_in_path, next_name, read_named_page
 from duetime.api.operations import Operation, Reply
 from duetime.api.server.http import Answer, Request, Route, json_answer, make_decoder
-from duetime.api.tasks.filters import read_page
 from duetime.api.tasks.operations import PAGES
-from duetime.errors import FieldError, InvalidInput, NotFound
+from duetime.errors import FieldError, InvalidInput
 from duetime.model.limits import Limits, LimitScope, wrong_with
 
 _TAG = "Administration"
@@ -56,7 +56,6 @@ LIST_LIMITS = Operation(
     summary="List the limits of keys, by name",
     parameters=PAGES,
     replies={200: Reply("A page.", KeyLimitPage)},
-    problems=(422,),
 )
 GET_LIMIT = Operation(
     method="GET",
@@ -65,7 +64,6 @@ GET_LIMIT = Operation(
     tag=_TAG,
     summary="Get the limit of a key",
     replies={200: Reply("The limit.", KeyLimitView)},
-    problems=(404, 422),
 )
 PUT_LIMIT = Operation(
     method="PUT",
@@ -79,7 +77,6 @@ PUT_LIMIT = Operation(
     body=KeyLimitRequest,
     example={"max_running": 2, "rate": 10.0, "burst": 20},
     replies={201: Reply("It is set.", KeyLimitPut), 200: Reply("It was changed, or is unchanged.", KeyLimitPut)},
-    problems=(400, 413, 415, 422),
 )
 DELETE_LIMIT = Operation(
     method="DELETE",
@@ -88,7 +85,6 @@ DELETE_LIMIT = Operation(
     tag=_TAG,
     summary="Lift the limit of a key",
     replies={204: Reply("It is gone.")},
-    problems=(404, 413, 422),
 )
 OPERATIONS = [LIST_LIMITS, GET_LIMIT, PUT_LIMIT, DELETE_LIMIT]
 
@@ -106,16 +102,15 @@ class LimitCalls:
         ]
 
     async def page(self, request: Request) -> Answer:
-        cursor, limit = read_page(request.query())
-        if cursor is not None and "\0" in cursor:
-            raise InvalidInput.at("cursor", "not a cursor of this list; use `next` of the page before, or none")
-        found = await self.rules.page(request.caller.tenant, LimitScope.KEY, cursor or "", limit + 1)
-        following = found[limit - 1].name if len(found) > limit else None
-        return json_answer(200, KeyLimitPage([_view(rule) for rule in found[:limit]], following))
+        after, limit = read_named_page(request)
+        found = await self.rules.page(request.caller.tenant, LimitScope.KEY, after, limit + 1)
+        return json_answer(200, KeyLimitPage([_view(rule) for rule in found[:limit]], next_name(found, limit)))
 
     async def get(self, request: Request) -> Answer:
         request.query()
-        return json_answer(200, _view(await self.rules.get(request.caller.tenant, LimitScope.KEY, _name(request))))
+        return json_answer(
+            200, _view(await self.rules.get(request.caller.tenant, LimitScope.KEY, name_in_path(request, "limit")))
+        )
 
     async def put(self, request: Request) -> Answer:
         request.query()
@@ -133,7 +128,9 @@ class LimitCalls:
     async def delete(self, request: Request) -> Answer:
         request.query()
         await request.no_body()
-        await self.rules.delete(request.caller.tenant, LimitScope.KEY, _name(request), by=request.caller.key)
+        await self.rules.delete(
+            request.caller.tenant, LimitScope.KEY, name_in_path(request, "limit"), by=request.caller.key
+        )
         return Answer(204, b"")
 
 
@@ -154,10 +151,3 @@ def _view(rule: LimitRule) -> KeyLimitView:
     return KeyLimitView(
         rule.name, limits.max_running, limits.rate, limits.burst, limits.strict, rule.version, rule.updated_at
     )
-
-
-def _name(request: Request) -> str:
-    name = request.path["name"]
-    if "\0" in name:
-        raise NotFound("there is no such limit")
-    return name

@@ -13,6 +13,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from duetime.admin.limits import MAX_COUNTED, MAX_RULES_PER_TENANT, Counted, LimitRule, LimitRules, QueueState
 from duetime.api.auth import need_whole_queue
 from duetime.api.bodies.seconds import Silence
+from duetime.api.named import name_in_path
 from duetime.api.operations import Confined, Operation, Reply
 from duetime.api.problems import wrong_with_each
 from duetime.api.schedules.reading import check_name
@@ -87,7 +88,6 @@ LIST_QUEUES = Operation(
     description="Those that a task was ever put into, and those for which something is set.",
     parameters=PAGES,
     replies={200: Reply("A page.", QueuePage)},
-    problems=(422,),
 )
 GET_QUEUE = Operation(
     method="GET",
@@ -97,7 +97,6 @@ GET_QUEUE = Operation(
     tag=_TAG,
     summary="Get a queue",
     replies={200: Reply("The queue.", QueueView)},
-    problems=(404, 422),
 )
 PUT_QUEUE = Operation(
     method="PUT",
@@ -110,7 +109,6 @@ PUT_QUEUE = Operation(
     body=QueueRequest,
     example={"limits": {"max_running": 10, "rate": 50.0}},
     replies={201: Reply("It is set.", QueuePut), 200: Reply("It was changed, or is unchanged.", QueuePut)},
-    problems=(400, 413, 415, 422),
 )
 DELETE_QUEUE = Operation(
     method="DELETE",
@@ -120,7 +118,6 @@ DELETE_QUEUE = Operation(
     tag=_TAG,
     summary="Forget the state and the limits of a queue, not its tasks",
     replies={204: Reply("The queue is active and has no limits.")},
-    problems=(404, 413, 422),
 )
 OPERATIONS = [LIST_QUEUES, GET_QUEUE, PUT_QUEUE, DELETE_QUEUE]
 
@@ -252,9 +249,7 @@ def _many(tasks: int) -> str:
 
 
 def _reached_name(request: Request) -> str:
-    name = request.path["name"]
-    if "\0" in name:
-        raise NotFound("there is no such queue")
+    name = name_in_path(request, "queue")
     if not request.caller.may_use(None, name):
         raise NotFound(f"there is no queue {name[:80]}")
     return name

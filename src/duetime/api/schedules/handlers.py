@@ -11,6 +11,7 @@ import msgspec
 
 from duetime.admin.keys import Caller
 from duetime.api.auth import need_reach, need_type
+from duetime.api.named import name_in_path
 from duetime.api.problems import with_more, wrong_with_each
 from duetime.api.reach import Reach
 from duetime.api.schedules import operations, views
@@ -275,9 +276,7 @@ class ScheduleCalls:
         return json_answer(200, views.RunPage(items, following))
 
     async def _find(self, request: Request) -> StoredSchedule:
-        name = request.path["name"]
-        if "\0" in name:
-            raise NotFound("there is no such schedule")
+        name = name_in_path(request, "schedule")
         schedule = await self.schedules.find(request.caller.tenant, name)
         if request.caller.is_confined:
             # Another node may have made the lane a moment ago.

@@ -39,7 +39,7 @@ PUT = Operation(
         201: Reply("It was made.", views.ScheduleView),
         200: Reply("It was replaced, or is unchanged.", views.ScheduleView),
     },
-    problems=_BODY,
+    also=(409,),
 )
 PUT_BATCH = Operation(
     method="POST",
@@ -55,7 +55,7 @@ PUT_BATCH = Operation(
         Parameter("dry_run", "Store nothing, and say what would be done.", {"type": "boolean", "default": False}),
     ),
     replies={200: Reply("A result for each.", views.ScheduleBatchAnswer)},
-    problems=_BODY,
+    also=(409,),
     max_body=MAX_REQUEST_BYTES,
 )
 PREVIEW = Operation(
@@ -69,7 +69,7 @@ PREVIEW = Operation(
     body=schemas.PreviewRequest,
     example={"spec": {"cron": "30 2 * * *"}, "timezone": "Europe/Berlin", "count": 5},
     replies={200: Reply("Its words and its next times.", views.PreviewView)},
-    problems=_BODY,
+    also=(409,),
 )
 LIST = Operation(
     method="GET",
@@ -86,7 +86,6 @@ LIST = Operation(
         *PAGES,
     ),
     replies={200: Reply("A page.", views.SchedulePage)},
-    problems=(422,),
     is_large=True,
 )
 GET = Operation(
@@ -97,7 +96,6 @@ GET = Operation(
     tag=_TAG,
     summary="Get a schedule with its next times",
     replies={200: Reply("The schedule.", views.ScheduleView)},
-    problems=(404, 422),
 )
 DELETE = Operation(
     method="DELETE",
@@ -117,7 +115,7 @@ DELETE = Operation(
         ),
     ),
     replies={200: Reply("It is gone.", views.DeletedView)},
-    problems=(404, 409, 413, 422),
+    also=(409,),
 )
 PAUSE = Operation(
     method="POST",
@@ -130,7 +128,7 @@ PAUSE = Operation(
     is_body_optional=True,
     example={"note": "the warehouse is moving"},
     replies={200: Reply("The schedule.", views.ScheduleView)},
-    problems=(404, *_BODY),
+    also=(409,),
 )
 RESUME = Operation(
     method="POST",
@@ -144,7 +142,7 @@ RESUME = Operation(
     is_body_optional=True,
     example={},
     replies={200: Reply("The schedule.", views.ScheduleView)},
-    problems=(404, *_BODY),
+    also=(409,),
 )
 TRIGGER = Operation(
     method="POST",
@@ -158,7 +156,7 @@ TRIGGER = Operation(
     example={},
     parameters=(REQUEST_KEY,),
     replies={202: Reply("The task that was made.", views.TriggeredView)},
-    problems=(404, *_BODY),
+    also=(409,),
 )
 BACKFILL = Operation(
     method="POST",
@@ -171,7 +169,7 @@ BACKFILL = Operation(
     example={"from": "2026-01-01T00:00:00Z", "to": "2026-02-01T00:00:00Z", "rate": 10},
     parameters=(REQUEST_KEY,),
     replies={202: Reply("The backfill, which goes on by itself.", Backfill)},
-    problems=(404, *_BODY),
+    also=(409,),
 )
 BACKFILLS = Operation(
     method="GET",
@@ -181,7 +179,6 @@ BACKFILLS = Operation(
     tag=_TAG,
     summary="List a schedule's backfills, the latest first",
     replies={200: Reply("The latest hundred.", views.BackfillPage)},
-    problems=(404, 422),
 )
 GET_BACKFILL = Operation(
     method="GET",
@@ -191,7 +188,6 @@ GET_BACKFILL = Operation(
     tag=_TAG,
     summary="Say how far a backfill has come",
     replies={200: Reply("The backfill.", Backfill)},
-    problems=(404, 422),
 )
 CANCEL_BACKFILL = Operation(
     method="POST",
@@ -201,7 +197,7 @@ CANCEL_BACKFILL = Operation(
     tag=_TAG,
     summary="Make no more tasks of a backfill",
     replies={200: Reply("The backfill.", Backfill)},
-    problems=(404, 409, 413, 422),
+    also=(409,),
 )
 RUNS = Operation(
     method="GET",
@@ -212,7 +208,6 @@ RUNS = Operation(
     summary="List what became of a schedule's times, the latest first",
     parameters=PAGES,
     replies={200: Reply("A page.", views.RunPage)},
-    problems=(404, 422),
     is_large=True,
 )
 PREVIEW_STORED = Operation(
@@ -224,7 +219,6 @@ PREVIEW_STORED = Operation(
     summary="List a schedule's next times, with what DST and exclusions did to them",
     parameters=(_COUNT, _FROM),
     replies={200: Reply("Its words and its next times.", views.PreviewView)},
-    problems=(404, 422),
 )
 #: What can be done with a schedule that was made.
 NEXT_OF_SCHEDULE = [
@@ -241,7 +235,6 @@ LIST_CALENDARS = Operation(
     summary="List the named calendars, by name",
     parameters=PAGES,
     replies={200: Reply("A page.", views.CalendarPage)},
-    problems=(422,),
     is_large=True,
 )
 GET_CALENDAR = Operation(
@@ -252,7 +245,6 @@ GET_CALENDAR = Operation(
     tag=_TAG,
     summary="Get a calendar",
     replies={200: Reply("The calendar.", views.CalendarView)},
-    problems=(404, 422),
     is_large=True,
 )
 PUT_CALENDAR = Operation(
@@ -265,7 +257,6 @@ PUT_CALENDAR = Operation(
     body=schemas.CalendarRequest,
     example={"dates": ["2027-12-24", {"from": "2027-12-27", "to": "2027-12-31"}]},
     replies={200: Reply("It is stored.", views.CalendarPut)},
-    problems=(400, 413, 415, 422),
 )
 DELETE_CALENDAR = Operation(
     method="DELETE",
@@ -274,7 +265,7 @@ DELETE_CALENDAR = Operation(
     tag=_TAG,
     summary="Delete a calendar that no schedule uses",
     replies={204: Reply("It is gone.")},
-    problems=(404, 409, 413, 422),
+    also=(409,),
 )
 
 OPERATIONS = [

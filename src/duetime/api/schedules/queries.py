@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from duetime.api.schedules.reading import check_name
 from duetime.api.server.http import read_uuid
-from duetime.api.tasks.filters import read_one
+from duetime.api.tasks.filters import not_a_cursor, read_one
 from duetime.errors import InvalidInput
 
 
@@ -36,11 +36,11 @@ def read_name_cursor(cursor: str | None) -> str:
         name = base64.b64decode(cursor.encode("ascii") + b"=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
         return check_name(name.decode("ascii"))
     except (binascii.Error, ValueError, InvalidInput) as error:
-        raise InvalidInput.at("cursor", "not a cursor of this list; use `next` of the page before, or none") from error
+        raise not_a_cursor() from error
 
 
 def read_moment_cursor(cursor: str | None) -> uuid.UUID:
     moment = uuid.UUID(int=(1 << 128) - 1) if cursor is None else read_uuid(cursor)
     if moment is None:
-        raise InvalidInput.at("cursor", "not a cursor of this list; use `next` of the page before, or none")
+        raise not_a_cursor()
     return moment

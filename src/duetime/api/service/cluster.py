@@ -17,7 +17,10 @@ LIST_NODES = Operation(
     summary="List the nodes and how many shards each feeds",
     description="As seen by the node that answers. Of nodes that were started one by one, each feeds all shards.",
     replies={200: Reply("The nodes.", NodePage)},
-    problems=(403, 404, 422),
+    also=(
+        403,
+        404,
+    ),
 )
 OPERATIONS = [LIST_NODES]
 

@@ -24,7 +24,11 @@ METRICS = Operation(
     description="Of the process that answers, which each line names. Without a key, lines that name tenants are left "
     "out; with an admin key they are there.",
     replies={200: Reply("The metrics.", content_type="text/plain")},
-    problems=(401, 403, 404),
+    also=(
+        401,
+        403,
+        404,
+    ),
     needs_key=False,
 )
 OPERATIONS = [METRICS]

@@ -57,7 +57,6 @@ LIST_REFUSED = Operation(
     "letters are.",
     parameters=PAGES,
     replies={200: Reply("A page.", RefusedPage)},
-    problems=(422,),
     is_large=True,
 )
 GET_NUMBER = Operation(
@@ -69,7 +68,6 @@ GET_NUMBER = Operation(
     summary="Find what became of a number",
     description="The id of its task is known for a day.",
     replies={200: Reply("Where it is.", OutboxView)},
-    problems=(404, 422),
 )
 RETRY_NUMBER = Operation(
     method="POST",
@@ -80,7 +78,6 @@ RETRY_NUMBER = Operation(
     summary="Judge a refused one again",
     description="Under the same number: it becomes a task, or is refused anew.",
     replies={202: Reply("It waits, or was accepted before.", OutboxView)},
-    problems=(404, 413, 422),
 )
 DELETE_NUMBER = Operation(
     method="DELETE",
@@ -90,7 +87,6 @@ DELETE_NUMBER = Operation(
     tag=_TAG,
     summary="Throw a refused one away",
     replies={204: Reply("It is gone.")},
-    problems=(404, 413, 422),
 )
 OPERATIONS = [LIST_REFUSED, GET_NUMBER, RETRY_NUMBER, DELETE_NUMBER]
 

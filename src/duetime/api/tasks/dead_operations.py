@@ -16,7 +16,6 @@ LIST = Operation(
     description=f"Tasks whose attempts are used up or whose failure is permanent, latest due time first. {SEARCH}",
     parameters=(Parameter("state", "Only `dead`, which all of them are.", {"enum": ["dead"]}), *FILTERS, *PAGES),
     replies={200: Reply("A page.", DeadPage)},
-    problems=(422,),
 )
 REDRIVE = Operation(
     method="POST",
@@ -30,7 +29,6 @@ REDRIVE = Operation(
     body=RedriveRequest,
     example={"filter": {"type": "email.send"}, "rate": 10},
     replies={200: Reply("What was done.", RedriveAnswer)},
-    problems=(400, 413, 415, 422),
 )
 DROP = Operation(
     method="POST",
@@ -44,6 +42,5 @@ DROP = Operation(
     body=DropRequest,
     example={"filter": {"type": "email.send"}},
     replies={200: Reply("What was done.", DropAnswer)},
-    problems=(400, 413, 415, 422),
 )
 OPERATIONS = [LIST, REDRIVE, DROP]

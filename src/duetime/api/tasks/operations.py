@@ -84,7 +84,7 @@ SUBMIT = Operation(
             headers={"Location": "The task's path."},
         ),
     },
-    problems=(400, 409, 413, 415, 422),
+    also=(409,),
 )
 SUBMIT_BATCH = Operation(
     method="POST",
@@ -105,7 +105,7 @@ SUBMIT_BATCH = Operation(
         REQUEST_KEY,
     ),
     replies={200: Reply("A result for each task, in order.", BatchAnswer)},
-    problems=(400, 409, 413, 415, 422),
+    also=(409,),
     max_body=MAX_REQUEST_BYTES,
 )
 LIST = Operation(
@@ -125,7 +125,6 @@ LIST = Operation(
         *PAGES,
     ),
     replies={200: Reply("A page.", TaskPage)},
-    problems=(422,),
 )
 GET = Operation(
     method="GET",
@@ -137,7 +136,6 @@ GET = Operation(
     description=f"With its latest attempts: up to {MAX_ATTEMPTS:,}, and of large ones those that fit into a megabyte. "
     "`attempts_omitted` says how many earlier ones there are.",
     replies={200: Reply("The task.", TaskView)},
-    problems=(404, 422),
     is_large=True,
 )
 LIST_ATTEMPTS = Operation(
@@ -150,7 +148,6 @@ LIST_ATTEMPTS = Operation(
     description="The running one comes last.",
     parameters=PAGES,
     replies={200: Reply("A page.", AttemptPage)},
-    problems=(404, 422),
     is_large=True,
 )
 EXPLAIN = Operation(
@@ -161,7 +158,6 @@ EXPLAIN = Operation(
     tag="Tasks",
     summary="Say why a task is where it is, and what would free it",
     replies={200: Reply("The explanation.", Explanation)},
-    problems=(404, 422),
 )
 
 _VERBS = {
@@ -175,7 +171,6 @@ _VERBS = {
     "retry": ("Retry", "A dead letter gets new budgets; a task that waits for its next attempt gets it now."),
     "run-now": ("Run now", "A waiting or paused task becomes due at once."),
 }
-_PROBLEMS = {"reschedule": (400, 404, 409, 413, 415, 422), "retry": (404, 409, 413, 422, 429)}
 VERBS = {
     verb: Operation(
         method="POST",
@@ -188,7 +183,7 @@ VERBS = {
         body=RescheduleRequest if verb == "reschedule" else None,
         example={"delay": "1h"} if verb == "reschedule" else None,
         replies={200: Reply("The task.", TaskView)},
-        problems=_PROBLEMS.get(verb, (404, 409, 413, 422)),
+        also=(409, 429) if verb == "retry" else (409,),
     )
     for verb, (summary, description) in _VERBS.items()
 }
@@ -206,7 +201,6 @@ BULK_VERBS = {
         example={"filter": {"state": "scheduled", "queue": "nightly"}}
         | ({"delay": "1h"} if verb == "reschedule" else {}),
         replies={200: Reply("What was done.", BulkAnswer)},
-        problems=(400, 413, 415, 422),
     )
     for verb, (summary, description) in _VERBS.items()
 }

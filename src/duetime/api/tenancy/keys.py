@@ -50,7 +50,10 @@ LIST_KEYS = Operation(
         *PAGES,
     ),
     replies={200: Reply("A page.", KeyPage)},
-    problems=(403, 404, 422),
+    also=(
+        403,
+        404,
+    ),
 )
 MAKE_KEY = Operation(
     method="POST",
@@ -62,7 +65,10 @@ MAKE_KEY = Operation(
     body=KeyRequest,
     example={"role": "admin"},
     replies={201: Reply("The key, shown this once.", KeyMade)},
-    problems=(400, 403, 404, 413, 415, 422),
+    also=(
+        403,
+        404,
+    ),
 )
 REVOKE_KEY = Operation(
     method="DELETE",
@@ -73,7 +79,7 @@ REVOKE_KEY = Operation(
     summary="Revoke an API key",
     description="It ends at once on this node, and within a second on every other.",
     replies={204: Reply("It is revoked.")},
-    problems=(403, 404, 413, 422),
+    also=(403,),
 )
 ROTATE_KEY = Operation(
     method="POST",
@@ -88,7 +94,7 @@ ROTATE_KEY = Operation(
     is_body_optional=True,
     example={"overlap": "1d"},
     replies={201: Reply("The new key, shown this once.", KeyMade)},
-    problems=(400, 404, 409, 413, 415, 422),
+    also=(409,),
 )
 OPERATIONS = [LIST_KEYS, MAKE_KEY, REVOKE_KEY, ROTATE_KEY]
 

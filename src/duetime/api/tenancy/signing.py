@@ -24,7 +24,7 @@ GET_SECRET = Operation(
     description="A Standard Webhooks secret; check `webhook-id`, `webhook-timestamp` and `webhook-signature` with "
     "any library of that standard. After a rotation `former_until` says until when the secret before it signs as well.",
     replies={200: Reply("The secret.", SecretAnswer)},
-    problems=(404, 422),
+    also=(404,),
 )
 ROTATE_SECRET = Operation(
     method="POST",
@@ -41,7 +41,7 @@ ROTATE_SECRET = Operation(
     example={"overlap": "1d"},
     parameters=(REQUEST_KEY,),
     replies={200: Reply("The new secret.", SecretRotated)},
-    problems=(400, 404, 413, 415, 422),
+    also=(404,),
 )
 OPERATIONS = [GET_SECRET, ROTATE_SECRET]
 

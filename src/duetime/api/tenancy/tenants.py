@@ -17,6 +17,7 @@ from duetime.admin.tenants import (
     put_tenant,
     read_audit,
 )
+from duetime.api.named import next_name, read_named_page
 from duetime.api.operations import ADMINS, OWNERS, Operation, Parameter, Reply
 from duetime.api.problems import with_more, wrong_with_each
 from duetime.api.server.http import Answer, Request, Route, json_answer, make_decoder
@@ -51,7 +52,6 @@ LIST_TENANTS = Operation(
     summary="List the tenants, by name",
     parameters=PAGES,
     replies={200: Reply("A page.", TenantPage)},
-    problems=(422,),
 )
 GET_TENANT = Operation(
     method="GET",
@@ -62,7 +62,6 @@ GET_TENANT = Operation(
     summary="Get a tenant",
     description="An owner's key gets its own, and finds no other.",
     replies={200: Reply("The tenant.", Tenant)},
-    problems=(404, 422),
 )
 PUT_TENANT = Operation(
     method="PUT",
@@ -76,7 +75,7 @@ PUT_TENANT = Operation(
     body=TenantRequest,
     example={"weight": 2, "quotas": {"submit_rate": 100, "max_waiting": 1_000_000}},
     replies={201: Reply("It was made.", TenantPut), 200: Reply("It is as asked for.", TenantPut)},
-    problems=(400, 404, 413, 415, 422),
+    also=(404,),
 )
 AUDIT = Operation(
     method="GET",
@@ -91,7 +90,7 @@ AUDIT = Operation(
         *PAGES,
     ),
     replies={200: Reply("A page.", AuditPage)},
-    problems=(404, 422),
+    also=(404,),
     is_large=True,
 )
 OPERATIONS = [LIST_TENANTS, GET_TENANT, PUT_TENANT, AUDIT]
@@ -110,13 +109,9 @@ class Tenancy:
         ]
 
     async def page(self, request: Request) -> Answer:
-        cursor, limit = read_page(request.query())
-        after = cursor or ""
-        if "\0" in after:
-            raise InvalidInput.at("cursor", "not a cursor of this list; use `next` of the page before, or none")
+        after, limit = read_named_page(request)
         found = await page_tenants(self.database, after, limit + 1)
-        following = found[limit - 1].name if len(found) > limit else None
-        return json_answer(200, TenantPage(found[:limit], following))
+        return json_answer(200, TenantPage(found[:limit], next_name(found, limit)))
 
     async def get(self, request: Request) -> Answer:
         request.query()

@@ -4,13 +4,12 @@ from dataclasses import dataclass
 
 from duetime.admin.tenants import check_short_name
 from duetime.admin.tiers import Tier, TierChange, delete_tier, get_tier, page_tiers, put_tier
+from duetime.api.named import name_in_path, next_name, read_named_page
 from duetime.api.operations import ADMINS, Operation, Reply
 from duetime.api.server.http import Answer, Request, Route, json_answer, make_decoder
-from duetime.api.tasks.filters import read_page
 from duetime.api.tasks.operations import PAGES
 from duetime.api.tenancy.schemas import TierPage, TierRequest, changed_egress, changed_quotas
 from duetime.database.pool import Database
-from duetime.errors import InvalidInput, NotFound
 
 _TAG = "Administration"
 _ONE = "/v1/tiers/{name}"
@@ -25,7 +24,6 @@ LIST_TIERS = Operation(
     summary="List the tiers, by name",
     parameters=PAGES,
     replies={200: Reply("A page.", TierPage)},
-    problems=(422,),
 )
 GET_TIER = Operation(
     method="GET",
@@ -35,7 +33,6 @@ GET_TIER = Operation(
     tag=_TAG,
     summary="Get a tier",
     replies={200: Reply("The tier.", Tier)},
-    problems=(404, 422),
 )
 PUT_TIER = Operation(
     method="PUT",
@@ -49,7 +46,6 @@ PUT_TIER = Operation(
     body=TierRequest,
     example={"weight": 4, "quotas": {"submit_rate": 1000, "submit_burst": 5000}},
     replies={201: Reply("It was made.", Tier), 200: Reply("It is as asked for.", Tier)},
-    problems=(400, 413, 415, 422),
 )
 DELETE_TIER = Operation(
     method="DELETE",
@@ -59,7 +55,7 @@ DELETE_TIER = Operation(
     tag=_TAG,
     summary="Delete a tier that no tenant has",
     replies={204: Reply("It is gone.")},
-    problems=(404, 409, 413, 422),
+    also=(409,),
 )
 OPERATIONS = [LIST_TIERS, GET_TIER, PUT_TIER, DELETE_TIER]
 
@@ -77,16 +73,13 @@ class TierCalls:
         ]
 
     async def page(self, request: Request) -> Answer:
-        cursor, limit = read_page(request.query())
-        if cursor is not None and "\0" in cursor:
-            raise InvalidInput.at("cursor", "not a cursor of this list; use `next` of the page before, or none")
-        found = await page_tiers(self.database, cursor or "", limit + 1)
-        following = found[limit - 1].name if len(found) > limit else None
-        return json_answer(200, TierPage(found[:limit], following))
+        after, limit = read_named_page(request)
+        found = await page_tiers(self.database, after, limit + 1)
+        return json_answer(200, TierPage(found[:limit], next_name(found, limit)))
 
     async def get(self, request: Request) -> Answer:
         request.query()
-        return json_answer(200, await get_tier(self.database, _name(request)))
+        return json_answer(200, await get_tier(self.database, name_in_path(request, "tier")))
 
     async def put(self, request: Request) -> Answer:
         request.query()
@@ -99,12 +92,5 @@ class TierCalls:
     async def delete(self, request: Request) -> Answer:
         request.query()
         await request.no_body()
-        await delete_tier(self.database, _name(request), by=request.caller.key)
+        await delete_tier(self.database, name_in_path(request, "tier"), by=request.caller.key)
         return Answer(204, b"")
-
-
-def _name(request: Request) -> str:
-    name = request.path["name"]
-    if "\0" in name:
-        raise NotFound("there is no such tier")
-    return name

@@ -6,11 +6,11 @@ from msgspec import Struct
 
 from duetime.admin.types import TypeInfo, TypePreview, TypePut, Types
 from duetime.api.auth import need_whole_type
+from duetime.api.named import name_in_path, read_named_page
 from duetime.api.operations import Confined, Operation, Reply
 from duetime.api.problems import wrong_with_each
 from duetime.api.schedules.reading import check_name
 from duetime.api.server.http import Answer, Request, Route, json_answer, make_decoder
-from duetime.api.tasks.filters import read_page
 from duetime.api.tasks.operations import PAGES
 from duetime.api.types.reading import read_rules
 from duetime.api.types.schemas import TypeRequest
@@ -39,7 +39,6 @@ LIST_TYPES = Operation(
     summary="List the registered task types, by name",
     parameters=PAGES,
     replies={200: Reply("A page.", TypePage)},
-    problems=(422,),
     is_large=True,
 )
 GET_TYPE = Operation(
@@ -50,7 +49,6 @@ GET_TYPE = Operation(
     tag=_TAG,
     summary="Get a registered task type",
     replies={200: Reply("The type.", TypeInfo)},
-    problems=(404, 422),
 )
 PUT_TYPE = Operation(
     method="PUT",
@@ -69,7 +67,6 @@ PUT_TYPE = Operation(
         "throttle": {"limit": 100, "period": "1m", "key": "to"},
     },
     replies={201: Reply("It is registered.", TypePut), 200: Reply("It was changed, or is unchanged.", TypePut)},
-    problems=(400, 413, 415, 422),
 )
 PREVIEW_TYPE = Operation(
     method="POST",
@@ -83,7 +80,7 @@ PREVIEW_TYPE = Operation(
     body=TypeRequest,
     example={"schema": {"type": "object", "required": ["to", "subject"]}},
     replies={200: Reply("What it would mean.", TypePreview)},
-    problems=(400, 413, 415, 422),
+    may_name_new=True,
 )
 DELETE_TYPE = Operation(
     method="DELETE",
@@ -93,7 +90,6 @@ DELETE_TYPE = Operation(
     tag=_TAG,
     summary="Forget a task type: its payloads may be anything again, and nothing limits it",
     replies={204: Reply("It is gone.")},
-    problems=(404, 413, 422),
 )
 OPERATIONS = [LIST_TYPES, GET_TYPE, PUT_TYPE, PREVIEW_TYPE, DELETE_TYPE]
 
@@ -113,12 +109,10 @@ class TypeCalls:
         ]
 
     async def page(self, request: Request) -> Answer:
-        cursor, limit = read_page(request.query())
-        if cursor is not None and "\0" in cursor:
-            raise InvalidInput.at("cursor", "not a cursor of this list; use `next` of the page before, or none")
+        after, limit = read_named_page(request)
         caller = request.caller
         likes = None if caller.confinement is None else caller.confinement.type_likes
-        found, has_more = await self.types.page(caller.tenant, cursor or "", limit, likes)
+        found, has_more = await self.types.page(caller.tenant, after, limit, likes)
         return json_answer(200, TypePage(found, found[-1].name if has_more else None))
 
     async def get(self, request: Request) -> Answer:
@@ -190,9 +184,7 @@ def _schema_of(asked: TypeRequest) -> bytes | None:
 
 
 def _reached_name(request: Request) -> str:
-    name = request.path["name"]
-    if "\0" in name:
-        raise NotFound("there is no such type")
+    name = name_in_path(request, "type")
     if not request.caller.may_type(name):
         raise NotFound(f"there is no registered type {name[:80]}")
     return name

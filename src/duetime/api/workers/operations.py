@@ -18,7 +18,7 @@ LEASE = Operation(
     body=LeaseRequest,
     example={"worker": "mailer-7f3a", "queues": ["default"], "types": ["email.send"], "max": 10, "wait": 30},
     replies={200: Reply("The tasks, perhaps none.", LeaseAnswer)},
-    problems=(400, 409, 413, 415, 422),
+    also=(409,),
 )
 SETTLE = Operation(
     method="POST",
@@ -43,7 +43,7 @@ SETTLE = Operation(
         ],
     },
     replies={200: Reply("What became of the reports.", SettleAnswer)},
-    problems=(400, 409, 413, 415, 422),
+    also=(409,),
     max_body=MAX_REQUEST_BYTES,
 )
 BEAT = Operation(
@@ -63,7 +63,7 @@ BEAT = Operation(
         "attempts": [{"id": "0199f6b8-2f40-8a3c-9d11-3b5f00000100", "attempt": 1, "started": True}],
     },
     replies={200: Reply("What to stop.", BeatAnswer)},
-    problems=(400, 409, 413, 415, 422),
+    also=(409,),
     max_body=2 * 1024 * 1024,
 )
 OPERATIONS = [LEASE, SETTLE, BEAT]
