@@ -18,11 +18,13 @@ from duetime.lifecycle.schedules.changes import Schedules
 from duetime.lifecycle.schedules.recurrences import Recurrences
 from duetime.lifecycle.submission.submit import Submitted, Submitter
 from duetime.lifecycle.tasks.claim import LaneOrder, claim_due
-from duetime.lifecycle.tasks.onward import Onward, Wake
+from duetime.lifecycle.tasks.onward import Dead, Onward, Wake
 from duetime.lifecycle.tasks.settle import Report, Settled, Settler
 from duetime.lifecycle.tasks.state import read_states
 from duetime.lifecycle.tasks.steer import Steering
+from duetime.model.attempt import Past
 from duetime.model.task import Kind, LaneKey, LeasedTask, NewTask, Options, Outcome, PriorityClass, TaskState
+from duetime.signals import Signal
 
 
 class Engine:
@@ -34,12 +36,19 @@ class Engine:
         self._wakes: list[Wake] = [self.woken.extend]
         self.partitions = Partitions(database)
         self.lanes = Lanes(database)
-        self.onward = Onward(database, self.partitions, self._wake, random.Random(1))
+        #: Attempts that have ended, and dead letters.
+        self.ended = Signal[Sequence[Past]]()
+        self.died = Signal[Sequence[Dead]]()
+        #: Holders that have ended.
+        self.left = Signal[set[int]]()
+        self.onward = Onward(
+            database, self.partitions, self._wake, random.Random(1), on_ended=self.ended, on_dead=self.died
+        )
         # Beats of a test come three seconds apart.
-        self.holders = Holders(database, self.onward, monotonic=itertools.count(0.0, 3.0).__next__)
+        self.holders = Holders(database, self.onward, monotonic=itertools.count(0.0, 3.0).__next__, on_ended=self.left)
         self.settler = Settler(database, self.holders, self.onward)
         self.submitter = Submitter(database, self.lanes, self.partitions, self._wake)
-        self.steering = Steering(database, self.partitions, self._wake)
+        self.steering = Steering(database, self.partitions, self._wake, on_ended=self.ended)
         self.recurrences = Recurrences(database)
         self.schedules = Schedules(database, self.partitions, self.lanes, self.steering, self.recurrences, self._wake)
         self.backfills = Backfills(database, self.partitions, self.recurrences)

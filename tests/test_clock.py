@@ -17,7 +17,7 @@ class World:
         self.offset_us = START_US
         self.jumps: list[int] = []
         self.clock = DatabaseClock(lambda: self.monotonic)
-        self.clock.on_jump = self.jumps.append
+        self.clock.jumped.listen(self.jumps.append)
         self.clock.observe(self.database_us())
 
     def database_us(self) -> int:

@@ -23,7 +23,7 @@ from duetime.config import Config
 from duetime.database.pool import Database
 from duetime.errors import DuetimeError
 from duetime.serve import Node, Sharing
-from duetime.signals import stop_when, watch_signals
+from duetime.stopping import stop_when, watch_signals
 from duetime.telemetry import set_up_logs
 
 log = structlog.get_logger()

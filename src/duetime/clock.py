@@ -14,6 +14,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
+from duetime.signals import Signal
+
 Monotonic = Callable[[], float]
 
 #: Smaller jumps are the work of whoever keeps the clock right, and go unmentioned.
@@ -46,8 +48,10 @@ class DatabaseClock:
         self._jumps = 0
         #: The clock has jumped far, and was not read since: it may be about to jump back.
         self.is_held = False
-        #: Told by how many µs the clock has jumped.
-        self.on_jump: Callable[[int], None] | None = None
+        #: By how many µs the clock has jumped.
+        self.jumped = Signal[int]()
+        #: It was held, and was read once more.
+        self.settled = Signal[[]]()
 
     def ask(self) -> Asked:
         """Call it before a statement is sent whose answer brings the time."""
@@ -69,8 +73,10 @@ class DatabaseClock:
         jump_us = _jump_of(answered_us, now_us if asked is None else asked.bound_us, now_us)
         if jump_us or now_us - answered_us <= _SLOW_US:
             self._set(answered_us)
-        self.is_held = abs(jump_us) > HOLD_US
+        was_held, self.is_held = self.is_held, abs(jump_us) > HOLD_US
         self._tell(jump_us)
+        if was_held and not self.is_held:
+            self.settled()
         return jump_us
 
     def hear(self, asked: Asked, answered_at: datetime) -> None:
@@ -105,8 +111,7 @@ class DatabaseClock:
     def _tell(self, jump_us: int) -> None:
         if abs(jump_us) > JUMP_US:
             self._jumps += 1
-            if self.on_jump is not None:
-                self.on_jump(jump_us)
+            self.jumped(jump_us)
 
 
 def _jump_of(answered_us: int, asked_us: int, now_us: int) -> int:

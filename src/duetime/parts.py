@@ -8,7 +8,7 @@ including what is added later.  What a node keeps beyond that (`serve.py`) knows
 
 import asyncio
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -16,10 +16,9 @@ from functools import partial
 import structlog
 
 from duetime.admin.breakers import ForcedBreakers
-from duetime.admin.changes import read_changes
 from duetime.admin.keyring import Keys
 from duetime.admin.limits import LimitRules
-from duetime.admin.rules import Rules, TenantRules
+from duetime.admin.rules import TenantRules
 from duetime.admin.signing import Signing, SigningSecrets
 from duetime.admin.types import Types
 from duetime.api.app import App
@@ -58,27 +57,28 @@ from duetime.lifecycle.tasks.steer import Steering
 from duetime.memory import Memory
 from duetime.model.attempt import Past
 from duetime.model.breaker_status import TENANT_HOST, Forced
-from duetime.model.tenant_breaker import BreakerRules
+from duetime.model.tenant_breaker import BreakerRules, Record
 from duetime.model.vault import Vault
 from duetime.scheduler.breaker_states import BreakerStates
 from duetime.scheduler.breakers import Breakers
 from duetime.scheduler.clockwork import Clockwork
 from duetime.scheduler.dead_log import DeadLog
 from duetime.scheduler.feed import Feeder
+from duetime.scheduler.feeding_nodes import FeedingNodes
 from duetime.scheduler.firing import Firing
 from duetime.scheduler.liveness import Liveness
 from duetime.scheduler.readiness import Readiness
 from duetime.scheduler.relay import Relay
-from duetime.scheduler.rulebook import put_together
+from duetime.scheduler.rule_watch import RuleWatch
 from duetime.scheduler.sharing import SharedFeeder
 from duetime.scheduler.survey import Survey
 from duetime.scheduler.tenant_breakers import TenantBreakers
 from duetime.scheduler.upkeep import Upkeep
 from duetime.service import Loop
+from duetime.signals import AwaitedSignal, Signal, ignore
 from duetime.turns import Turns
 
 log = structlog.get_logger()
-_RULES_EVERY = timedelta(seconds=0.5)
 _LOOK_FOR_COLD_EVERY = timedelta(seconds=1)
 #: What a task that is handed over at once passes through.  Not the claim: its plan, made while nothing waits, reads
 #: a whole lane where it should read a share of it.
@@ -124,32 +124,52 @@ class Parts:
         self.limits = LimitRules(database)
         self.rules = TenantRules(database)
         self.breakers = Breakers(self.lanes.key_of, database.clock.now_ms, name_of=self.lanes.tenant_name)
-        self.forced_breakers = ForcedBreakers(database, self._obey)
-        self.onward = Onward(database, self.partitions, self._wake)
-        self.holders = Holders(database, self.onward)
-        self.settler = Settler(database, self.holders, self.onward, turns=turns)
-        self.feeder = Feeder(database, self.lanes, self.onward, turns=turns)
-        self.feeder.heed(self.breakers)
+        #: Rows were put into due, and attempts have ended: on this node, and of lanes that are fed here.
+        rows_put, attempts_ended = Signal[Collection[uuid.UUID]](), Signal[Sequence[Past]]()
+        rows_here, ended_here = (
+            (rows_put, attempts_ended)
+            if sharing is None
+            else (Signal[Collection[uuid.UUID]](), Signal[Sequence[Past]]())
+        )
+        self.dead_log = DeadLog(database)
+        self.onward = Onward(database, self.partitions, rows_put, on_ended=attempts_ended, on_dead=self.dead_log.note)
         self.breaker_states = BreakerStates(database, self.lanes, self.breakers)
-        self.feeder.prepare = self.breaker_states.recall
-        self.holders.on_ended = self.feeder.polls.forget
-        self.tenant_breakers = TenantBreakers(database, self.lanes, self.onward, _breaker_rules(config))
-        self.feeder.heed_tenants(self.tenant_breakers)
-        self.forced_breakers.reread = self.tenant_breakers.refresh
-        self.tenant_breakers.changed = self.forced_breakers.changed
-        self.submitter = Submitter(database, self.lanes, self.partitions, self._wake, desk=self.feeder, turns=turns)
+        nodes, breaker_rows_changed = FeedingNodes(), AwaitedSignal[[]]()
+        self.tenant_breakers = TenantBreakers(
+            database,
+            self.lanes,
+            self.onward,
+            _breaker_rules(config),
+            nodes=nodes,
+            changed=breaker_rows_changed,
+            ask_others=None if sharing is None else self._ask_others,
+        )
+        self.forced_breakers = ForcedBreakers(database, self._obey, self.tenant_breakers.refresh)
+        breaker_rows_changed.listen(self.forced_breakers.changed)
         is_sharing = sharing is not None or config.redis_url is not None
         budgets = open_budgets(database, config.redis_url) if is_sharing else None
-        self.feeder.budgets = budgets
+        self.feeder = Feeder(
+            database,
+            self.lanes,
+            self.onward,
+            breakers=self.breakers,
+            tenant_breakers=self.tenant_breakers,
+            nodes=nodes,
+            budgets=budgets,
+            prepare=self.breaker_states.recall,
+            turns=turns,
+        )
+        rows_here.listen(self.feeder.wake)
+        ended_here.listen(self.feeder.ended)
+        self.holders = Holders(database, self.onward, on_ended=self.feeder.polls.forget)
+        self.settler = Settler(database, self.holders, self.onward, turns=turns)
+        self.submitter = Submitter(database, self.lanes, self.partitions, rows_put, desk=self.feeder, turns=turns)
         self.allowance = Allowance(budgets)
         self.room = WaitingRoom(
             partial(count_waiting, database), partial(bound_waiting, database), name_of=self.lanes.tenant_name
         )
         self.admission = Admission(Pressure(lambda: self.submitter.backlog), self.allowance, self.room)
-        self.steering = Steering(database, self.partitions, self._wake)
-        self.onward.on_ended = self.steering.on_ended = self._ended
-        self.dead_log = DeadLog(database)
-        self.onward.on_dead = self.dead_log.note
+        self.steering = Steering(database, self.partitions, rows_put, on_ended=attempts_ended)
         reader = TaskReader(self.types, outside.vault, self.rules.egress_of)
         self.outbox = Outbox(database, self.lanes, self.submitter, reading(reader, turns), self.admission)
         self.relay = Relay(self.outbox, has_duty=self._has_duty)
@@ -166,12 +186,15 @@ class Parts:
                 self.holders,
                 self.breakers,
                 self.forced_breakers,
+                woken=rows_here,
+                ended=ended_here,
+                records_of=self.tenant_breakers.records,
             )
-            self.shared.records_of = self.tenant_breakers.records
-            self.tenant_breakers.ask_others = self.shared.records
+            rows_put.listen(self.shared.wake)
+            attempts_ended.listen(self.shared.ended)
         self.recurrences = Recurrences(database, turns)
         self.schedules = Schedules(
-            database, self.partitions, self.lanes, self.steering, self.recurrences, self._wake, self.admission
+            database, self.partitions, self.lanes, self.steering, self.recurrences, rows_put, self.admission
         )
         self.backfills = Backfills(database, self.partitions, self.recurrences, self.admission)
         self.firing = Firing(
@@ -181,21 +204,37 @@ class Parts:
             self.backfills,
             self.recurrences,
             self.steering,
-            self._wake,
+            rows_put,
             feeds=self.feeder.feeds,
             has_duty=self._has_duty,
             room=self.admission,
         )
-        self.feeder.schedules = self.firing
+        rows_here.listen(self.firing.wake)
         self.liveness = Liveness(
-            database, self.holders, self.onward, self.feeder.polls, silence_seconds=config.max_silence
+            database,
+            self.holders,
+            self.onward,
+            self.feeder.polls,
+            silence_seconds=config.max_silence,
+            on_lapsed=ignore if self.shared is None else self.shared.tell_ended,
         )
-        if self.shared is not None:
-            self.liveness.on_lapsed = self.shared.tell_ended
-        self.clockwork = Clockwork(database, self.feeder)
+        self.clockwork = Clockwork(database)
         self.survey = Survey(database, self.feeder, self.limits.paused_queues)
         self.readiness = Readiness(database, outside.name, self._why_not_serving)
-        self._rules_loop = Loop("tenants", self._read_rules, jitter=0.0)
+        self.rule_watch = RuleWatch(
+            database,
+            self.rules,
+            self.types,
+            self.limits,
+            self.breakers,
+            self.forced_breakers,
+            feeder=self.feeder,
+            tenant_breakers=self.tenant_breakers,
+            submitter=self.submitter,
+            admission=self.admission,
+            share=None if self.shared is None else self.shared.share,
+            on_rotated=self._forget_secrets,
+        )
         self._warm_loop = Loop("connections", self._warm_connections)
         self._memory = Memory(turns)
         self.upkeep = Upkeep(
@@ -239,9 +278,6 @@ class Parts:
             unsent=outside.unsent,
         )
         self._signing = SigningSecrets(database, lambda: self.rules.current.signing)
-        #: What the limits in force were made of.
-        self._limited_by: Rules | None = None
-        self._limited: tuple[int, int] = (-1, -1)
         self._is_stopping = False
         self._is_over = False
         #: All that went on in them was ended, because the database has failed over.
@@ -255,8 +291,8 @@ class Parts:
         self.clockwork.loop.start()
         if self.shared is not None:
             await self.shared.join()
-        await self._read_rules()
-        self._rules_loop.start()
+        await self.rule_watch.step()
+        self.rule_watch.loop.start()
         await self.room.look()
         self.room.loop.start()
         self.breaker_states.loop.start()
@@ -292,6 +328,11 @@ class Parts:
             await asyncio.wait([self._executing], timeout=5.0)
         await self.breaker_states.close()
 
+    def drop(self) -> None:
+        """Nothing of these parts reaches the database any more."""
+        self.is_dropped = True
+        self.database.abandon()
+
     def retire_executor(self) -> "tuple[Executor, asyncio.Task[None]] | None":
         """The executor, whose calls go on without these parts; None if it has none."""
         self._is_stopping = self._is_over = True
@@ -311,7 +352,7 @@ class Parts:
             self.liveness.loop,
             self.dead_log.loop,
             *self.upkeep.loops,
-            self._rules_loop,
+            self.rule_watch.loop,
             self.room.loop,
             self.keys.loop,
             self.keys.uses.loop,
@@ -384,37 +425,15 @@ class Parts:
         """All connections are open and know the statements of the data path before somebody waits for them."""
         return timedelta(0) if await self.database.warm_one(_DATA_PATH) else _LOOK_FOR_COLD_EVERY
 
-    async def _read_rules(self) -> timedelta:
-        """Weights, suspensions, types, limits and forced breakers take effect within a second."""
-        changes = await read_changes(self.database)
-        rotated = self.rules.current.signing
-        rules = await self.rules.refresh(changes["tenants"].number)
-        if rules.signing != rotated:
-            self.executor.forget_secrets()
-        self.feeder.rule(rules.weights, rules.suspended)
-        self.admission.rule(rules.quotas, rules.default)
-        self.tenant_breakers.rule(rules.breakers)
-        self.submitter.spread = rules.spread
-        if self.shared is not None:
-            await self.shared.share(rules.spread)
-        await self.types.refresh(changes["types"])
-        await self.limits.refresh(changes["limits"])
-        changes_seen = (self.types.limits_change, self.limits.change)
-        if rules is not self._limited_by or changes_seen != self._limited:
-            await self.feeder.limit(put_together(rules.limits, self.limits, self.types, self.breakers))
-            self._limited_by, self._limited = rules, changes_seen
-        await self.forced_breakers.refresh(changes["breakers"])
-        return _RULES_EVERY
-
     def _obey(self, forced: Mapping[tuple[int, str], Forced]) -> None:
         self.breakers.obey({place: state for place, state in forced.items() if place[1] != TENANT_HOST})
         self.tenant_breakers.obey(forced)
 
-    def _wake(self, wakes: Iterable[uuid.UUID]) -> None:
-        (self.shared or self.feeder).wake(wakes)
+    def _forget_secrets(self) -> None:
+        self.executor.forget_secrets()
 
-    def _ended(self, attempts: Sequence[Past]) -> None:
-        (self.shared or self.feeder).ended(attempts)
+    async def _ask_others(self, tenants: list[int]) -> list[dict[int, Record]]:
+        return [] if self.shared is None else await self.shared.records(tenants)
 
     async def _secret_of(self, lane: int) -> Signing:
         key = await self.lanes.resolve(lane)

@@ -246,8 +246,7 @@ async def _discard(database: Database | None, parts: Parts | None) -> None:
 
 async def _drop(parts: Parts) -> None:
     """End all that goes on in them; nothing of theirs reaches the database any more."""
-    parts.is_dropped = True
-    parts.database.abandon()
+    parts.drop()
     try:
         async with asyncio.timeout(_DROP_SECONDS):
             await parts.stop_taking()

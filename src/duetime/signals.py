@@ -1,35 +1,43 @@
-"""Stopping by a signal: the first lets what runs end, the second does not wait."""
+"""Signals: one part of the program tells others what happened, and knows none of them.
 
-import asyncio
-import os
-import signal
-from typing import Protocol
+A signal is made first and given to the part that tells.  Whoever wants to hear of it
+listens, before anything is started.  So every part is complete when it is constructed,
+and no two of them need each other's constructor first.
+"""
 
-import structlog
+from collections.abc import Awaitable, Callable
+from typing import Generic, ParamSpec
 
-log = structlog.get_logger()
-
-
-def watch_signals() -> asyncio.Event:
-    """Set on SIGTERM or SIGINT, from now on; a second signal ends the process at once."""
-    signalled = asyncio.Event()
-
-    def on_signal(number: int) -> None:
-        if signalled.is_set():
-            os._exit(128 + number)
-        signalled.set()
-
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_signal, number)
-    return signalled
+Told = ParamSpec("Told")
 
 
-class Stoppable(Protocol):
-    async def stop(self) -> None: ...
+class Signal(Generic[Told]):
+    """Calls its listeners at once, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._listeners: list[Callable[Told, object]] = []
+
+    def listen(self, listener: Callable[Told, object]) -> None:
+        self._listeners.append(listener)
+
+    def __call__(self, *args: Told.args, **kwargs: Told.kwargs) -> None:
+        for listener in self._listeners:
+            listener(*args, **kwargs)
 
 
-async def stop_when(signalled: asyncio.Event, node: Stoppable) -> None:
-    await signalled.wait()
-    log.info("stopping; a second signal ends at once")
-    await node.stop()
+class AwaitedSignal(Generic[Told]):
+    """The part that tells goes on when all listeners are done."""
+
+    def __init__(self) -> None:
+        self._listeners: list[Callable[Told, Awaitable[None]]] = []
+
+    def listen(self, listener: Callable[Told, Awaitable[None]]) -> None:
+        self._listeners.append(listener)
+
+    async def __call__(self, *args: Told.args, **kwargs: Told.kwargs) -> None:
+        for listener in self._listeners:
+            await listener(*args, **kwargs)
+
+
+def ignore(*_: object) -> None:
+    """Nobody wants to hear of it."""

@@ -5,7 +5,7 @@ import io
 import json
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -52,6 +52,7 @@ from duetime.scheduler.firing import Firing
 from duetime.scheduler.relay import Relay
 from duetime.scheduler.rulebook import put_together
 from duetime.scheduler.tenant_breakers import TenantBreakers
+from duetime.signals import AwaitedSignal, Signal
 from duetime.turns import Turns
 
 #: What seals secrets, where a test says nothing else.
@@ -242,15 +243,27 @@ async def serve(
     lanes, partitions = Lanes(database), Partitions(database)
     await partitions.make_ahead()
 
-    def wake(wakes: Iterable[uuid.UUID]) -> None:
-        feeder.wake(wakes)
-
+    wake = Signal[Collection[uuid.UUID]]()
     onward = Onward(database, partitions, wake)
     turns = Turns()
-    feeder = Feeder(database, lanes, onward, turns=turns)
+    passed = [0.0]
+
+    def monotonic() -> float:
+        return time.monotonic() + passed[0]
+
+    breaker_rows_changed = AwaitedSignal[[]]()
+    tenant_breakers = TenantBreakers(
+        database,
+        lanes,
+        onward,
+        BreakerRules(),
+        changed=breaker_rows_changed,
+        now_ms=lambda: database.clock.now_ms() + int(passed[0] * 1000),
+    )
+    feeder = Feeder(database, lanes, onward, tenant_breakers=tenant_breakers, turns=turns)
+    wake.listen(feeder.wake)
     await feeder.start()
-    holders = Holders(database, onward)
-    holders.on_ended = feeder.polls.forget
+    holders = Holders(database, onward, on_ended=feeder.polls.forget)
     reasons: list[str] = []
 
     async def why_not_ready() -> str | None:
@@ -262,11 +275,6 @@ async def serve(
     await types.refresh()
     limits = LimitRules(database)
     await limits.refresh()
-    passed = [0.0]
-
-    def monotonic() -> float:
-        return time.monotonic() + passed[0]
-
     room = WaitingRoom(partial(count_waiting, database), partial(bound_waiting, database), monotonic=monotonic)
     await room.look()
     submitter = Submitter(database, lanes, partitions, wake, turns=turns)
@@ -274,24 +282,19 @@ async def serve(
     schedules = Schedules(database, partitions, lanes, steering, recurrences, wake, admission)
     backfills = Backfills(database, partitions, recurrences, admission)
     firing = Firing(database, partitions, schedules, backfills, recurrences, steering, wake, room=admission)
-    feeder.schedules = firing
+    wake.listen(firing.wake)
     await firing.start()
     rules = TenantRules(database)
     reader = TaskReader(types, vault, rules.egress_of)
     outbox = Outbox(database, lanes, submitter, reading(reader), admission)
     breakers = Breakers(lanes.key_of, database.clock.now_ms)
-    tenant_breakers = TenantBreakers(
-        database, lanes, onward, BreakerRules(), now_ms=lambda: database.clock.now_ms() + int(passed[0] * 1000)
-    )
-    feeder.heed_tenants(tenant_breakers)
 
     def obey(forced: Mapping[tuple[int, str], Forced]) -> None:
         breakers.obey({place: state for place, state in forced.items() if place[1] != TENANT_HOST})
         tenant_breakers.obey(forced)
 
-    forced_breakers = ForcedBreakers(database, obey)
-    forced_breakers.reread = tenant_breakers.refresh
-    tenant_breakers.changed = forced_breakers.changed
+    forced_breakers = ForcedBreakers(database, obey, tenant_breakers.refresh)
+    breaker_rows_changed.listen(forced_breakers.changed)
     app = App(
         database=database,
         lanes=lanes,

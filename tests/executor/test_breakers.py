@@ -16,7 +16,6 @@ from duetime.model.breaker_status import Ending
 from duetime.model.gates import encode_gate
 from duetime.model.retry import RetryPolicy
 from duetime.model.task import LeasedTask
-from duetime.scheduler.breakers import Breakers
 from duetime.scheduler.rulebook import Book
 from executor.targets import Handler, Visitor, answer_everything, serving
 from executor.test_consume import Gate, Node, executing
@@ -62,8 +61,7 @@ class Reporting(Node):
     """A node whose executor tells its breakers."""
 
     def __init__(self, database: Database, config: BreakerConfig = HASTY) -> None:
-        super().__init__(database)
-        self.breakers = Breakers(self.lanes.key_of, database.clock.now_ms, config=config)
+        super().__init__(database, config)
         self.heard: list[tuple[Ending, float | None, str]] = []
         self._news = asyncio.Event()
 
@@ -154,7 +152,6 @@ async def test_every_task_that_was_taken_is_told_once_however_it_ends(node: Repo
 async def test_a_flood_at_a_host_that_is_new_reaches_it_step_by_step(database: Database) -> None:
     node = Reporting(database, BreakerConfig(ramp_rate=10.0, ramp_doubles_ms=100, ramp_free_rate=80.0))
     await node.start()
-    node.feeder.heed(node.breakers)
     await node.feeder.limit(Book(slowed=node.breakers.is_slowed, has_slowed=node.breakers.has_slowed))
     try:
         async with serving(answer_everything) as target, executing(node.executor(report=node.report)):

@@ -27,9 +27,11 @@ from duetime.lifecycle.tasks.onward import Onward
 from duetime.lifecycle.tasks.settle import Settler
 from duetime.lifecycle.tasks.state import read_states
 from duetime.lifecycle.tasks.steer import Steering
+from duetime.model.breaker_config import DEFAULT, BreakerConfig
 from duetime.model.egress_rules import EgressJudge, EgressRules
 from duetime.model.retry import RetryPolicy
 from duetime.model.task import Kind, LaneKey, LeasedTask, NewTask, Options, Outcome, PriorityClass, Target, TaskState
+from duetime.scheduler.breakers import Breakers
 from duetime.scheduler.feed import Ask, Feeder
 from duetime.views.explain import Waiting, explain
 from executor.targets import LocalTarget, Visitor, answer_everything, serving
@@ -38,7 +40,7 @@ from executor.targets import LocalTarget, Visitor, answer_everything, serving
 class Node:
     """One node's parts, put together as the product does it."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, breaker_config: BreakerConfig = DEFAULT) -> None:
         self.database = database
         self.partitions = Partitions(database)
         self.lanes = Lanes(database)
@@ -47,7 +49,8 @@ class Node:
         self.settler = Settler(database, self.holders, self.onward)
         self.submitter = Submitter(database, self.lanes, self.partitions, self._wake)
         self.steering = Steering(database, self.partitions, self._wake)
-        self.feeder = Feeder(database, self.lanes, self.onward)
+        self.breakers = Breakers(self.lanes.key_of, database.clock.now_ms, config=breaker_config)
+        self.feeder = Feeder(database, self.lanes, self.onward, breakers=self.breakers)
         self.client = HttpClient(Guard(read_networks(["127.0.0.0/8"])))
         self.tenant = 0
         self.egress: dict[int, EgressJudge] = {}

@@ -35,7 +35,7 @@ def gate_key(engine: Engine, name: str, part: int = 0) -> LaneKey:
 
 async def spread(engine: Engine, parts: int) -> None:
     await engine.database.execute("UPDATE tenant SET spread = $2 WHERE id = $1", engine.tenant, parts)
-    engine.submitter.spread = {engine.tenant: parts}
+    engine.submitter.rule({engine.tenant: parts})
 
 
 async def count(engine: Engine) -> int:

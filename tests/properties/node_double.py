@@ -146,7 +146,7 @@ class Node:
         self.hints = Hints(MINT_TOLERANCE_MS)
         self.watch = _HastyWatch() if faults.lapses_while_away else Watch()
         self.clock = DatabaseClock(lambda: world.now)
-        self.clock.on_jump = self._jumped
+        self.clock.jumped.listen(self._jumped)
         self._is_reading = False
         self.ids: dict[str, int] = {}
         self.unnamed: dict[int, dict[Attempt, float]] = {}

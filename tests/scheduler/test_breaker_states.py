@@ -108,7 +108,7 @@ async def test_a_host_that_goes_on_failing_costs_a_write_for_each_change_and_not
 
     [after] = await world.database.fetch("SELECT stored_at FROM breaker_state")
     assert before == after
-    assert process.breakers.news == set()
+    assert process.states._news == set()
 
 
 async def test_many_hosts_share_one_statement(world: World) -> None:

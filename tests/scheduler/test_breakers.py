@@ -84,7 +84,7 @@ def test_a_task_without_a_host_or_of_an_unknown_lane_is_nobodys() -> None:
 def test_forced_states_are_obeyed_until_they_are_gone_and_told() -> None:
     node = Node()
     heard: list[tuple[int, str]] = []
-    node.breakers.on_change = lambda tenant, host: heard.append((tenant, host))
+    node.breakers.changed.listen(lambda tenant, host: heard.append((tenant, host)))
     forced: dict[tuple[int, str], Forced] = {(1, HOST): "open", (2, HOST): "closed"}
     node.breakers.obey(forced)
     node.breakers.obey(forced)
@@ -131,7 +131,7 @@ def test_what_a_ramp_has_no_room_for_has_to_ask_until_the_ramp_is_over() -> None
     node, floor = Node(), int(DEFAULT.ramp_rate)
     breakers = node.breakers
     heard: list[tuple[int, str]] = []
-    breakers.on_change = lambda tenant, host: heard.append((tenant, host))
+    breakers.changed.listen(lambda tenant, host: heard.append((tenant, host)))
 
     assert breakers.begin_all(1, {HOST: floor - 10, "b.example:443": 5}, node.now)
     assert not breakers.begin_all(1, {HOST: 100, "b.example:443": 5}, node.now)

@@ -53,7 +53,7 @@ async def test_what_the_database_does_not_call_due_is_not_claimed_and_its_answer
     holder = await engine.holders.register(engine.tenant, "w")
     jumps: list[int] = []
     clock.observe(clock.now_us() + MINUTE_US)
-    clock.on_jump = jumps.append
+    clock.jumped.listen(jumps.append)
     other = await Database.open(database_url, size=1)
 
     async with other.connection() as connection, connection.transaction():
@@ -86,7 +86,6 @@ async def test_nothing_is_claimed_after_a_jump_until_the_clock_was_read(engine: 
     is_claimed = await engine.database.fetch("SELECT FROM claim")
     await engine.database.read_clock()
     assert not clock.is_held
-    feeder.clock_settled()
 
     assert (waited, is_claimed) == ([], [])
     [leased] = await feeder.lease(await ask_of(engine), 30.0)
@@ -108,7 +107,7 @@ async def test_schedules_wait_for_the_clock_as_well(engine: Engine) -> None:
 
 
 async def test_an_answer_that_is_wrong_for_a_moment_does_nothing(engine: Engine, feeder: Feeder) -> None:
-    clockwork = Clockwork(engine.database, feeder)
+    clockwork = Clockwork(engine.database)
     [later] = await engine.submit(delay=60.0)
     polling = asyncio.ensure_future(feeder.lease(await ask_of(engine), 60.0))
     await asyncio.sleep(0)
@@ -135,7 +134,7 @@ async def test_the_hold_outlasts_a_database_that_is_away(database_url: str) -> N
         engine = await Engine.open(database)
         feeder = Feeder(database, engine.lanes, engine.onward)
         engine.wake_also(feeder.wake)
-        clockwork = Clockwork(database, feeder)
+        clockwork = Clockwork(database)
         await feeder.start()
         proxy.is_away = True
         proxy.cut()

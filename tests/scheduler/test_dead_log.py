@@ -24,7 +24,7 @@ async def engine(database: Database) -> Engine:
 @pytest.fixture
 def dead_log(engine: Engine) -> DeadLog:
     dead_log = DeadLog(engine.database)
-    engine.onward.on_dead = dead_log.note
+    engine.died.listen(dead_log.note)
     return dead_log
 
 
@@ -105,7 +105,7 @@ async def test_a_noisy_tenant_does_not_take_the_lines_of_others(database: Databa
     engines = [await Engine.open(database, f"tenant-{place}") for place in range(LINES + 5)]
     dead_log = DeadLog(database)
     for place, engine in enumerate(engines):
-        engine.onward.on_dead = dead_log.note
+        engine.died.listen(dead_log.note)
         await bury(engine, 30 if place == 0 else 1)
 
     *lines, rest = await written(dead_log)

@@ -270,7 +270,7 @@ async def test_a_clock_that_went_back_loses_no_row(engine: Engine, feeder: Feede
         "INSERT INTO due (lane, wake, task, number) VALUES ($1, $2, $2, 1)", lane, make_id(past_ms, 1, lane)
     )
 
-    feeder.clock_jumped(-3_600_000_000)
+    engine.database.clock.jumped(-3_600_000_000)
     await feeder._looker.step()
 
     [leased] = await feeder.lease(await ask_of(engine), 30.0)

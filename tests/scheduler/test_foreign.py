@@ -158,7 +158,7 @@ async def feeder(engine: Engine) -> AsyncIterator[Feeder]:
 async def feed(engine: Engine) -> Feeder:
     feeder = Feeder(engine.database, engine.lanes, engine.onward)
     engine.wake_also(feeder.wake)
-    engine.onward.on_ended = engine.steering.on_ended = feeder.ended
+    engine.ended.listen(feeder.ended)
     await feeder.start()
     return feeder
 

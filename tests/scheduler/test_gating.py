@@ -22,7 +22,7 @@ from duetime.lifecycle.submission.submit import Submitter
 from duetime.lifecycle.tasks.park import Parked, Running, StrictPlace, park, read_ended, take_places
 from duetime.lifecycle.tasks.settle import Report
 from duetime.model.attempt import Attempt, Past
-from duetime.model.breaker_config import BreakerConfig
+from duetime.model.breaker_config import DEFAULT, BreakerConfig
 from duetime.model.limits import Limits, TypeLimits
 from duetime.model.task import Kind, LeasedTask, NewTask, Options, Outcome, Target, TaskState
 from duetime.scheduler import gating
@@ -45,10 +45,22 @@ async def engine(database: Database) -> Engine:
 
 
 @pytest.fixture
-async def feeder(engine: Engine) -> AsyncIterator[Feeder]:
-    feeder = Feeder(engine.database, engine.lanes, engine.onward)
+def breaker_config() -> BreakerConfig:
+    return DEFAULT
+
+
+@pytest.fixture
+def breakers(engine: Engine, breaker_config: BreakerConfig) -> Breakers:
+    return Breakers(engine.lanes.key_of, engine.database.clock.now_ms, config=breaker_config)
+
+
+@pytest.fixture
+async def feeder(engine: Engine, breakers: Breakers) -> AsyncIterator[Feeder]:
+    feeder = Feeder(
+        engine.database, engine.lanes, engine.onward, breakers=breakers, budgets=PostgresBudgets(engine.database)
+    )
     engine.wake_also(feeder.wake)
-    engine.onward.on_ended = engine.steering.on_ended = feeder.ended
+    engine.ended.listen(feeder.ended)
     await feeder.start()
     yield feeder
     await feeder.stop()
@@ -232,12 +244,7 @@ async def test_a_strict_cap_holds_between_two_feeders_of_one_lane(engine: Engine
     await feeder.limit(book)
     await other.limit(book)
     await other.start()
-
-    def both(attempts: Sequence[Past]) -> None:
-        feeder.ended(attempts)
-        other.ended(attempts)
-
-    engine.onward.on_ended = both
+    engine.ended.listen(other.ended)
     try:
         await engine.submit(20)
         done = 0
@@ -256,9 +263,8 @@ async def test_a_strict_cap_holds_between_two_feeders_of_one_lane(engine: Engine
 
 async def test_two_feeders_of_a_spread_tenant_share_its_rate_and_its_cap(engine: Engine, feeder: Feeder) -> None:
     book = Book(tenants={engine.tenant: Limits(rate=40, burst=5)}, queues={(engine.tenant, "q"): Limits(max_running=2)})
-    other = Feeder(engine.database, engine.lanes, engine.onward)
+    other = Feeder(engine.database, engine.lanes, engine.onward, budgets=PostgresBudgets(engine.database))
     for each in (feeder, other):
-        each.budgets = PostgresBudgets(engine.database)
         await each.share({engine.tenant: 2})
         await each.limit(book)
     await other.start()
@@ -284,9 +290,9 @@ async def test_two_feeders_of_a_spread_tenant_share_its_rate_and_its_cap(engine:
         await other.stop()
 
 
-async def test_what_an_open_breaker_keeps_is_parked_and_other_hosts_go_on(engine: Engine, feeder: Feeder) -> None:
-    breakers = Breakers(engine.lanes.key_of, engine.database.clock.now_ms)
-    feeder.heed(breakers)
+async def test_what_an_open_breaker_keeps_is_parked_and_other_hosts_go_on(
+    engine: Engine, feeder: Feeder, breakers: Breakers
+) -> None:
     await feeder.limit(Book(slowed=breakers.is_slowed, has_slowed=breakers.has_slowed))
     tasks = [
         msgspec.structs.replace(
@@ -316,19 +322,20 @@ def call_of(engine: Engine, **options: object) -> NewTask:
     return msgspec.structs.replace(task, lane=engine.lane_key(kind=Kind.PUSH))
 
 
-async def ramping(engine: Engine, feeder: Feeder, **more: Any) -> Breakers:
-    """A ramp that begins with five, and goes on however slow the test is."""
-    config = BreakerConfig(ramp_rate=5.0, ramp_free_rate=40.0, ramp_doubles_ms=10_000, ramp_gap_ms=60_000)
-    breakers = Breakers(engine.lanes.key_of, engine.database.clock.now_ms, config=config)
-    feeder.heed(breakers)
+#: A ramp that begins with five, and goes on however slow the test is.
+RAMP = BreakerConfig(ramp_rate=5.0, ramp_free_rate=40.0, ramp_doubles_ms=10_000, ramp_gap_ms=60_000)
+RAMPING = pytest.mark.parametrize("breaker_config", [RAMP], ids=["ramp"])
+
+
+async def heed(feeder: Feeder, breakers: Breakers, **more: Any) -> None:
     await feeder.limit(Book(slowed=breakers.is_slowed, has_slowed=breakers.has_slowed, **more))
-    return breakers
 
 
+@RAMPING
 async def test_a_flood_at_a_host_that_rested_is_parked_and_let_through_by_and_by(
-    engine: Engine, feeder: Feeder
+    engine: Engine, feeder: Feeder, breakers: Breakers
 ) -> None:
-    breakers = await ramping(engine, feeder)
+    await heed(feeder, breakers)
     ids = [submitted(each) for each in await engine.submitter.submit([call_of(engine)] * 20)]
     ask = replace(await ask_of(engine, 100), kind=Kind.PUSH)
 
@@ -356,8 +363,11 @@ async def test_a_flood_at_a_host_that_rested_is_parked_and_let_through_by_and_by
     assert sorted(task.id for task in [*first, *rest]) == sorted(ids)
 
 
-async def test_a_few_calls_at_a_host_that_rested_are_neither_parked_nor_shown(engine: Engine, feeder: Feeder) -> None:
-    breakers = await ramping(engine, feeder)
+@RAMPING
+async def test_a_few_calls_at_a_host_that_rested_are_neither_parked_nor_shown(
+    engine: Engine, feeder: Feeder, breakers: Breakers
+) -> None:
+    await heed(feeder, breakers)
     ids = [submitted(each) for each in await engine.submitter.submit([call_of(engine)] * 5)]
 
     leased = await feeder.lease(replace(await ask_of(engine), kind=Kind.PUSH), 5.0)
@@ -368,9 +378,12 @@ async def test_a_few_calls_at_a_host_that_rested_are_neither_parked_nor_shown(en
     assert breakers.of(engine.tenant, "a.example:80").in_flight == 5
 
 
-async def test_what_another_limit_keeps_is_no_call_for_the_ramp(engine: Engine, feeder: Feeder) -> None:
+@RAMPING
+async def test_what_another_limit_keeps_is_no_call_for_the_ramp(
+    engine: Engine, feeder: Feeder, breakers: Breakers
+) -> None:
     key = {"key_limits": lambda tenant, key: Limits(max_running=1), "keyed": frozenset({engine.tenant})}
-    breakers = await ramping(engine, feeder, **key)
+    await heed(feeder, breakers, **key)
     ids = [submitted(each) for each in await engine.submitter.submit([call_of(engine, concurrency_key="one")] * 4)]
 
     [leased] = await feeder.lease(replace(await ask_of(engine), kind=Kind.PUSH), 5.0)
@@ -381,8 +394,11 @@ async def test_what_another_limit_keeps_is_no_call_for_the_ramp(engine: Engine, 
     assert breaker.state == "closed"
 
 
-async def test_what_is_handed_over_as_it_is_stored_counts_for_the_ramp(engine: Engine, feeder: Feeder) -> None:
-    breakers = await ramping(engine, feeder)
+@RAMPING
+async def test_what_is_handed_over_as_it_is_stored_counts_for_the_ramp(
+    engine: Engine, feeder: Feeder, breakers: Breakers
+) -> None:
+    await heed(feeder, breakers)
     submitter = Submitter(engine.database, engine.lanes, engine.partitions, feeder.wake, desk=feeder)
     await engine.lanes.ensure(engine.lane_key(kind=Kind.PUSH))
     asking = asyncio.create_task(feeder.lease(replace(await ask_of(engine, 100), kind=Kind.PUSH), 5.0))

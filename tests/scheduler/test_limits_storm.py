@@ -16,7 +16,6 @@ from duetime.admin.invariants import check_invariants
 from duetime.budgets.postgres import PostgresBudgets
 from duetime.database.pool import Database
 from duetime.lifecycle import lanes as lanes_module
-from duetime.model.attempt import Past
 from duetime.model.limits import Limits, TypeLimits
 from duetime.model.task import Kind, LeasedTask, Options, Outcome, Target
 from duetime.scheduler import gating
@@ -161,17 +160,13 @@ async def raging(database: Database, seed: int, nodes: int) -> AsyncIterator[Sto
     engine = await Engine.open(database)
     await engine.lanes.ensure(engine.lane_key())
     breakers = Breakers(engine.lanes.key_of, database.clock.now_ms)
-    feeders = [Feeder(database, engine.lanes, engine.onward) for _ in range(nodes)]
-
-    def ended(attempts: Sequence[Past]) -> None:
-        for feeder in feeders:
-            feeder.ended(attempts)
-
-    engine.onward.on_ended = engine.steering.on_ended = ended
+    feeders = [
+        Feeder(database, engine.lanes, engine.onward, breakers=breakers, budgets=PostgresBudgets(database))
+        for _ in range(nodes)
+    ]
     for feeder in feeders:
         engine.wake_also(feeder.wake)
-        feeder.heed(breakers)
-        feeder.budgets = PostgresBudgets(database)
+        engine.ended.listen(feeder.ended)
         await feeder.share({engine.tenant: nodes} if nodes > 1 else {})
         await feeder.start()
     yield Storm(engine, feeders, breakers, random.Random(seed))

@@ -48,7 +48,7 @@ async def pair(database: Database) -> AsyncIterator[Pair]:
     home = engine.lane_key()
     lanes = [await engine.lanes.ensure(msgspec.structs.replace(home, part=part)) for part in (0, 1)]
     assert lanes[0] % SHARDS != lanes[1] % SHARDS
-    engine.submitter.spread = {engine.tenant: 2}
+    engine.submitter.rule({engine.tenant: 2})
     pair = Pair(engine, lanes)
     for feeder in pair.feeders:
         await feeder.start()
@@ -98,7 +98,7 @@ async def test_a_node_leaves_rows_alone_while_another_has_all_places(pair: Pair)
 async def test_a_node_that_waits_for_a_place_gets_one_though_the_other_always_asks(pair: Pair) -> None:
     await pair.spread()
     await pair.limit(Limits(max_running=1))
-    pair.engine.onward.on_ended = pair.feeders[0].ended
+    pair.engine.ended.listen(pair.feeders[0].ended)
     await pair.engine.submit(400)
     waiting = asyncio.create_task(pair.lease(1, wait=20.0))
     had = 0
@@ -115,7 +115,7 @@ async def test_a_node_that_waits_for_a_place_gets_one_though_the_other_always_as
 
 async def test_who_waits_for_a_place_is_left_one_and_who_comes_later_is_not(pair: Pair) -> None:
     database, tenant = pair.engine.database, pair.engine.tenant
-    pair.engine.submitter.spread = {}
+    pair.engine.submitter.rule({})
     await pair.engine.submit(3)
     tasks = await pair.engine.claim()
     first, second, third = [StrictPlace(tenant, "strict", 1, task) for task in tasks]
@@ -135,7 +135,7 @@ async def test_who_waits_for_a_place_is_left_one_and_who_comes_later_is_not(pair
 
 async def test_an_attempt_that_asks_again_keeps_its_place_and_takes_no_second(pair: Pair) -> None:
     database, tenant = pair.engine.database, pair.engine.tenant
-    pair.engine.submitter.spread = {}
+    pair.engine.submitter.rule({})
     await pair.engine.submit(3)
     tasks = await pair.engine.claim()
     first, second, third = [StrictPlace(tenant, "strict", 2, task) for task in tasks]

@@ -35,12 +35,22 @@ class Node(Engine):
         super().__init__(database)
         self.name = name
         self.feeder = Feeder(database, self.lanes, self.onward)
-        self.holders.on_ended = self.feeder.polls.forget
+        self.left.listen(self.feeder.polls.forget)
+        self.records: dict[int, Record] = {}
         coordinator = PostgresCoordinator(database, "test")
         self.breakers = Breakers(self.lanes.key_of, database.clock.now_ms)
         self.forced = ForcedBreakers(database, self.breakers.obey)
         self.shared = SharedFeeder(
-            name, SECRET, coordinator, database, self.feeder, self.lanes, self.holders, self.breakers, self.forced
+            name,
+            SECRET,
+            coordinator,
+            database,
+            self.feeder,
+            self.lanes,
+            self.holders,
+            self.breakers,
+            self.forced,
+            records_of=lambda tenants: {each: self.records[each] for each in tenants if each in self.records},
         )
         self.wake_also(self.shared.wake)
 
@@ -211,8 +221,14 @@ async def test_a_poll_on_another_node_ends_with_its_holder(team: Team) -> None:
     poll = asyncio.create_task(other.shared.lease(ask, 60.0))
     await waits(owner)
     times = itertools.count(0.0, 1.0)
-    liveness = Liveness(owner.database, owner.holders, owner.onward, owner.feeder.polls, monotonic=times.__next__)
-    liveness.on_lapsed = owner.shared.tell_ended
+    liveness = Liveness(
+        owner.database,
+        owner.holders,
+        owner.onward,
+        owner.feeder.polls,
+        monotonic=times.__next__,
+        on_lapsed=owner.shared.tell_ended,
+    )
 
     while not owner.feeder.polls.has_ended(ask.holder):
         await liveness.step()
@@ -414,7 +430,7 @@ async def test_breakers_of_a_node_that_does_not_answer_are_not_said_to_be_none(
 async def test_a_node_is_told_what_the_others_know_of_a_tenants_attempts(team: Team) -> None:
     one, two = team.nodes
     known = Record(7, {7: Tally(20, 19), 8: Tally(1, 0)})
-    two.shared.records_of = lambda tenants: {tenant: known for tenant in tenants if tenant == 1}
+    two.records[1] = known
 
     assert await one.shared.records([1, 2]) == [{1: known}]
     await team.leave(two)

@@ -16,9 +16,11 @@ from duetime.model.quotas import Quotas
 from duetime.model.task import Kind, LeasedTask, NewTask, Options, Outcome, Target
 from duetime.model.tenant_breaker import BreakerRules, Record
 from duetime.scheduler.feed import Feeder
+from duetime.scheduler.feeding_nodes import FeedingNodes
 from duetime.scheduler.plan import Ask
 from duetime.scheduler.rulebook import Book
 from duetime.scheduler.tenant_breakers import TenantBreakers
+from duetime.signals import AwaitedSignal
 from engine import Engine
 
 RULES = BreakerRules()
@@ -32,15 +34,26 @@ class Node(Engine):
         super().__init__(database)
         self.ahead_ms = 0
         self.kind = Kind.PULL
-        self.feeder = Feeder(database, self.lanes, self.onward)
+        #: Whom it asks what the other nodes know.
+        self.others: list[Node] = []
+        rows_changed, nodes = AwaitedSignal[[]](), FeedingNodes()
         self.breakers = TenantBreakers(
-            database, self.lanes, self.onward, RULES, now_ms=lambda: database.clock.now_ms() + self.ahead_ms
+            database,
+            self.lanes,
+            self.onward,
+            RULES,
+            nodes=nodes,
+            changed=rows_changed,
+            ask_others=self._ask_others,
+            now_ms=lambda: database.clock.now_ms() + self.ahead_ms,
         )
-        self.feeder.heed_tenants(self.breakers)
-        self.forced = ForcedBreakers(database, self.breakers.obey)
-        self.forced.reread = self.breakers.refresh
-        self.breakers.changed = self.forced.changed
+        self.feeder = Feeder(database, self.lanes, self.onward, tenant_breakers=self.breakers, nodes=nodes)
+        self.forced = ForcedBreakers(database, self.breakers.obey, self.breakers.refresh)
+        rows_changed.listen(self.forced.changed)
         self.wake_also(self.feeder.wake)
+
+    async def _ask_others(self, tenants: list[int]) -> list[dict[int, Record]]:
+        return [other.breakers.records(tenants) for other in self.others]
 
     async def put(self, count: int = 1, queue: str = "default") -> None:
         options = Options(target=Target("https://a.example/")) if self.kind is Kind.PUSH else None
@@ -170,11 +183,8 @@ async def test_what_was_running_when_its_holder_died_counts_as_failed(node: Node
 
 
 async def test_success_on_another_node_keeps_a_tenant_going(node: Node) -> None:
-    async def ask_others(tenants: list[int]) -> list[dict[int, Record]]:
-        return [other.breakers.records(tenants)]
-
     async with running(node.database, node.tenant) as other:
-        node.breakers.ask_others = ask_others
+        node.others.append(other)
         lane = await other.lanes.ensure(other.lane_key())
         for _ in range(40):
             other.onward.counts.succeeded(None, lane, 5)

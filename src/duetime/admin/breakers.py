@@ -14,6 +14,7 @@ from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.errors import InvalidInput
 from duetime.model.breaker_status import TENANT_HOST, Forced
+from duetime.signals import AwaitedSignal
 
 MAX_FORCED_PER_TENANT = 1_000
 MAX_NOTE_CHARACTERS = 500
@@ -29,17 +30,22 @@ class ForcedBreaker(msgspec.Struct, frozen=True):
 
 
 class ForcedBreakers:
-    """`obey` hears of all that are forced whenever they are looked at."""
-
-    def __init__(self, database: Database, obey: Callable[[Mapping[tuple[int, str], Forced]], None]) -> None:
+    def __init__(
+        self,
+        database: Database,
+        obey: Callable[[Mapping[tuple[int, str], Forced]], None],
+        reread: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """`obey` hears of all that are forced whenever they are looked at; `reread` reads what else is counted as a
+        change of breakers.
+        """
         self._database = database
         self._obey = obey
+        self._reread = reread
+        #: Something was changed here: the nodes that share the shards should look now.
+        self.changed_here = AwaitedSignal[[]]()
         self._forced: dict[tuple[int, str], Forced] = {}
         self._seen: Change | None = None
-        #: Tells the nodes that share the shards to look now.
-        self.announce: Callable[[], Awaitable[None]] | None = None
-        #: Reads what else is counted as a change of breakers.
-        self.reread: Callable[[], Awaitable[None]] | None = None
         # Of two that read at once, the one with the older rows must not have the last word.
         self._reading = asyncio.Lock()
 
@@ -58,8 +64,8 @@ class ForcedBreakers:
                     forced = {}
                 forced |= {(each["tenant"], each["host"]): each["forced"] for each in rows if each["host"] is not None}
                 self._forced = forced
-                if self.reread is not None:
-                    await self.reread()
+                if self._reread is not None:
+                    await self._reread()
                 self._seen = change
             self._obey(self._forced)
 
@@ -86,8 +92,7 @@ class ForcedBreakers:
     async def changed(self) -> None:
         """Obey here, and let all nodes look that can be reached."""
         await self.refresh()
-        if self.announce is not None:
-            await self.announce()
+        await self.changed_here()
 
     async def of_tenant(self, tenant: int) -> dict[str, ForcedBreaker]:
         rows = await self._database.run(_SQL["read_of_tenant"], tenant=tenant)

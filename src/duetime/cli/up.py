@@ -24,7 +24,7 @@ from duetime.files import raise_limit
 from duetime.passwords import hide_passwords
 from duetime.secret_keys import FILE_NAME, make_key_file, read_secrets_keys
 from duetime.serve import Node
-from duetime.signals import stop_when, watch_signals
+from duetime.stopping import stop_when, watch_signals
 from duetime.supervise import Processes
 from duetime.telemetry import set_up_logs
 

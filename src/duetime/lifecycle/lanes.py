@@ -10,7 +10,7 @@ counted where they are made, under the tenant's lock, whoever makes them.
 
 import hashlib
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 
 import asyncpg
 import msgspec
@@ -22,6 +22,7 @@ from duetime.database.statements import load
 from duetime.errors import InvalidInput
 from duetime.ids import SHARDS
 from duetime.model.task import Kind, LaneKey, PriorityClass
+from duetime.signals import AwaitedSignal
 
 MAX_LANES_PER_TENANT = 1_000
 #: Of these, what is home to tasks.
@@ -56,8 +57,8 @@ class Lanes:
         #: Of the gates of a tenant's part: until when nobody tries to add one, or to find an empty one.
         self._full_until: dict[tuple[int, int], float] = {}
         self._none_until: dict[tuple[int, int], float] = {}
-        #: Tells the nodes that share the shards of a new lane, before anything is in it.
-        self.announce: Callable[[int], Awaitable[None]] | None = None
+        #: There is a new lane; listeners tell the nodes that share the shards, before anything is in it.
+        self.made = AwaitedSignal[int]()
 
     async def load(self) -> None:
         """Read every lane; again once in a while, for those that other nodes made."""
@@ -106,7 +107,7 @@ class Lanes:
             return None
         given: int = rows[0]["id"]
         await self.learn(given)
-        await self._tell(given)
+        await self.made(given)
         return given
 
     async def learn(self, lane: int) -> None:
@@ -141,7 +142,7 @@ class Lanes:
         self._take(await self._database.run(SQL["read_of_tenant"], tenant=key.tenant))
         lane = self._by_key.get(key)
         if lane is not None:
-            await self._tell(lane)
+            await self.made(lane)
         return lane
 
     def _has_room(self, key: LaneKey, homes: int, lanes: int) -> bool:
@@ -151,10 +152,6 @@ class Lanes:
 
     def _count_known(self, tenant: int) -> int:
         return len(self._homes.get(tenant, ())) + len(self._gates.get(tenant, ()))
-
-    async def _tell(self, lane: int) -> None:
-        if self.announce is not None:
-            await self.announce(lane)
 
     def key_of(self, lane: int) -> LaneKey | None:
         return self._by_id.get(lane)

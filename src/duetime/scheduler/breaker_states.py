@@ -45,20 +45,26 @@ class BreakerStates:
         self._stored: dict[Place, StoredMemory] = {}
         self._rows: Counter[int] = Counter()
         self._swept_at = database.clock.now()
-        self._news = asyncio.Event()
-        breakers.on_news = self._news.set
+        #: Of which there is perhaps something else to write down than before.
+        self._news: set[Place] = set()
+        self._has_news = asyncio.Event()
+        breakers.learned.listen(self._note)
         self.loop = Loop("breakers", self.step, jitter=0.0)
+
+    def _note(self, tenant: int, host: str) -> None:
+        self._news.add((tenant, host))
+        self._has_news.set()
 
     async def step(self) -> timedelta:
         """Wait for news, and write it; once a minute drop what is over without news."""
         now = self._database.clock.now()
         if now - self._swept_at >= _SWEEP_EVERY:
             self._swept_at = now
-            self._breakers.news |= {place for place in self._stored if self._breakers.remember(*place) is None}
-        elif not self._breakers.news:
+            self._news |= {place for place in self._stored if self._breakers.remember(*place) is None}
+        elif not self._news:
             try:
                 async with asyncio.timeout(_LOOK_AT_LEAST_EVERY_SECONDS):
-                    await self._news.wait()
+                    await self._has_news.wait()
             except TimeoutError:
                 return timedelta(0)
         await self.save()
@@ -74,14 +80,14 @@ class BreakerStates:
 
     async def save(self) -> None:
         """Write what has changed; if that fails it is still to be written."""
-        self._news.clear()
-        while changed := set(islice(self._breakers.news, _MAX_ROWS_PER_WRITE)):
+        self._has_news.clear()
+        while changed := set(islice(self._news, _MAX_ROWS_PER_WRITE)):
             # What changes while it is written is news again.
-            self._breakers.news -= changed
+            self._news -= changed
             try:
                 await self._save(changed)
             except BaseException:
-                self._breakers.news |= changed
+                self._news |= changed
                 raise
 
     async def _save(self, changed: Collection[Place]) -> None:

@@ -18,6 +18,7 @@ from duetime.model.breaker_memory import BreakerMemory
 from duetime.model.breaker_status import FREE, BreakerStatus, Ending, Forced
 from duetime.model.origin import host_of
 from duetime.model.task import LaneKey, LeasedTask
+from duetime.signals import Signal
 
 log = structlog.get_logger()
 MAX_BREAKERS = 10_000
@@ -25,8 +26,6 @@ _SWEEP_EVERY_MS = 60_000
 
 
 class Breakers:
-    """`on_change` hears of a tenant and host whose breaker may let through more or less than before."""
-
     def __init__(
         self,
         key_of: Callable[[int], LaneKey | None],
@@ -49,10 +48,10 @@ class Breakers:
         #: Hosts that are not called as they would be, by tenant; of those that only ramp it ends by itself.
         self._slowed: dict[int, set[str]] = {}
         self._ramping: set[tuple[int, str]] = set()
-        self.on_change: Callable[[int, str], None] | None = None
-        #: Of which there is perhaps something else to write down than before; who does it takes them out.
-        self.news: set[tuple[int, str]] = set()
-        self.on_news: Callable[[], None] | None = None
+        #: The breaker of this tenant and host may let through more or less than before.
+        self.changed = Signal[int, str]()
+        #: Something was found out, or forgotten, that may have to be written down; it comes first.
+        self.learned = Signal[int, str]()
 
     def __len__(self) -> int:
         return len(self._breakers)
@@ -183,9 +182,7 @@ class Breakers:
 
     def _changed(self, tenant: int, host: str) -> None:
         breaker = self._breakers.get((tenant, host))
-        self.news.add((tenant, host))
-        if self.on_news is not None:
-            self.on_news()
+        self.learned(tenant, host)
         slowed = self._slowed.get(tenant, set())
         is_free = breaker is None or breaker.available(self._now_ms()) == FREE
         self._ramping.discard((tenant, host))
@@ -199,8 +196,7 @@ class Breakers:
             slowed.discard(host)
             if not slowed:
                 self._slowed.pop(tenant, None)
-        if self.on_change is not None:
-            self.on_change(tenant, host)
+        self.changed(tenant, host)
 
     def _forget_idle(self, now: int) -> None:
         for place in [place for place, breaker in self._breakers.items() if breaker.is_idle(now)]:

@@ -12,7 +12,6 @@ import structlog
 
 from duetime.database.pool import Database
 from duetime.errors import Unavailable
-from duetime.scheduler.feed import Feeder
 from duetime.service import Loop
 
 log = structlog.get_logger()
@@ -22,19 +21,19 @@ _AGAIN_SECONDS = 0.1
 
 
 class Clockwork:
-    def __init__(self, database: Database, feeder: Feeder) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._feeder = feeder
+        self._is_stopping = False
         self._reading: asyncio.Task[None] | None = None
         self.loop = Loop("clock", self.step, jitter=0.0)
-        database.clock.on_jump = self._jumped
+        database.clock.jumped.listen(self._jumped)
 
     async def step(self) -> timedelta:
         await self._database.read_clock()
         return READ_EVERY
 
     async def stop(self) -> None:
-        self._database.clock.on_jump = None
+        self._is_stopping = True
         await self.loop.stop()
         if self._reading is not None and not self._reading.done():
             self._reading.cancel()
@@ -42,8 +41,8 @@ class Clockwork:
 
     def _jumped(self, jump_us: int) -> None:
         log.warning("the database's clock jumped", seconds=round(jump_us / 1e6, 3))
-        self._feeder.clock_jumped(jump_us)
-        if self._database.clock.is_held and (self._reading is None or self._reading.done()):
+        is_reading = self._reading is not None and not self._reading.done()
+        if self._database.clock.is_held and not is_reading and not self._is_stopping:
             self._reading = asyncio.create_task(self._read_anew(), name="read the clock anew")
 
     async def _read_anew(self) -> None:
@@ -55,4 +54,3 @@ class Clockwork:
                 pass
             if self._database.clock.is_held:
                 await asyncio.sleep(_AGAIN_SECONDS)
-        self._feeder.clock_settled()

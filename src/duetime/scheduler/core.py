@@ -43,7 +43,7 @@ class _Asked:
 
 
 class Core:
-    def __init__(self) -> None:
+    def __init__(self, governor: Governor | None = None) -> None:
         self._table = DueLanes(self._emptied)
         self._asks: dict[int, _Asked] = {}
         #: What tenants have had of each kind of holder, and what lanes have had of their tenant's part.
@@ -51,7 +51,7 @@ class Core:
         self._lanes = Accounts(TURN_ROWS)
         self._weights: Mapping[int, int] = {}
         self._suspended: frozenset[int] = frozenset()
-        self.governor = Governor()
+        self.governor = governor or Governor()
         #: When the first lane opens that a limit keeps closed.
         self._opens_ms = _NEVER
 

@@ -12,7 +12,6 @@ import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import Protocol
 
 import structlog
 
@@ -21,7 +20,7 @@ from duetime.budgets.contract import Budgets
 from duetime.clock import Monotonic
 from duetime.database.pool import Database
 from duetime.errors import Unavailable
-from duetime.ids import SCHEDULE_LANES_END, SHARDS, just_after, lane_of
+from duetime.ids import SHARDS, just_after, lane_of
 from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.submission.handover import Seats
 from duetime.lifecycle.tasks.claim import Claims, LaneOrder, claim_due
@@ -30,7 +29,9 @@ from duetime.model.attempt import Past
 from duetime.model.task import LaneKey, LeasedTask
 from duetime.scheduler.breakers import Breakers
 from duetime.scheduler.core import Core
+from duetime.scheduler.feeding_nodes import FeedingNodes
 from duetime.scheduler.gating import Gatekeeper, GateVerdict, Rules
+from duetime.scheduler.limits import Governor
 from duetime.scheduler.looking import Looker
 from duetime.scheduler.meter import DRAW_EVERY_MS
 from duetime.scheduler.plan import Ask, LaneStatus, Plan, handled_by
@@ -50,15 +51,6 @@ _LOOK_FOR_SHARED_EVERY = timedelta(seconds=1)
 __all__ = ["Ask", "Feeder", "LaneStatus"]
 
 
-class ScheduleLanes(Protocol):
-    """Whoever fires schedules: their lanes hold turns, not tasks."""
-
-    def wake(self, wakes: Iterable[uuid.UUID]) -> None: ...
-
-    def clock_jumped(self, jump_us: int) -> None: ...
-    def clock_settled(self) -> None: ...
-
-
 class Feeder:
     def __init__(
         self,
@@ -66,18 +58,33 @@ class Feeder:
         lanes: Lanes,
         onward: Onward,
         *,
+        breakers: Breakers | None = None,
+        tenant_breakers: TenantBreakers | None = None,
+        nodes: FeedingNodes | None = None,
+        budgets: Budgets | None = None,
+        prepare: Callable[[frozenset[int] | None], Awaitable[None]] | None = None,
         flights: int = 2,
         turns: Turns | None = None,
-        core: Core | None = None,
+        make_core: Callable[[Governor], Core] = Core,
         monotonic: Monotonic = time.monotonic,
     ) -> None:
+        """Targets are called as `breakers` let them; tenants that are stopped get what `tenant_breakers` let through.
+
+        `prepare` learns what has to be known of shards before they are fed here.
+        """
         self._monotonic = monotonic
         self._turns = turns or Turns()
         self._database = database
         self._lanes = lanes
-        self._core = core or Core()
+        self._core = make_core(
+            Governor(
+                throttle_of=None if breakers is None else breakers.find,
+                tenant_gate_of=None if tenant_breakers is None else tenant_breakers.find,
+                nodes=nodes,
+            )
+        )
         self._returns = Returns(onward)
-        self._gates = Gatekeeper(database, lanes, self._core.governor, self._core.planned)
+        self._gates = Gatekeeper(database, lanes, self._core.governor, self._core.planned, breakers)
         self._looker = Looker(database, self._own_lanes, self.wake, monotonic)
         self._changed = asyncio.Event()
         self.polls = Polls(self._core, self._changed.set, lambda tasks: self._later(self.give_back(tasks)), monotonic)
@@ -87,13 +94,18 @@ class Feeder:
         self._feeding: asyncio.Task[None] | None = None
         self._notice_loop = Loop("limits", self._notice_ended, jitter=0.0)
         self._draw_loop = Loop("budgets", self._draw, jitter=0.0)
-        self.budgets: Budgets | None = None
+        self._budgets = budgets
+        self._prepare = prepare
         #: None: all of them, because no other node shares them.
         self._shards: frozenset[int] | None = None
         self.has_looked = False
-        self.schedules: ScheduleLanes | None = None
-        #: Learns what has to be known of shards before they are fed here.
-        self.prepare: Callable[[frozenset[int] | None], Awaitable[None]] | None = None
+        if breakers is not None:
+            breakers.changed.listen(self._host_changed)
+        if tenant_breakers is not None:
+            tenant_breakers.gates_changed.listen(self._tenants_changed)
+        database.clock.jumped.listen(self._clock_jumped)
+        # Claims go on.
+        database.clock.settled.listen(self._changed.set)
 
     @property
     def is_stopping(self) -> bool:
@@ -174,10 +186,7 @@ class Feeder:
             if lane not in first or wake < first[lane]:
                 first[lane] = wake
         for lane, wake in first.items():
-            if lane < SCHEDULE_LANES_END:
-                if self.schedules is not None:
-                    self.schedules.wake([wake])
-                continue
+            # Schedule lanes hold turns, not tasks: they have no key.
             key = self._lanes.key_of(lane)
             if key is not None and self.feeds(lane) and self._core.woke(lane, key, wake):
                 self._changed.set()
@@ -206,7 +215,7 @@ class Feeder:
         """Until what runs is counted, nothing limited starts."""
         if self._feeding is not None:
             own = frozenset(range(SHARDS)) if self._shards is None else self._shards
-            self._core.governor.uncounted |= own
+            self._core.governor.count_anew(own)
             await self._count(own)
 
     def ended(self, attempts: Iterable[Past]) -> None:
@@ -214,18 +223,6 @@ class Feeder:
         if self._core.governor.running and (lanes := self._core.governor.ended(attempts)):
             self._core.open_lanes(lanes)
             self._changed.set()
-
-    def heed(self, breakers: Breakers) -> None:
-        """Targets are called as their breakers let them."""
-        self._gates.calls = breakers
-        self._core.governor.throttle_of = breakers.find
-        breakers.on_change = self._host_changed
-
-    def heed_tenants(self, tenants: TenantBreakers) -> None:
-        """Tenants that are stopped get probes and nothing else, and those that resume get their part back slowly."""
-        self._core.governor.tenant_gate_of = tenants.find
-        tenants.nodes_of = self._core.governor.nodes_of
-        tenants.on_change = self._tenants_changed
 
     def _tenants_changed(self) -> None:
         self._core.governor.tenants_changed()
@@ -268,7 +265,7 @@ class Feeder:
 
     async def start(self) -> None:
         """Find out what waits in every lane, then feed."""
-        self._core.governor.since_ms = self._database.clock.now_ms()
+        self._core.governor.begin(self._database.clock.now_ms())
         await self._meet(self._shards)
         await self._looker.start()
         self.has_looked = True
@@ -294,7 +291,7 @@ class Feeder:
     def feed_only(self, shards: frozenset[int]) -> None:
         """Feed these shards from now on; polls that wait end, because their lanes may be elsewhere."""
         gained = shards if self._shards is None else shards - self._shards
-        self._core.governor.uncounted = (self._core.governor.uncounted | gained) & shards
+        self._core.governor.feed_only(gained, shards)
         self._shards = shards
         for lane in self._core.lanes():
             if not self.feeds(lane):
@@ -310,15 +307,14 @@ class Feeder:
 
     async def _meet(self, shards: frozenset[int] | None) -> None:
         """Learn what has to be known of shards that are new here; until then no call of theirs starts."""
-        if self.prepare is not None:
-            await self.prepare(shards)
+        if self._prepare is not None:
+            await self._prepare(shards)
         await self._count(shards)
 
     async def _count(self, shards: frozenset[int] | None) -> None:
         """Learn what runs in shards that are new here; until then nothing that is limited starts there."""
         await self._gates.recount(shards)
-        governor = self._core.governor
-        governor.uncounted = frozenset() if shards is None else governor.uncounted - shards
+        self._core.governor.know(shards)
         self._core.open_lanes()
 
     def feeds(self, lane: int) -> bool:
@@ -328,20 +324,12 @@ class Feeder:
         lanes = self._lanes.all()
         return list(lanes) if self._shards is None else [lane for lane in lanes if lane % SHARDS in self._shards]
 
-    def clock_jumped(self, jump_us: int) -> None:
+    def _clock_jumped(self, jump_us: int) -> None:
         """The database's clock is not where it should be; back means that hints are worth nothing."""
-        if self.schedules is not None:
-            self.schedules.clock_jumped(jump_us)
         if jump_us < 0:
             self._core.forget_hints()
             self._looker.hints.forget()
         # What is due, and when the next is, has changed either way.
-        self._changed.set()
-
-    def clock_settled(self) -> None:
-        """It was read once more since it jumped: claims go on."""
-        if self.schedules is not None:
-            self.schedules.clock_settled()
         self._changed.set()
 
     async def _feed(self) -> None:
@@ -478,9 +466,9 @@ class Feeder:
         """Tokens for the rates of tenants that several nodes feed, and places under their caps."""
         governor = self._core.governor
         has_places = await self._gates.look_for_places()
-        wanted = governor.wants() if self.budgets is not None else {}
-        if self.budgets is not None and wanted:
-            governor.grant(await self.budgets.take(wanted))
+        wanted = governor.wants() if self._budgets is not None else {}
+        if self._budgets is not None and wanted:
+            governor.grant(await self._budgets.take(wanted))
         if has_places or wanted:
             self._core.open_lanes()
             self._changed.set()

@@ -19,7 +19,7 @@ from duetime.clock import Monotonic
 from duetime.database.partitions import Partitions
 from duetime.database.pool import Database
 from duetime.errors import Unavailable
-from duetime.ids import due_ms_of, just_after, lane_of
+from duetime.ids import SCHEDULE_LANES_END, due_ms_of, just_after, lane_of
 from duetime.lifecycle.admission.room import BOUNDLESS
 from duetime.lifecycle.admission.room import Room as TaskRoom
 from duetime.lifecycle.schedules.backfill import Backfills
@@ -95,6 +95,9 @@ class Firing:
         self._changed = asyncio.Event()
         self._is_stopping = False
         self._running: asyncio.Task[None] | None = None
+        database.clock.jumped.listen(self._clock_jumped)
+        # Turns were not taken meanwhile.
+        database.clock.settled.listen(self._changed.set)
         self._look_loop = Loop("look at schedules", self.look, jitter=0.0)
         self._backfill_loop = Loop("backfill", self.backfill, jitter=0.0)
         self._sweep_loop = Loop("sweep schedules", self.sweep)
@@ -119,22 +122,20 @@ class Firing:
                 self._running.cancel()
 
     def wake(self, wakes: Iterable[uuid.UUID]) -> None:
-        """Rows were put into the schedule lanes."""
+        """Rows were put into due; those of schedules lie in their own lanes."""
         for wake in wakes:
             lane = lane_of(wake)
+            if lane >= SCHEDULE_LANES_END:
+                continue
             # Also of a shard that is on its way here: the next look finds it.
             self._lanes.add(lane)
             if self._feeds(lane):
                 self._know(lane, wake)
 
-    def clock_jumped(self, jump_us: int) -> None:
+    def _clock_jumped(self, jump_us: int) -> None:
         """If the database's clock went back, what is drained is not certain any more."""
         if jump_us < 0:
             self._hints.forget()
-        self._changed.set()
-
-    def clock_settled(self) -> None:
-        """It was read once more since it jumped far."""
         self._changed.set()
 
     def _know(self, lane: int, wake: uuid.UUID) -> None:

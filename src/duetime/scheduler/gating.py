@@ -114,7 +114,12 @@ class GateVerdict:
 
 class Gatekeeper:
     def __init__(
-        self, database: Database, lanes: Lanes, governor: Governor, planned: Callable[[int], LaneKey | None]
+        self,
+        database: Database,
+        lanes: Lanes,
+        governor: Governor,
+        planned: Callable[[int], LaneKey | None],
+        calls: Calls | None = None,
     ) -> None:
         self._database = database
         self._lanes = lanes
@@ -123,7 +128,7 @@ class Gatekeeper:
         self._planned = planned
         self._rules: Rules = Book()
         self._turns_ms: dict[int, int] = {}
-        self.calls: Calls | None = None
+        self._calls = calls
         #: Gates to which rows are on their way: what is claimed meanwhile may not overtake them.
         self._approached: Counter[LaneKey] = Counter()
         #: Who this node is, among those that want the same places.
@@ -234,7 +239,7 @@ class Gatekeeper:
     def _begin_all(self, key: LaneKey, rows: Sequence[tuple[uuid.UUID, LeasedTask]], now_ms: int) -> bool:
         """Count the calls of a lane that nothing limits; False: a target has to be asked for each of its own."""
         room = self._governor.executor_room
-        if key.kind is not Kind.PUSH or (self.calls is None and room is None):
+        if key.kind is not Kind.PUSH or (self._calls is None and room is None):
             return True
         hosts: dict[str, int] = {}
         for _, task in rows:
@@ -243,7 +248,7 @@ class Gatekeeper:
         hosts.pop("", None)
         if room is not None and not room.take_all(key.tenant, hosts, now_ms):
             return False
-        if self.calls is None or self.calls.begin_all(key.tenant, hosts, now_ms):
+        if self._calls is None or self._calls.begin_all(key.tenant, hosts, now_ms):
             return True
         if room is not None:
             room.give_back_all(key.tenant, hosts, now_ms)
@@ -267,8 +272,8 @@ class Gatekeeper:
     def _begin(self, tenant: int, host: str, now_ms: int) -> Reserved:
         """Where a call is counted that asks for nothing; none if it has to ask."""
         begun: list[Throttle] = []
-        if self.calls is not None:
-            if (breaker := self.calls.begin(tenant, host, now_ms)) is None:
+        if self._calls is not None:
+            if (breaker := self._calls.begin(tenant, host, now_ms)) is None:
                 return ()
             begun.append(breaker)
         if (room := self._governor.executor_room) is not None:
@@ -279,7 +284,7 @@ class Gatekeeper:
 
     def begun(self, tasks: Iterable[LeasedTask]) -> None:
         """These were handed over as they were stored: nobody was asked."""
-        if self.calls is None:
+        if self._calls is None:
             return
         begun: dict[tuple[int, str], int] = {}
         for task in tasks:
@@ -288,7 +293,7 @@ class Gatekeeper:
                 begun[key.tenant, host] = begun.get((key.tenant, host), 0) + 1
         now_ms = self._database.clock.now_ms() if begun else 0
         for (tenant, host), count in begun.items():
-            self.calls.began(tenant, host, count, now_ms)
+            self._calls.began(tenant, host, count, now_ms)
 
     def _admit(
         self, key: LaneKey, gate: Gate, passed: frozenset[MeterName], type_name: str, now_ms: int

@@ -10,7 +10,7 @@ Nothing here does I/O: time comes in as milliseconds of the database's clock.
 """
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -21,6 +21,7 @@ from duetime.model.attempt import Attempt, Past
 from duetime.model.gates import Gate, MeterName, decode_gate, encode_gate, is_for_type_alone
 from duetime.model.limits import Limits
 from duetime.model.task import Kind, LaneKey
+from duetime.scheduler.feeding_nodes import FeedingNodes
 from duetime.scheduler.meter import UNLIMITED, Limitation, Meter, in_words
 from duetime.scheduler.rooms import Room, RoomMeter, Slots
 from duetime.scheduler.tenant_gate import TenantGate
@@ -72,23 +73,44 @@ class Run:
 class Governor:
     """All meters of the lanes that are fed here."""
 
-    def __init__(self, since_ms: int = 0) -> None:
+    def __init__(
+        self,
+        since_ms: int = 0,
+        *,
+        throttle_of: "ThrottleOf | None" = None,
+        tenant_gate_of: "TenantGateOf | None" = None,
+        nodes: FeedingNodes | None = None,
+    ) -> None:
+        """`throttle_of` finds the breaker of a target, `tenant_gate_of` what every lane of a stopped tenant passes."""
         #: Before this nobody here counted: buckets began empty then.
         self.since_ms = since_ms
         self._book: Rulebook | None = None
         self._meters: dict[int, dict[MeterName, Meter]] = {}
         self._of_lane: dict[LaneKey, tuple[Meter | Throttle, ...]] = {}
         self._running: dict[uuid.UUID, Run] = {}
-        self.throttle_of: ThrottleOf | None = None
-        #: What every lane of a tenant has to pass that is stopped.
-        self.tenant_gate_of: Callable[[int], TenantGate | None] = _no_gate
+        self._throttle_of = throttle_of or _no_throttle
+        self._tenant_gate_of = tenant_gate_of or _no_gate
         self._at_hosts: dict[tuple[int, str], set[int]] = {}
         #: Of the executor that asks here; None: there is none.
         self.executor_room: Room | None = None
-        #: Tenants that other nodes feed as well, with the number of nodes.
-        self._nodes: Mapping[int, int] = {}
+        self._nodes = nodes or FeedingNodes()
         #: Shards that are new here: what runs there has not been counted yet, nor is known which targets fail.
         self.uncounted: frozenset[int] = frozenset()
+
+    def begin(self, now_ms: int) -> None:
+        """Nobody here counted before this time."""
+        self.since_ms = now_ms
+
+    def feed_only(self, gained: frozenset[int], shards: frozenset[int]) -> None:
+        """These shards are fed from now on; those gained are not counted yet."""
+        self.uncounted = (self.uncounted | gained) & shards
+
+    def count_anew(self, shards: frozenset[int]) -> None:
+        self.uncounted |= shards
+
+    def know(self, shards: frozenset[int] | None) -> None:
+        """What runs in these shards, or in all, is counted now."""
+        self.uncounted = frozenset() if shards is None else self.uncounted - shards
 
     def rule(self, book: Rulebook) -> None:
         """These are the limits from now on."""
@@ -101,23 +123,22 @@ class Governor:
 
     def share(self, nodes: Mapping[int, int]) -> bool:
         """These tenants are fed by several nodes from now on, and no others; whether that is new."""
-        if nodes == self._nodes:
+        if not self._nodes.become(nodes):
             return False
-        self._nodes = dict(nodes)
         for tenant, meters in self._meters.items():
             for meter in meters.values():
-                meter.nodes = self._nodes.get(tenant, 1)
+                meter.nodes = self._nodes.of(tenant)
                 meter.is_refused = False
         return True
 
     def is_shared_with(self, tenant: int) -> bool:
         """Whether other nodes feed the tenant as well."""
-        return tenant in self._nodes
+        return tenant in self._nodes.spread
 
     def wants(self) -> dict[str, Want]:
         """What the meters of shared tenants want of the common budgets."""
         wanted = {}
-        for tenant in self._nodes:
+        for tenant in self._nodes.spread:
             for meter in self._meters.get(tenant, {}).values():
                 if meter.limits.rate is not None and (tokens := meter.wanted) >= 1.0:
                     wanted[_budget_of(tenant, meter)] = Want(meter.limits.rate, meter.limits.depth, tokens)
@@ -125,13 +146,13 @@ class Governor:
         return wanted
 
     def grant(self, granted: Mapping[str, float]) -> None:
-        for tenant in self._nodes:
+        for tenant in self._nodes.spread:
             for meter in self._meters.get(tenant, {}).values():
                 meter.granted(granted.get(_budget_of(tenant, meter), 0.0))
 
     @property
     def is_shared(self) -> bool:
-        return bool(self._nodes)
+        return bool(self._nodes.spread)
 
     def serve(self, slots: Slots) -> None:
         """This executor asks for push tasks."""
@@ -151,11 +172,7 @@ class Governor:
     def is_limited(self, tenant: int) -> bool:
         if self._book is not None and self._book.is_limited(tenant):
             return True
-        return self.tenant_gate_of(tenant) is not None
-
-    def nodes_of(self, tenant: int) -> int:
-        """How many nodes feed the tenant."""
-        return self._nodes.get(tenant, 1)
+        return self._tenant_gate_of(tenant) is not None
 
     def tenants_changed(self) -> None:
         """Tenants are stopped, or are not any more."""
@@ -202,7 +219,7 @@ class Governor:
             elif until is not None:
                 until = max(until, following)
             if isinstance(meter, TenantGate):
-                meter.is_wanted = True
+                meter.want()
             if isinstance(meter, RoomMeter) and self.executor_room is not None:
                 self.executor_room.wait(meter, lane, now_ms)
             if isinstance(meter, Meter):
@@ -214,7 +231,7 @@ class Governor:
 
     def not_called(self, tenant: int, host: str, now_ms: int) -> None:
         """A call that the target's breaker let through is not made after all."""
-        throttle = None if self.throttle_of is None else self.throttle_of(tenant, host)
+        throttle = self._throttle_of(tenant, host)
         if throttle is not None:
             throttle.gave_back(1, now_ms)
 
@@ -232,7 +249,7 @@ class Governor:
         found: list[Meter | Throttle] = [
             meter for name in names if (meter := self._meter(key.tenant, name, now_ms)) is not None
         ]
-        if (stopped := self.tenant_gate_of(key.tenant)) is not None:
+        if (stopped := self._tenant_gate_of(key.tenant)) is not None:
             found.append(stopped)
         if self.executor_room is not None and key.kind is Kind.PUSH:
             found.append(self.executor_room.of_tenant(key.tenant))
@@ -271,7 +288,7 @@ class Governor:
         """
         _release(admitted, 1, 1, now_ms)
         self.found(attempt, key, gate, now_ms, meters)
-        if (stopped := self.tenant_gate_of(key.tenant)) is not None:
+        if (stopped := self._tenant_gate_of(key.tenant)) is not None:
             stopped.started(attempt, now_ms)
 
     def found(
@@ -376,7 +393,7 @@ class Governor:
         found: list[Meter | Throttle] = []
         for name in gate:
             if name[0] == "host":
-                throttle = self.throttle_of(tenant, name[1]) if self.throttle_of is not None else None
+                throttle = self._throttle_of(tenant, name[1])
                 if throttle is not None:
                     found.append(throttle)
                 if self.executor_room is not None:
@@ -398,7 +415,7 @@ class Governor:
             if limits is None or limits.is_empty:
                 return None
             meter = meters[name] = Meter(name, limits, min(self.since_ms, now_ms))
-            meter.nodes = self._nodes.get(tenant, 1)
+            meter.nodes = self._nodes.of(tenant)
         return meter
 
 
@@ -424,12 +441,20 @@ def _budget_of(tenant: int, meter: Meter) -> str:
     return f"run {tenant} {encode_gate((meter.name,))}"
 
 
-def _no_gate(tenant: int) -> TenantGate | None:
+class ThrottleOf(Protocol):
+    def __call__(self, tenant: int, host: str, /) -> Throttle | None: ...
+
+
+class TenantGateOf(Protocol):
+    def __call__(self, tenant: int, /) -> TenantGate | None: ...
+
+
+def _no_throttle(tenant: int, host: str) -> Throttle | None:
     return None
 
 
-class ThrottleOf(Protocol):
-    def __call__(self, tenant: int, host: str) -> Throttle | None: ...
+def _no_gate(tenant: int) -> TenantGate | None:
+    return None
 
 
 class Used:

@@ -24,6 +24,7 @@ from duetime.lifecycle.holders.lapse import LOOKBACK, end_silent_holders, sweep_
 from duetime.lifecycle.tasks.onward import Onward
 from duetime.scheduler.polls import Polls
 from duetime.service import Loop
+from duetime.signals import ignore
 
 log = structlog.get_logger()
 SILENCE_SECONDS = DEFAULT_SILENCE_SECONDS
@@ -79,7 +80,9 @@ class Liveness:
         monotonic: Monotonic = time.monotonic,
         silence_seconds: float = SILENCE_SECONDS,
         watch: Watch | None = None,
+        on_lapsed: Callable[[set[int]], None] = ignore,
     ) -> None:
+        """`on_lapsed` is told of the holders that were ended here."""
         self._database = database
         self._holders = holders
         self._onward = onward
@@ -87,8 +90,7 @@ class Liveness:
         self._monotonic = monotonic
         self._watch = watch or Watch(silence_seconds)
         self._full_sweep_at = monotonic()
-        #: Told of the holders that were ended here.
-        self.on_lapsed: Callable[[set[int]], None] | None = None
+        self._on_lapsed = on_lapsed
         self.loop = Loop("liveness", self.step, jitter=0.0)
 
     async def step(self) -> timedelta:
@@ -118,8 +120,7 @@ class Liveness:
             for ask in self._polls.hear({row["id"]: row["beats"] for row in rows if row["id"] not in ended}):
                 log.warning("a worker gets no work because no beat of it is heard", worker=ask.worker)
         if ended:
-            if self.on_lapsed is not None:
-                self.on_lapsed(ended)
+            self._on_lapsed(ended)
             await self._tell([row for row in rows if row["id"] in ended])
         is_full = self._monotonic() >= self._full_sweep_at
         swept = await sweep_left_behind(self._database, self._onward, _EVER if is_full else LOOKBACK)

@@ -14,7 +14,7 @@ import asyncio
 import secrets
 import time
 import uuid
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -31,6 +31,7 @@ from duetime.errors import Unavailable, WorkerNameTaken
 from duetime.ids import SHARDS, lane_of
 from duetime.lifecycle.holders.holders import BeatAnswer, Holders, Named
 from duetime.lifecycle.lanes import Lanes
+from duetime.lifecycle.tasks.onward import OnEnded, Wake
 from duetime.model.attempt import Past
 from duetime.model.breaker_status import BreakerStatus
 from duetime.model.task import LeasedTask
@@ -67,8 +68,13 @@ class SharedFeeder:
         holders: Holders,
         breakers: Breakers,
         forced: ForcedBreakers,
+        *,
+        woken: Wake | None = None,
+        ended: OnEnded | None = None,
+        records_of: Callable[[Sequence[int]], dict[int, Record]] = lambda tenants: {},
         monotonic: Monotonic = time.monotonic,
     ) -> None:
+        """`woken` and `ended` are told of lanes that are fed here; `records_of` says what is known here of attempts."""
         self.name = name
         self._coordinator = coordinator
         self._database = database
@@ -84,14 +90,15 @@ class SharedFeeder:
         self._owners: tuple[str | None, ...] = assign(frozenset())
         self._own: frozenset[int] = frozenset()
         self._passed: set[Ending] = set()
-        self._wakes = WakeRouter(name, self._owner_of, feeder.wake, self._tell_wakes, self._later)
+        self._woken = woken or feeder.wake
+        self._ended_here = ended or feeder.ended
+        self._wakes = WakeRouter(name, self._owner_of, self._woken, self._tell_wakes, self._later)
         self._shards = TenantShards(database, monotonic)
         self._background: set[asyncio.Task[None]] = set()
         self._is_leaving = False
-        #: What this node knows of the attempts of some tenants (`tenant_breakers`).
-        self.records_of: Callable[[Sequence[int]], dict[int, Record]] = lambda tenants: {}
-        lanes.announce = self._announce
-        forced.announce = self._announce_forced
+        self._records_of = records_of
+        lanes.made.listen(self._announce)
+        forced.changed_here.listen(self._announce_forced)
 
     # Membership
 
@@ -220,7 +227,7 @@ class SharedFeeder:
 
     # Rows in due
 
-    def wake(self, wakes: Iterable[uuid.UUID]) -> None:
+    def wake(self, wakes: Collection[uuid.UUID]) -> None:
         self._wakes.route(wakes)
 
     def _owner_of(self, lane: int) -> str | None:
@@ -243,7 +250,7 @@ class SharedFeeder:
             elif owner is not None and self._feeder.is_limited(lane):
                 others.setdefault(owner, []).append(past)
         if own:
-            self._feeder.ended(own)
+            self._ended_here(own)
         for owner, ended in others.items():
             # Not repeated: the other looks once a second what has ended.
             self._later(self._tell_ended(owner, ended))
@@ -404,13 +411,13 @@ class SharedFeeder:
                 for wake in wakes:
                     # The lane may have been made by the node that tells us of it.
                     await self._lanes.resolve(lane_of(wake))
-                self._feeder.wake(wakes)
+                self._woken(wakes)
                 return b""
             case "lease":
                 poll = messages.decode_poll(body)
                 return messages.encode(await self._feeder.lease(poll.ask, poll.wait_seconds))
             case "ended":
-                self._feeder.ended(messages.decode_ended(body))
+                self._ended_here(messages.decode_ended(body))
                 return b""
             case "lane":
                 lane = msgspec.msgpack.decode(body, type=int)
@@ -428,7 +435,7 @@ class SharedFeeder:
             case "breakers":
                 return messages.encode(self._breakers.states(msgspec.msgpack.decode(body, type=int)))
             case "outcomes":
-                return messages.encode(self.records_of(msgspec.msgpack.decode(body, type=list[int])))
+                return messages.encode(self._records_of(msgspec.msgpack.decode(body, type=list[int])))
             case "forced":
                 await self._forced.refresh()
                 return b""

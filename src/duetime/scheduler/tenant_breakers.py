@@ -37,8 +37,10 @@ from duetime.model.tenant_breaker import (
     find_relapse,
     together,
 )
+from duetime.scheduler.feeding_nodes import FeedingNodes
 from duetime.scheduler.tenant_gate import TenantGate
 from duetime.service import Loop
+from duetime.signals import Signal
 
 log = structlog.get_logger()
 STEP_EVERY = timedelta(seconds=1)
@@ -52,8 +54,6 @@ AskOthers = Callable[[list[int]], Awaitable[Sequence[dict[int, Record]]]]
 
 
 class TenantBreakers:
-    """`changed` tells all nodes that a row is another; `on_change` hears when more or less may start here."""
-
     def __init__(
         self,
         database: Database,
@@ -61,8 +61,12 @@ class TenantBreakers:
         onward: Onward,
         rules: BreakerRules,
         *,
+        nodes: FeedingNodes | None = None,
+        changed: Callable[[], Awaitable[None]] | None = None,
+        ask_others: AskOthers | None = None,
         now_ms: Callable[[], int] | None = None,
     ) -> None:
+        """`changed` makes all nodes read the rows again: one is another now."""
         self._database = database
         self._lanes = lanes
         self._onward = onward
@@ -75,10 +79,11 @@ class TenantBreakers:
         self._rows: dict[int, TenantBreakerRow] = {}
         self._forced: dict[int, Forced] = {}
         self._asked_ms = 0
-        self.ask_others: AskOthers | None = None
-        self.nodes_of: Callable[[int], int] = lambda tenant: 1
-        self.changed: Callable[[], Awaitable[None]] = self.refresh
-        self.on_change: Callable[[], None] | None = None
+        self._nodes = nodes or FeedingNodes()
+        self._changed = changed or self.refresh
+        self._ask_others = ask_others
+        #: More or less of some tenant may start here.
+        self.gates_changed = Signal[[]]()
         self.loop = Loop("tenant breakers", self.step, jitter=0.0)
 
     def rule(self, quotas: Mapping[int, Quotas]) -> None:
@@ -129,18 +134,13 @@ class TenantBreakers:
             forced = self._forced.get(tenant)
             if forced == "closed":
                 continue
-            gate = gates[tenant] = self._gates.get(tenant) or TenantGate(tenant)
-            gate.nodes = self.nodes_of(tenant)
+            gate = gates[tenant] = self._gates.get(tenant) or TenantGate(tenant, self._nodes)
             is_news |= gate.become(self._rows.get(tenant), forced)
         is_news |= gates.keys() != self._gates.keys()
         self._gates = gates
         metrics.show_tenant_breakers({row.name: row.state for row in self._rows.values()})
         if is_news:
-            self._tell()
-
-    def _tell(self) -> None:
-        if self.on_change is not None:
-            self.on_change()
+            self.gates_changed()
 
     # What is learned
 
@@ -155,11 +155,10 @@ class TenantBreakers:
         await self._judge(now)
         changed = False
         for gate in list(self._gates.values()):
-            gate.nodes = self.nodes_of(gate.tenant)
             if gate.row is not None and gate.forced is None:
                 changed |= await (self._see_to_probes(gate, now) if gate.row.state == "open" else self._end(gate, now))
         if changed:
-            await self.changed()
+            await self._changed()
         return STEP_EVERY
 
     def _count(self, now: int) -> None:
@@ -182,12 +181,12 @@ class TenantBreakers:
             for tenant, known in self._outcomes.items()
             if known.total.is_over(self.rules_of(tenant).failure_rate) and tenant not in self._forced
         ]
-        if not suspects or (self.ask_others is not None and 0 <= now - self._asked_ms < _ASK_EVERY_MS):
+        if not suspects or (self._ask_others is not None and 0 <= now - self._asked_ms < _ASK_EVERY_MS):
             return
         self._asked_ms = now
         records = [self.records(suspects)]
-        if self.ask_others is not None:
-            records += await self.ask_others(suspects)
+        if self._ask_others is not None:
+            records += await self._ask_others(suspects)
         for tenant in suspects:
             rules, row = self.rules_of(tenant), self._rows.get(tenant)
             record = together(each[tenant] for each in records if tenant in each)
@@ -195,7 +194,7 @@ class TenantBreakers:
                 continue
             tally = find_failing(record, now, rules) if row is None else find_relapse(record, row.since_ms, now, rules)
             if tally is not None and await open_tenant(self._database, tenant, tally, rules):
-                await self.changed()
+                await self._changed()
                 if (stopped := self._rows.get(tenant)) is not None:
                     log.warning("tenant stopped: its attempts fail", tenant=stopped.name, reason=stopped.reason)
 
@@ -218,7 +217,7 @@ class TenantBreakers:
             return False
         if await take_probe(self._database, gate.tenant, self.rules_of(gate.tenant)):
             gate.grant(now)
-            self._tell()
+            self.gates_changed()
         return True
 
     async def _end(self, gate: TenantGate, now: int) -> bool:

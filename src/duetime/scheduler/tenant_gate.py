@@ -4,6 +4,7 @@ from duetime.admin.tenant_breakers import TenantBreakerRow
 from duetime.model.attempt import Attempt
 from duetime.model.breaker_status import TENANT_HOST, BreakerStatus, Forced
 from duetime.model.tenant_breaker import FREE_RATE, Resumption
+from duetime.scheduler.feeding_nodes import FeedingNodes
 
 #: The right to a probe that nobody used for so long is over.
 UNUSED_MS = 30_000
@@ -16,12 +17,11 @@ _ASK_AGAIN_MS = 250
 class TenantGate:
     """A meter that every lane of the tenant has to pass (`limits.Throttle`)."""
 
-    def __init__(self, tenant: int) -> None:
+    def __init__(self, tenant: int, nodes: FeedingNodes) -> None:
         self.tenant = tenant
+        self._nodes = nodes
         self.row: TenantBreakerRow | None = None
         self.forced: Forced | None = None
-        #: How many nodes feed the tenant.
-        self.nodes = 1
         #: Something of it could be run here if it were not for this.
         self.is_wanted = False
         #: Probes whose end is awaited, and when each was let through.
@@ -43,6 +43,10 @@ class TenantGate:
                 self.probes.clear()
         return (state, forced) != (state_before, forced_before)
 
+    def want(self) -> None:
+        """Something of it could be run here if it were not for this."""
+        self.is_wanted = True
+
     def grant(self, now_ms: int) -> None:
         """One task may start, as a probe."""
         self._free_probes, self._granted_ms, self.is_wanted = 1, now_ms, False
@@ -58,7 +62,7 @@ class TenantGate:
         if self.forced == "open" or self.row is None:
             return 0
         if self._resumption is not None:
-            return self._resumption.available(now_ms, self.nodes)
+            return self._resumption.available(now_ms, self._nodes.of(self.tenant))
         if self._free_probes > 0 and now_ms - self._granted_ms > UNUSED_MS:
             self._free_probes = 0
         return max(0, self._free_probes)
@@ -79,7 +83,7 @@ class TenantGate:
         if self.forced == "open" or self.row is None:
             return None
         if self._resumption is not None:
-            return self._resumption.next_ms(now_ms, self.nodes)
+            return self._resumption.next_ms(now_ms, self._nodes.of(self.tenant))
         return max(self.row.probe_ms, now_ms + _ASK_AGAIN_MS)
 
     @property

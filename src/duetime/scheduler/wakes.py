@@ -6,7 +6,7 @@ first row is kept for it, so what waits to be told is bounded by the lanes.
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 
 from duetime.ids import lane_of
 
@@ -19,7 +19,7 @@ class WakeRouter:
         self,
         name: str,
         owner_of: Callable[[int], str | None],
-        wake: Callable[[Iterable[uuid.UUID]], None],
+        wake: Callable[[Collection[uuid.UUID]], None],
         tell: Callable[[str, list[uuid.UUID]], Awaitable[bool]],
         later: Callable[[Coroutine[None, None, None]], None],
     ) -> None:

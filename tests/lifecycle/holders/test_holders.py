@@ -249,7 +249,7 @@ async def test_a_holder_whose_beats_go_to_several_nodes_at_a_time_has_not_ended(
 ) -> None:
     """Its counter is raised by none of them for once; its polls go on."""
     ended: set[int] = set()
-    engine.holders.on_ended = ended.update
+    engine.left.listen(ended.update)
     holder = await engine.holders.register(engine.tenant, "w")
     monkeypatch.setattr(holders_module, "_MOST_RECALLS", 0)
 

@@ -36,6 +36,7 @@ from duetime.lifecycle.holders.overtime import Overtime, named_by
 from duetime.lifecycle.tasks.onward import Claimed, End, Onward, claimed_of, may_exist
 from duetime.model.attempt import Attempt, Ended
 from duetime.model.task import Outcome
+from duetime.signals import ignore
 
 log = structlog.get_logger()
 SQL = load(__package__, "holders.sql")
@@ -107,7 +108,15 @@ class Look:
 
 
 class Holders:
-    def __init__(self, database: Database, onward: Onward, monotonic: Monotonic = time.monotonic) -> None:
+    def __init__(
+        self,
+        database: Database,
+        onward: Onward,
+        monotonic: Monotonic = time.monotonic,
+        *,
+        on_ended: Callable[[set[int]], None] = ignore,
+    ) -> None:
+        """`on_ended` is told of holders that have ended, as soon as this node knows."""
         self._database = database
         self._onward = onward
         self._monotonic = monotonic
@@ -118,8 +127,7 @@ class Holders:
         self._overtime = Overtime()
         #: What the rows say, as far as is known here; None is left out.
         self._silences: dict[int, float] = {}
-        #: Told of holders that have ended, as soon as this node knows.
-        self.on_ended: Callable[[set[int]], None] | None = None
+        self._on_ended = on_ended
         self._gather: Gather[_Beat, BeatAnswer] = Gather(
             self._fly, weigh=lambda beat: len(beat.attempts) + 1, limit=5_000, monotonic=monotonic
         )
@@ -190,8 +198,8 @@ class Holders:
         self._names.forget(holders)
         for holder in holders:
             self._forget(holder)
-        if self.on_ended is not None and holders:
-            self.on_ended(holders)
+        if holders:
+            self._on_ended(holders)
 
     def _forget(self, holder: int) -> None:
         self._unnamed.pop(holder, None)

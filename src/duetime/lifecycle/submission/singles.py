@@ -30,6 +30,7 @@ from duetime.lifecycle.admission.pressure import TASK_BYTES
 from duetime.lifecycle.submission.handover import Desk, Seats, lease
 from duetime.lifecycle.submission.storing import times_of
 from duetime.lifecycle.submission.winners import SQL, Call, Submission, Submitted
+from duetime.lifecycle.tasks.onward import Wake
 from duetime.model.task import LeasedTask, NewTask, PriorityClass
 from duetime.turns import LONG_TASKS, Turns
 from duetime.wakeful import Wakeful
@@ -82,7 +83,7 @@ class Singles:
         self,
         database: Database,
         partitions: Partitions,
-        wake: Callable[[Iterable[uuid.UUID]], None],
+        wake: Wake,
         again: Again,
         *,
         desk: Desk | None,

@@ -10,7 +10,7 @@ import hashlib
 import math
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from datetime import datetime
 
@@ -32,6 +32,7 @@ from duetime.lifecycle.submission.rows import run_us_of
 from duetime.lifecycle.submission.singles import FEW_TASKS, FLIGHTS, Done, Singles
 from duetime.lifecycle.submission.storing import MINT_TOLERANCE_MS, Answers, Store
 from duetime.lifecycle.submission.winners import SQL, AllNew, Call, Submission, Submitted
+from duetime.lifecycle.tasks.onward import Wake
 from duetime.model.task import LaneKey, LeasedTask, NewTask, PriorityClass
 from duetime.turns import LONG_TASKS, Turns
 
@@ -63,7 +64,7 @@ class Submitter:
         database: Database,
         lanes: Lanes,
         partitions: Partitions,
-        wake: Callable[[Iterable[uuid.UUID]], None],
+        wake: Wake,
         *,
         desk: Desk | None = None,
         turns: Turns | None = None,
@@ -89,7 +90,7 @@ class Submitter:
             monotonic=monotonic,
         )
         #: Tenants that are spread, and over how many shards.
-        self.spread: Mapping[int, int] = {}
+        self._spread_of: Mapping[int, int] = {}
         self._turn = 0
         self._bulk = self._make_gather(self._count_bulk_flights)
         #: Beside it, so that a single task does not wait for somebody's thousands.
@@ -99,6 +100,10 @@ class Submitter:
         self._lookups: Gather[tuple[uuid.UUID, int], int | None] = Gather(
             self._count_of_requests, weigh=lambda _: 1, limit=MAX_LOOKUPS, monotonic=monotonic
         )
+
+    def rule(self, spread: Mapping[int, int]) -> None:
+        """These tenants are spread from now on, over so many shards, and no others."""
+        self._spread_of = spread
 
     def _count_bulk_flights(self) -> int:
         """One beside small calls, which would wait for the processors that more of them take."""
@@ -146,7 +151,7 @@ class Submitter:
             return []
         find = self._lanes.find
         tenant = tasks[0].lane.tenant
-        keys = self._spread_out(tasks) if tenant in self.spread else [task.lane for task in tasks]
+        keys = self._spread_out(tasks) if tenant in self._spread_of else [task.lane for task in tasks]
         numbers = {key: find(key) or await self._lanes.ensure(key) for key in set(keys)}
         lanes = [*numbers.values()] * len(keys) if len(numbers) == 1 else [numbers[key] for key in keys]
         if request is not None:
@@ -163,7 +168,7 @@ class Submitter:
 
     def find_lane(self, task: NewTask) -> int | None:
         """Where a task that is submitted now would go; None: there is no such lane yet, so await `submit`."""
-        return self._lanes.find(task.lane if task.lane.tenant not in self.spread else self._spread_out([task])[0])
+        return self._lanes.find(task.lane if task.lane.tenant not in self._spread_of else self._spread_out([task])[0])
 
     def submit_soon(
         self, task: NewTask, lane: int, done: Done, request: uuid.UUID | None = None, fingerprint: bytes = b""
@@ -180,7 +185,7 @@ class Submitter:
 
     def _spread_out(self, tasks: Sequence[NewTask]) -> list[LaneKey]:
         """The lanes of a tenant that is spread over several shards, in turn."""
-        parts, turn = self.spread[tasks[0].lane.tenant], self._turn
+        parts, turn = self._spread_of[tasks[0].lane.tenant], self._turn
         self._turn += len(tasks)
         return [msgspec.structs.replace(task.lane, part=(turn + place) % parts) for place, task in enumerate(tasks)]
 

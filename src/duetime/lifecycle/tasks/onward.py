@@ -8,7 +8,7 @@ deciding, and then taking it under the same three facts is safe.
 
 import random
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -22,11 +22,15 @@ from duetime.ids import lane_of
 from duetime.lifecycle.tasks.outcomes import OutcomeCounts
 from duetime.model.attempt import Again, Attempt, Bury, Ended, Past, what_follows
 from duetime.model.task import Options, Outcome, Waiting
+from duetime.signals import ignore
 
 SQL = load(__package__, "onward.sql")
 decode_options = msgspec.json.Decoder(Options).decode
-Wake = Callable[[Iterable[uuid.UUID]], None]
+#: Told of rows that were put into due.
+Wake = Callable[[Collection[uuid.UUID]], None]
+#: Told of attempts that have ended: somebody may wait for their place.
 OnEnded = Callable[[Sequence[Past]], None]
+#: Told of new dead letters, after the commit.
 OnDead = Callable[[Sequence["Dead"]], None]
 #: A wait may cross into the next partition between here and the database.
 _MARGIN_MS = 3_600_000
@@ -89,21 +93,22 @@ class Onward:
         wake: Wake,
         chance: random.Random | None = None,
         now: datetime | None = None,
+        *,
+        on_ended: OnEnded = ignore,
+        on_dead: OnDead = ignore,
     ) -> None:
         self._database = database
         self._partitions = partitions
         self._wake = wake
         self._chance = chance or random.Random()
         self._now = now
-        #: Told of attempts that have ended: somebody may wait for their place.
-        self.on_ended: OnEnded | None = None
-        #: Told of new dead letters, after the commit.
-        self.on_dead: OnDead | None = None
+        self._on_ended = on_ended
+        self._on_dead = on_dead
         self.counts = OutcomeCounts()
 
     def ended(self, attempts: Sequence[Past]) -> None:
-        if self.on_ended is not None and attempts:
-            self.on_ended(attempts)
+        if attempts:
+            self._on_ended(attempts)
 
     async def read(self, attempts: Sequence[Attempt]) -> dict[Attempt, Claimed]:
         rows = await self._database.run(
@@ -164,9 +169,9 @@ class Onward:
         # First the ends: who counts what runs is not to take the next attempt's start for this one's.
         never_began = {(end.task, end.number) for _, end in ends if end.never_began}
         self.ended([Past(*attempt, attempt in never_began) for attempt in ended])
-        self._wake(row["wake"] for row in rows if row["wake"] is not None)
-        if self.on_dead is not None and (dead := [each for attempt, each in buried.items() if attempt in ended]):
-            self.on_dead(dead)
+        self._wake([row["wake"] for row in rows if row["wake"] is not None])
+        if dead := [each for attempt, each in buried.items() if attempt in ended]:
+            self._on_dead(dead)
         return {attempt: attempt in buried for attempt in ended}
 
 

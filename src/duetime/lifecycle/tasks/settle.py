@@ -224,8 +224,7 @@ class Settler:
         ended = range(len(ordered)) if places is None else [place - 1 for place in places]
         ended_lanes = lanes if lanes is None or places is None else [lanes[place] for place in ended]
         self._onward.counts.succeeded(ended_lanes, lane, len(ended))
-        if self._onward.on_ended is not None:
-            self._onward.ended([Past(ordered[place].id, ordered[place].number) for place in ended])
+        self._onward.ended([Past(ordered[place].id, ordered[place].number) for place in ended])
         if count == sum(len(part.reports) for part in parts):
             return None
         return {(owners[place], ordered[place].id, numbers[place]) for place in ended}

@@ -10,7 +10,7 @@ carried out after it was given up, nor twice.
 """
 
 import uuid
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 
 import msgspec
@@ -28,6 +28,7 @@ from duetime.lifecycle.tasks.state import read_states
 from duetime.model.attempt import Past
 from duetime.model.task import TaskState
 from duetime.model.transitions import Move, sources_of
+from duetime.signals import ignore
 
 SQL = load(__package__, "steer.sql")
 _TRIES = 8
@@ -44,22 +45,24 @@ class SteerResult(msgspec.Struct, frozen=True):
     state: TaskState | None
 
 
-def _ignore(wakes: Iterable[uuid.UUID]) -> None:
-    """Nobody waits for these rows."""
-
-
 class Steering:
     """The verbs, with what they need: the store, and whom to tell of rows in due."""
 
     def __init__(
-        self, database: Database, partitions: Partitions, wake: Wake = _ignore, now: datetime | None = None
+        self,
+        database: Database,
+        partitions: Partitions,
+        wake: Wake = ignore,
+        now: datetime | None = None,
+        *,
+        on_ended: OnEnded = ignore,
     ) -> None:
+        """`on_ended` is told of attempts that may have been running."""
         self._database = database
         self._partitions = partitions
         self._wake = wake
         self._now = now
-        #: Told of attempts that may have been running.
-        self.on_ended: OnEnded | None = None
+        self._on_ended = on_ended
 
     async def cancel(self, ids: Sequence[uuid.UUID], reason: str | None = None) -> dict[uuid.UUID, SteerResult]:
         """End tasks for good; a running one's holder hears of it at its next word."""
@@ -108,9 +111,9 @@ class Steering:
             except Unavailable as error:
                 raise _doubt(error, moved) from error
             moved |= {row["task"] for row in rows}
-            if move is Move.CANCEL and self.on_ended is not None:
-                self.on_ended([Past(row["task"], row["number"]) for row in rows])
-            self._wake(row["wake"] for row in rows if row["wake"] is not None)
+            if move is Move.CANCEL:
+                self._on_ended([Past(row["task"], row["number"]) for row in rows])
+            self._wake([row["wake"] for row in rows if row["wake"] is not None])
             try:
                 states = await read_states(self._database, pending, now=self._now)
             except Unavailable as error:
