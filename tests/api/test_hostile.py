@@ -18,6 +18,7 @@ import pytest_asyncio
 
 from api.client import Api, Reply, Serving
 from duetime.api.server import protocol
+from duetime.api.server.bounds import MAX_BATCHES_PER_TENANT
 from duetime.model.payload_schema import MAX_SCHEMA_BYTES
 from duetime.model.task import MAX_BATCH, MAX_PAYLOAD_BYTES, MAX_REQUEST_BYTES
 
@@ -183,6 +184,29 @@ async def test_a_body_larger_than_any_limit_is_not_kept(api: Api, victim: Api) -
                 pass
 
     assert await api.stored() == 0
+
+
+async def test_of_the_batches_of_a_tenant_a_few_are_worked_on_at_a_time(api: Api, victim: Api) -> None:
+    # Each takes thirty times as much memory while it is worked on as it came with.
+    wrong = json.dumps([{"type": "a", "x": 1}] * 1_000).encode()
+    schedules = json.dumps({"items": [{"name": "a", "x": "y" * 16_000}] * 2}).encode()
+    slots = api.serving.app._bodies.batch_slot(api.tenant)
+    for _ in range(MAX_BATCHES_PER_TENANT):
+        await slots.acquire()
+    mine = [
+        asyncio.create_task(api.post("/v1/tasks/batch", data=wrong)),
+        asyncio.create_task(api.post("/v1/schedules/batch", data=schedules)),
+    ]
+
+    answer = await victim.post("/v1/tasks/batch", data=wrong)
+    small = await api.post("/v1/tasks/batch", [{"type": "a"}])
+    assert (answer.json["rejected"], small.json["accepted"]) == (1_000, 1)
+    assert not any(each.done() for each in mine)
+
+    for _ in range(MAX_BATCHES_PER_TENANT):
+        slots.release()
+    for each in mine:
+        assert (await each).status == 200
 
 
 # Names, labels, headers

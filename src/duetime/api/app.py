@@ -288,7 +288,10 @@ class App:
                 line.tenant = request.caller.tenant
             if scope["method"] in _READS:
                 return await self._answer_read(request, route)
-        return await route.handler(request)
+        try:
+            return await route.handler(request)
+        finally:
+            request.let_go()
 
     async def _answer_read(self, request: Request, route: Route) -> Answer:
         """What makes no change is refused to whoever does not read."""

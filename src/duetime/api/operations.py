@@ -77,7 +77,7 @@ class Operation:
     needs_key: bool = True
     #: A small body cannot hold a list that costs much memory when it is read.
     max_body: int = 1024 * 1024
-    #: A read whose answer may be large, so that only a few of a tenant are made at a time.
+    #: A batch, or a read whose answer may be large: only a few of a tenant are worked on at a time.
     is_large: bool = False
     #: An example of the body, for the reference.
     example: Any = None

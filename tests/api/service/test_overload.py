@@ -7,15 +7,17 @@ import asyncpg
 import pytest
 
 from api.client import Api, Reply, until
-from duetime.api.server.bounds import Bodies, ClientGoneError, OpenPolls
+from duetime.api.server.bounds import Bodies, ClientGoneError, HeldBody, OpenPolls
 from duetime.errors import Overloaded, TooLarge
 from duetime.lifecycle.admission import pressure
 from duetime.lifecycle.admission.pressure import MARKS, Mark
 from duetime.model.task import PriorityClass
+from duetime.turns import LONG_BYTES
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 LATER = {"type": "a", "delay": "1h"}
+LARGE = 1 << 20
 
 
 async def test_when_the_database_stalls_low_is_refused_and_what_was_accepted_is_stored(
@@ -84,7 +86,10 @@ def messages(*parts: bytes, end: bool = True) -> Iterable[dict[str, object]]:
         yield {"type": "http.request", "body": part, "more_body": not end or place < len(parts) - 1}
 
 
-async def read(bodies: Bodies, sent: Iterable[dict[str, object]], limit: int = 100) -> bytes:
+async def read(
+    bodies: Bodies, sent: Iterable[dict[str, object]], limit: int = LARGE, tenant: int = 1
+) -> tuple[int, HeldBody]:
+    """The size of a body, and what counts until its request is answered."""
     given = iter(sent)
 
     async def receive() -> dict[str, object]:
@@ -94,23 +99,44 @@ async def read(bodies: Bodies, sent: Iterable[dict[str, object]], limit: int = 1
             raise AssertionError("unreachable")
         return message
 
-    return await bodies.read({}, receive, limit)
+    held = bodies.of(tenant)
+    try:
+        return len(await held.read({}, receive, limit)), held
+    except BaseException:
+        held.let_go()
+        raise
 
 
-async def test_bodies_that_are_coming_have_a_bound_together() -> None:
-    bodies = Bodies(most_bytes=50)
-    stuck = asyncio.create_task(read(bodies, messages(b"x" * 40, end=False)))
+async def test_bodies_count_from_their_first_byte_until_their_request_is_answered() -> None:
+    bodies = Bodies(most=5 * LONG_BYTES)
+    stuck = asyncio.create_task(read(bodies, messages(b"x" * 4 * LONG_BYTES, end=False)))
     await asyncio.sleep(0)
 
-    assert await read(bodies, messages(b"y" * 20)) == b"y" * 20
-    assert await read(bodies, messages(b"y" * 5, b"z" * 4)) == b"yyyyyzzzz"
+    size, held = await read(bodies, messages(b"y" * 2 * LONG_BYTES))
+    assert size == 2 * LONG_BYTES
     with pytest.raises(Overloaded):
-        await read(bodies, messages(b"y" * 20, b"z"))
+        await read(bodies, messages(b"y" * 2 * LONG_BYTES, b"z"))
+    # A small one, as a worker's beat, is read all the same.
+    _, small = await read(bodies, messages(b"y" * 500, b"z" * 400))
+    small.let_go()
+    held.let_go()
     stuck.cancel()
     await asyncio.wait([stuck])
-    assert len(await read(bodies, messages(b"y" * 40, b"z" * 40))) == 80
+    size, held = await read(bodies, messages(b"y" * 4 * LONG_BYTES, b"z" * 4 * LONG_BYTES))
+    assert size == 8 * LONG_BYTES
+    held.let_go()
     with pytest.raises(TooLarge):
         await read(bodies, messages(b"y" * 40, b"z" * 40), limit=79)
     with pytest.raises(ClientGoneError):
         await read(bodies, [*messages(b"y", end=False), {"type": "http.disconnect"}])
-    assert bodies._coming == 0
+    assert bodies.bytes == 0
+    assert bodies._tenants == {}
+
+
+async def test_bodies_of_a_tenant_have_a_bound_that_leaves_room_to_others() -> None:
+    bodies = Bodies(most_per_tenant=3 * LONG_BYTES)
+    await read(bodies, messages(b"x" * 4 * LONG_BYTES))
+
+    with pytest.raises(Overloaded, match="of the tenant"):
+        await read(bodies, messages(b"y" * 2 * LONG_BYTES, b"z"))
+    assert (await read(bodies, messages(b"y" * 2 * LONG_BYTES, b"z"), tenant=2))[0] == 2 * LONG_BYTES + 1

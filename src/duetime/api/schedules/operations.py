@@ -57,6 +57,7 @@ PUT_BATCH = Operation(
     replies={200: Reply("A result for each.", views.ScheduleBatchAnswer)},
     also=(409,),
     max_body=MAX_REQUEST_BYTES,
+    is_large=True,
 )
 PREVIEW = Operation(
     method="POST",

@@ -1,19 +1,25 @@
-"""How much the API keeps for its clients at once: long polls, and bodies that are still coming.
+"""How much the API keeps for its clients at once: long polls, and bodies that are coming or being worked on.
 
 Beyond a bound the answer is a 429 `overloaded`, before anything has been done.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakValueDictionary
 
 from duetime.errors import Overloaded, TooLarge, UnsupportedMediaType
+from duetime.turns import LONG_BYTES
 
 #: Of one node; a tenant's workers are spread over the nodes by their connections.
 MAX_POLLS = 10_000
 MAX_POLLS_PER_TENANT = 2_000
-#: Of bodies that have not arrived as a whole.
-MAX_COMING_BYTES = 256 * 1024 * 1024
+#: Of bodies that are coming or being worked on, of all tenants and of one.
+MAX_BODY_BYTES = 256 * 1024 * 1024
+MAX_BODY_BYTES_PER_TENANT = 64 * 1024 * 1024
+#: A batch takes much more memory while it is worked on than it came with: a tenant has so many of them at work.
+MAX_BATCHES_PER_TENANT = 8
 POLL_RETRY_SECONDS = 5.0
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -53,12 +59,16 @@ class OpenPolls:
                 del self._waiting[tenant]
 
 
-class Bodies:
-    """Reads bodies, each up to its limit and all together up to theirs; how long one may take is the protocol's."""
+class HeldBody:
+    """The body of one request, which counts until the request is answered."""
 
-    def __init__(self, most_bytes: int = MAX_COMING_BYTES) -> None:
-        self._most_bytes = most_bytes
-        self._coming = 0
+    __slots__ = ("_bodies", "_bytes", "_slot", "_tenant")
+
+    def __init__(self, bodies: "Bodies", tenant: int) -> None:
+        self._bodies = bodies
+        self._tenant = tenant
+        self._bytes = 0
+        self._slot: asyncio.Semaphore | None = None
 
     async def read(self, headers: Mapping[bytes, bytes], receive: Receive, limit: int) -> bytes:
         if headers.get(b"content-encoding", b"identity").lower() != b"identity":
@@ -71,28 +81,81 @@ class Bodies:
             raise ClientGoneError
         body: bytes = message.get("body", b"")
         if not message.get("more_body", False) and len(body) <= limit:
+            if len(body) > LONG_BYTES:
+                self._add(len(body))
             return body
         return await self._read_on(message, receive, limit)
+
+    async def begin_work(self) -> None:
+        """Return when the tenant has not too many batches at work."""
+        slot = self._bodies.batch_slot(self._tenant)
+        await slot.acquire()
+        self._slot = slot
+
+    def let_go(self) -> None:
+        """The request is answered."""
+        if self._bytes:
+            self._bodies.add(self._tenant, -self._bytes)
+            self._bytes = 0
+        if self._slot is not None:
+            self._slot.release()
+            self._slot = None
 
     async def _read_on(self, message: MutableMapping[str, Any], receive: Receive, limit: int) -> bytes:
         # Not a list of pieces, each of which costs more than its bytes when they are small.
         body = bytearray()
-        try:
-            while True:
-                part: bytes = message.get("body", b"")
-                body += part
-                self._coming += len(part)
-                if len(body) > limit:
-                    raise _too_large(limit)
-                if not message.get("more_body", False):
-                    return bytes(body)
-                if self._coming > self._most_bytes:
-                    raise Overloaded(f"bodies of {self._coming // 2**20:,} MiB are on their way to this node already")
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise ClientGoneError
-        finally:
-            self._coming -= len(body)
+        while True:
+            part: bytes = message.get("body", b"")
+            body += part
+            self._add(len(part))
+            if len(body) > limit:
+                raise _too_large(limit)
+            if not message.get("more_body", False):
+                return bytes(body)
+            if len(body) > LONG_BYTES:
+                # Small ones, as beats, are always read.
+                self._bodies.check(self._tenant)
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGoneError
+
+    def _add(self, size: int) -> None:
+        self._bytes += size
+        self._bodies.add(self._tenant, size)
+
+
+class Bodies:
+    """Those of a node, each up to its limit and all together up to theirs; how long one may take is the protocol's."""
+
+    def __init__(self, most: int = MAX_BODY_BYTES, most_per_tenant: int = MAX_BODY_BYTES_PER_TENANT) -> None:
+        self._most = most
+        self._most_per_tenant = most_per_tenant
+        self._tenants: dict[int, int] = {}
+        self._slots: WeakValueDictionary[int, asyncio.Semaphore] = WeakValueDictionary()
+        #: Of all of them.
+        self.bytes = 0
+
+    def of(self, tenant: int) -> HeldBody:
+        return HeldBody(self, tenant)
+
+    def add(self, tenant: int, size: int) -> None:
+        self.bytes += size
+        self._tenants[tenant] = now = self._tenants.get(tenant, 0) + size
+        if not now:
+            del self._tenants[tenant]
+
+    def check(self, tenant: int) -> None:
+        """Raise if a body has to wait before more of it is read."""
+        if self.bytes > self._most:
+            raise Overloaded(f"bodies of {self.bytes // 2**20:,} MiB are with this node already")
+        own = self._tenants.get(tenant, 0)
+        if own > self._most_per_tenant:
+            raise Overloaded(
+                f"bodies of {own // 2**20:,} MiB of the tenant are with this node already; send less at once"
+            )
+
+    def batch_slot(self, tenant: int) -> asyncio.Semaphore:
+        return self._slots.setdefault(tenant, asyncio.Semaphore(MAX_BATCHES_PER_TENANT))
 
 
 def _too_large(limit: int) -> TooLarge:

@@ -18,7 +18,7 @@ from duetime.admin.keys import Caller
 from duetime.api.bodies.seconds import decode_hook
 from duetime.api.operations import Operation
 from duetime.api.problems import read_decode_error
-from duetime.api.server.bounds import Bodies
+from duetime.api.server.bounds import Bodies, HeldBody
 from duetime.api.server.peers import Peer, Peers
 from duetime.errors import DuetimeError, FieldError, InvalidInput, MalformedBody, NotFound, UnsupportedMediaType
 from duetime.ids import parse_uuid
@@ -65,13 +65,24 @@ class Request:
     #: What the client and the log call it.
     id: bytes
     peers: Peers
+    _body: HeldBody | None = None
 
     def peer(self) -> Peer:
         """For whom the request came, as far as a trusted proxy says."""
         return self.peers.of_request(self.scope.get("client"), self.scope["headers"])
 
     async def body(self) -> bytes:
-        return await self.bodies.read(self.headers, self.receive, self.operation.max_body)
+        """All of it; a long one of a batch when the tenant has not too many of them at work."""
+        self._body = coming = self.bodies.of(self.caller.tenant)
+        body = await coming.read(self.headers, self.receive, self.operation.max_body)
+        if self.operation.is_large and len(body) > LONG_BYTES:
+            await coming.begin_work()
+        return body
+
+    def let_go(self) -> None:
+        """It is answered: its body does not count any more."""
+        if self._body is not None:
+            self._body.let_go()
 
     def content_type(self) -> str:
         """The media type without its parameters; JSON where none is given."""

@@ -107,6 +107,7 @@ SUBMIT_BATCH = Operation(
     replies={200: Reply("A result for each task, in order.", BatchAnswer)},
     also=(409,),
     max_body=MAX_REQUEST_BYTES,
+    is_large=True,
 )
 LIST = Operation(
     method="GET",
