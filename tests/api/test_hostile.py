@@ -209,6 +209,41 @@ async def test_of_the_batches_of_a_tenant_a_few_are_worked_on_at_a_time(api: Api
         assert (await each).status == 200
 
 
+COSTLY = {"cron": "* * * * *", "exclude": [{"cron": f"{minute % 58} * * * *"} for minute in range(1_000)]}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/schedules/preview", {"spec": COSTLY, "x": 1}),
+        ("/v1/tasks", {"type": "a", "x": 1, "labels": {f"name-{number}": "x" for number in range(1_000)}}),
+    ],
+)
+async def test_what_is_wrong_with_long_bodies_is_said_to_one_client_of_a_tenant_at_a_time(
+    api: Api, victim: Api, path: str, body: dict[str, Any]
+) -> None:
+    app = api.serving.app
+    async with app._bodies.explanation_slot(api.tenant):
+        mine = [asyncio.create_task(api.post(path, body)) for _ in range(20)]
+        turns = app._turns.count
+        theirs = await asyncio.gather(*[victim.post(path, body) for _ in range(20)])
+        assert app._turns.count - turns == 20
+        assert not any(each.done() for each in mine)
+
+    for answer in [*theirs, *await asyncio.gather(*mine)]:
+        assert answer.status == 422
+        assert "x" in answer.paths
+
+
+async def test_of_a_body_with_very_many_values_a_bounded_part_is_looked_at(api: Api) -> None:
+    right = {f"name-{number}": "x" for number in range(10_000)}
+
+    answer = await api.post("/v1/tasks", {"type": "a", "labels": {**right, "last": 1}, "x": 1})
+
+    # What is behind that is named when it is mended.
+    assert answer.paths == ["labels[...]"]
+
+
 # Names, labels, headers
 
 

@@ -132,6 +132,7 @@ class App:
         self._heads: dict[tuple[int, str, bool], bytes] = {}
         self._heads_of = b""
         self._bodies = Bodies()
+        self._turns = turns
         #: Why calls are refused that need a key.
         self._refusal: Callable[[], DuetimeError] | None = None
         #: Without the database, every request would be a line.
@@ -279,7 +280,9 @@ class App:
             return answer
         if self._refusal is not None and route.operation.needs_key:
             raise self._refusal()
-        request = Request(route.operation, scope, receive, headers, path, NOBODY, self._bodies, request_id, self.peers)
+        request = Request(
+            route.operation, scope, receive, headers, path, NOBODY, self._bodies, request_id, self.peers, self._turns
+        )
         if route.operation.needs_key:
             request.caller = await authenticate(self._keys, headers, request.peer)
             scope[_TENANT] = request.caller.tenant_name

@@ -23,6 +23,8 @@ from duetime.errors import FieldError
 MAX_ERRORS = 50
 #: A body of more values is not taken apart: each would be an object.
 MAX_VALUES = 100_000
+#: So many parts are looked at, each a few microseconds long; what is wrong behind them is found when these are mended.
+MAX_LOOKS = 2_000
 
 _AT = re.compile(r"^(?P<message>.*?)(?: - at `(?:key in )?\$\.?(?P<path>.*)`)?$", re.DOTALL)
 _UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>.*)`", re.DOTALL)
@@ -135,6 +137,7 @@ def _alternatives(kind: Any) -> Iterator[Any]:
 class _Walk:
     def __init__(self, root: Any) -> None:
         self._root = root
+        self._looks = 0
         self.errors: list[FieldError] = []
 
     def struct(self, data: bytes, struct: Any, path: str) -> bytes | None:
@@ -166,6 +169,7 @@ class _Walk:
         return _object(right) if is_whole else None
 
     def _value(self, data: bytes, kind: _Kind, path: str) -> bytes | None:
+        self._looks += 1
         wrong = kind.wrong_with(data)
         if wrong is None:
             return data
@@ -205,7 +209,7 @@ class _Walk:
 
     @property
     def _is_full(self) -> bool:
-        return len(self.errors) >= MAX_ERRORS
+        return len(self.errors) >= MAX_ERRORS or self._looks >= MAX_LOOKS
 
 
 def _array(items: list[bytes | None]) -> bytes | None:

@@ -141,7 +141,7 @@ class ScheduleCalls:
             except DuetimeError as error:
                 results.append(error)
                 # To say all that is wrong takes longer, so others are served behind each such item.
-                await asyncio.sleep(0)
+                await request.turns.give_way()
             items.append(item)
         good = [each for each in results if isinstance(each, NewSchedule)]
         check = self._check_for(caller)
@@ -150,7 +150,7 @@ class ScheduleCalls:
         for place, (item, end) in enumerate(zip(items, ended, strict=True)):
             if item is not None and isinstance(end, InvalidInput):
                 ended[place] = with_more(end, partial(judge, item))
-                await asyncio.sleep(0)
+                await request.turns.give_way()
         return json_answer(200, batch_answer(names, ended))
 
     async def preview(self, request: Request) -> Answer:

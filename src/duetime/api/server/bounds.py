@@ -59,6 +59,17 @@ class OpenPolls:
                 del self._waiting[tenant]
 
 
+class TenantSlots:
+    """So many at a time of each tenant."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._of: WeakValueDictionary[int, asyncio.Semaphore] = WeakValueDictionary()
+
+    def of(self, tenant: int) -> asyncio.Semaphore:
+        return self._of.setdefault(tenant, asyncio.Semaphore(self._most))
+
+
 class HeldBody:
     """The body of one request, which counts until the request is answered."""
 
@@ -131,7 +142,9 @@ class Bodies:
         self._most = most
         self._most_per_tenant = most_per_tenant
         self._tenants: dict[int, int] = {}
-        self._slots: WeakValueDictionary[int, asyncio.Semaphore] = WeakValueDictionary()
+        self._batches = TenantSlots(MAX_BATCHES_PER_TENANT)
+        #: To say what is wrong with a long one.
+        self._explanations = TenantSlots(1)
         #: Of all of them.
         self.bytes = 0
 
@@ -155,7 +168,11 @@ class Bodies:
             )
 
     def batch_slot(self, tenant: int) -> asyncio.Semaphore:
-        return self._slots.setdefault(tenant, asyncio.Semaphore(MAX_BATCHES_PER_TENANT))
+        return self._batches.of(tenant)
+
+    def explanation_slot(self, tenant: int) -> asyncio.Semaphore:
+        """Others would wait for a hundred turns of one tenant."""
+        return self._explanations.of(tenant)
 
 
 def _too_large(limit: int) -> TooLarge:

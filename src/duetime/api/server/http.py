@@ -7,7 +7,8 @@ decoded, so that an encoded slash is part of a name.
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, unquote
@@ -34,6 +35,8 @@ JSON = "application/json"
 PROBLEM_JSON = "application/problem+json"
 NDJSON = ("application/x-ndjson", "application/jsonl")
 MAX_QUERY_FIELDS = 100
+#: What is wrong with a body of so many bytes is said at once.
+EASY_BYTES = 2 * 1024
 #: The connection's transport in a scope, if the server is ours.
 TRANSPORT = "duetime.transport"
 
@@ -65,6 +68,7 @@ class Request:
     #: What the client and the log call it.
     id: bytes
     peers: Peers
+    turns: Turns
     _body: HeldBody | None = None
 
     def peer(self) -> Peer:
@@ -92,26 +96,34 @@ class Request:
     async def json(
         self,
         decoder: "msgspec.json.Decoder[Body]",
-        turns: Turns | None = None,
         judge: Callable[[Body], object] | None = None,
+        *,
+        takes_turn: bool = False,
     ) -> Body:
-        """The body, which must be JSON, read by a typed decoder; a long one in its turn.
+        """The body, which must be JSON, read by a typed decoder; a long one in its turn where many are long.
 
         `judge` is asked what else is wrong with a body that is not right, so that the answer names everything.
         """
         if self.content_type() != JSON:
             raise UnsupportedMediaType(f"send {JSON}, not {self.content_type()}")
         body = await self.body()
-        if turns is not None and len(body) > LONG_BYTES:
-            await turns.take()
-        if len(body) <= LONG_BYTES:
-            return decode_json(decoder, body, judge)
-        check_text(body)
+        if takes_turn and len(body) > LONG_BYTES:
+            await self.turns.take()
         try:
-            return decoder.decode(body)
-        except UNREADABLE as error:
-            # What is wrong with megabytes takes longer to say than anybody else should wait.
-            raise await asyncio.to_thread(explain_unreadable, error, decoder, body, judge) from error
+            return decode_json(decoder, body, explains=False)
+        except UnreadableBody:
+            async with self.explaining(body):
+                return decode_json(decoder, body, judge)
+
+    @asynccontextmanager
+    async def explaining(self, body: bytes) -> AsyncIterator[None]:
+        """Say what is wrong with a body, which takes much longer than reading it: of a long one in its turn."""
+        if len(body) <= EASY_BYTES:
+            yield
+            return
+        async with self.bodies.explanation_slot(self.caller.tenant):
+            await self.turns.take()
+            yield
 
     async def json_or_nothing(self, decoder: "msgspec.json.Decoder[Body]", otherwise: Body) -> Body:
         """The same for a body that may be left out."""
@@ -175,6 +187,10 @@ def read_uuid(text: str) -> uuid.UUID | None:
         return None
 
 
+class UnreadableBody(MalformedBody):
+    """Somebody has to say why, or to try another way."""
+
+
 def decode_json(
     decoder: "msgspec.json.Decoder[Body]",
     body: bytes,
@@ -182,13 +198,16 @@ def decode_json(
     *,
     explains: bool = True,
 ) -> Body:
-    """The body as a value; `judge` is asked what else is wrong, with what is right of a body that is not."""
+    """The body as a value; `judge` is asked what else is wrong, with what is right of a body that is not.
+
+    What explains nothing raises UnreadableBody.
+    """
     check_text(body)
     try:
         return decoder.decode(body)
     except UNREADABLE as error:
         if not explains:
-            raise MalformedBody("the body cannot be read") from error
+            raise UnreadableBody("the body cannot be read") from error
         raise explain_unreadable(error, decoder, body, judge) from error
 
 

@@ -17,9 +17,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
-from weakref import WeakValueDictionary
 
 from duetime import metrics
+from duetime.api.server.bounds import TenantSlots
 from duetime.api.server.connections import Connections
 from duetime.api.server.peers import Client
 from duetime.errors import Overloaded
@@ -104,7 +104,7 @@ class Unsent:
         self._now = now or (lambda: asyncio.get_running_loop().time())
         self._left: dict[Line, _Left] = {}
         self._accounts: dict[int, _Account] = {}
-        self._reads: WeakValueDictionary[int, asyncio.Semaphore] = WeakValueDictionary()
+        self._reads = TenantSlots(MAX_READS_PER_TENANT)
         self._looking: asyncio.TimerHandle | None = None
         #: Of all connections.
         self.bytes = 0
@@ -151,7 +151,7 @@ class Unsent:
     @asynccontextmanager
     async def reading(self, tenant: int) -> AsyncIterator[None]:
         """Make an answer that may be large: a tenant has a few of them in memory, however many it asks for."""
-        async with self._reads.setdefault(tenant, asyncio.Semaphore(MAX_READS_PER_TENANT)):
+        async with self._reads.of(tenant):
             # Those before it may not have been taken.
             self.check(tenant)
             yield

@@ -26,6 +26,7 @@ from duetime.api.server.http import (
     Answer,
     Request,
     Route,
+    UnreadableBody,
     decode_json,
     encode,
     json_answer,
@@ -108,9 +109,16 @@ class Tasks:
         if request.content_type() != JSON:
             raise UnsupportedMediaType(f"send {JSON}, not {request.content_type()}")
         body = await request.body()
-        asked = await self.judging.one(
-            request.caller.tenant, lambda reader: self.read_one(reader, request.headers, request.caller, body)
-        )
+        caller, headers = request.caller, request.headers
+        try:
+            asked = await self.judging.one(
+                caller.tenant, lambda reader: self.read_one(reader, headers, caller, body, explains=False)
+            )
+        except UnreadableBody:
+            async with request.explaining(body):
+                asked = await self.judging.one(
+                    caller.tenant, lambda reader: self.read_one(reader, headers, caller, body)
+                )
         await self._admit(request.caller.tenant, [asked.task], asked.request)
         reaches = self.reach.judge_of(request.caller)
         [submission] = await self.flow.submit([asked.task], asked.request, asked.fingerprint, reaches=reaches)

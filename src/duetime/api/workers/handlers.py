@@ -232,7 +232,7 @@ class Workers:
 
     async def settle(self, request: Request) -> Answer:
         request.query()
-        asked = await request.json(_decode_settle, self.turns, _check_settle)
+        asked = await request.json(_decode_settle, _check_settle, takes_turn=True)
         if (waiting := self.settler.backlog.size) >= MAX_UNSETTLED_BYTES:
             raise Overloaded(f"reports of {waiting // 2**20:,} MiB wait to be stored; keep these and report again")
         wrong = _wrong_with_worker(asked)
