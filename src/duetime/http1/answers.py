@@ -13,14 +13,14 @@ class AnswerReader:
     """Its fields from `status` on tell of the last answer."""
 
     def __init__(self, bounds: Bounds) -> None:
-        self._kept_limit = bounds.kept_bytes
-        self._read_limit = bounds.read_bytes
+        self.bounds = bounds
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
         #: A request was sent, and its answer is neither complete nor given up.
-        self._is_waiting = False
-        self._problem: ExchangeError | None = None
+        self.is_waiting = False
+        #: Why there is no answer.
+        self.problem: ExchangeError | None = None
         #: No other answer can be read from this connection.
-        self._is_broken = False
+        self.is_broken = False
         self._is_head = False
         #: How many requests were sent.
         self.exchanges = 0
@@ -38,17 +38,22 @@ class AnswerReader:
         self._has_head = False
         self._is_kept_alive = False
 
-    def _begin(self, *, is_head: bool) -> None:
+    def begin(self, *, is_head: bool) -> None:
         """A request is about to be sent."""
         if self.exchanges:
             self._clear()
         self.exchanges += 1
         self._is_head = is_head
-        self._problem = None
-        self._is_waiting = True
+        self.problem = None
+        self.is_waiting = True
 
-    def _feed(self, data: bytes) -> None:
-        """What has arrived; afterwards `_is_waiting` says whether more is needed."""
+    @property
+    def can_follow(self) -> bool:
+        """Whether, as far as the last answer says, the next request may follow on this connection."""
+        return self._is_kept_alive and not self.is_broken
+
+    def feed(self, data: bytes) -> None:
+        """What has arrived; afterwards `is_waiting` says whether more is needed."""
         parser = self._parser
         if parser is None:
             return
@@ -56,19 +61,19 @@ class AnswerReader:
         try:
             parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            self._is_broken = True
+            self.is_broken = True
         except httptools.HttpParserError as error:
             # What follows a whole answer does not make it less whole.
-            self._is_broken = True
+            self.is_broken = True
             self._fail(Reason.PROTOCOL, f"the answer is not HTTP/1.1: {error}")
-        if self._is_waiting:
+        if self.is_waiting:
             self._bound_answer()
 
     def _bound_answer(self) -> None:
         if not self._has_head:
             if self._received_bytes > MAX_HEAD_BYTES:
                 self._fail(Reason.PROTOCOL, f"the answer's headers are larger than {MAX_HEAD_BYTES // 1024} KiB")
-        elif self._received_bytes > MAX_HEAD_BYTES + self._read_limit:
+        elif self._received_bytes > MAX_HEAD_BYTES + self.bounds.read_bytes:
             # Counted as received, so that framing without content is bounded too.
             self.is_truncated = True
             self._finish(is_complete=False)
@@ -76,18 +81,18 @@ class AnswerReader:
     # What the parser tells.
 
     def on_message_begin(self) -> None:
-        if not self._is_waiting:
+        if not self.is_waiting:
             # A second answer to one request.
-            self._is_broken = True
+            self.is_broken = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
         # Trailers come after the head, and are not kept.
-        if not self._has_head and self._is_waiting:
+        if not self._has_head and self.is_waiting:
             self._fields.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         parser = self._parser
-        if not self._is_waiting or parser is None:
+        if not self.is_waiting or parser is None:
             return
         self.status = parser.get_status_code()
         if _is_interim(self.status):
@@ -100,19 +105,19 @@ class AnswerReader:
             self._finish(is_complete=False)
 
     def on_body(self, data: bytes) -> None:
-        if not self._is_waiting:
+        if not self.is_waiting:
             return
-        room = self._kept_limit - self._kept_bytes
+        room = self.bounds.kept_bytes - self._kept_bytes
         if room > 0:
             self._pieces.append(data[:room])
             self._kept_bytes += min(len(data), room)
         if len(data) > room:
             self.is_truncated = True
-            if not self._is_kept_alive or (body_length(self.headers) or 0) > self._read_limit:
+            if not self._is_kept_alive or (body_length(self.headers) or 0) > self.bounds.read_bytes:
                 self._finish(is_complete=False)
 
     def on_message_complete(self) -> None:
-        if not self._is_waiting:
+        if not self.is_waiting:
             return
         if _is_interim(self.status):
             self._fields = []
@@ -122,24 +127,24 @@ class AnswerReader:
     # How an answer ends.
 
     def _finish(self, *, is_complete: bool) -> None:
-        self._is_waiting = False
+        self.is_waiting = False
         pieces, self._pieces = self._pieces, []
         self.body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         if not is_complete:
-            self._is_broken = True
+            self.is_broken = True
 
     def _fail(self, reason: Reason, message: str) -> None:
         self._end_with(ExchangeError(reason, message))
 
     def _end_with(self, problem: ExchangeError) -> None:
-        self._is_broken = True
-        if self._is_waiting:
-            self._is_waiting = False
-            self._problem = problem
+        self.is_broken = True
+        if self.is_waiting:
+            self.is_waiting = False
+            self.problem = problem
 
-    def _end_by_close(self, error: Exception | None) -> None:
+    def end_by_close(self, error: Exception | None) -> None:
         """The connection has ended, which ends some answers."""
-        if not self._is_waiting:
+        if not self.is_waiting:
             return
         if self._has_head and error is None and body_length(self.headers) is None:
             self._finish(is_complete=False)
@@ -150,7 +155,7 @@ class AnswerReader:
         else:
             self._end_with(UnansweredError("the server closed the connection before it answered"))
 
-    def _end_by_time(self) -> None:
+    def end_by_time(self) -> None:
         message = "the answer did not end in time" if self._has_head else "no answer in time"
         self._fail(Reason.TIMEOUT, message)
 

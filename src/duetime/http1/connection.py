@@ -43,29 +43,28 @@ class Connection(AnswerReader, asyncio.Protocol):
         assert self._on_end is None
         self._on_end = on_end
         if self._transport is None or self._transport.is_closing():
-            self._problem = UnansweredError("the connection was closed before the request was sent")
+            self.problem = UnansweredError("the connection was closed before the request was sent")
             self._loop.call_soon(self._tell)
             return
-        self._begin(is_head=is_head)
+        self.begin(is_head=is_head)
         self._transport.write(request)
 
     def time_out(self) -> None:
         """The time for the exchange is over."""
-        self._end_by_time()
+        self.end_by_time()
         self.abort()
         self._tell()
 
     def leave(self) -> None:
         """The caller goes away and hears no more; what is under way must not become somebody else's answer."""
         self._on_end = None
-        self._is_waiting = False
+        self.is_waiting = False
         self.abort()
 
     def can_be_kept(self) -> bool:
         """Whether the next request may follow on this connection."""
         return (
-            self._is_kept_alive
-            and not self._is_broken
+            self.can_follow
             and self._transport is not None
             and not self._transport.is_closing()
             # An early answer: the server never read the rest of what is still to be written.
@@ -77,7 +76,7 @@ class Connection(AnswerReader, asyncio.Protocol):
 
         The loop may not have seen yet that the other side has closed; the socket has.
         """
-        if self._is_broken or self._transport is None or self._transport.is_closing() or self._socket is None:
+        if self.is_broken or self._transport is None or self._transport.is_closing() or self._socket is None:
             return False
         try:
             self._socket.recv(1, _PEEK)
@@ -92,7 +91,7 @@ class Connection(AnswerReader, asyncio.Protocol):
             self._transport.close()
 
     def abort(self) -> None:
-        self._is_broken = True
+        self.is_broken = True
         if self._transport is not None:
             self._transport.abort()
 
@@ -103,16 +102,16 @@ class Connection(AnswerReader, asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        if not self._is_waiting:
+        if not self.is_waiting:
             # Nothing was asked: whatever this is, the next answer could not be told from it.
             self.abort()
             return
         if not self._received_bytes:
             self.first_byte_at = time.perf_counter()
-        self._feed(data)
-        if not self._is_waiting:
+        self.feed(data)
+        if not self.is_waiting:
             # Not before the parser has seen all of this: who hears it may send the next request at once.
-            if self._problem is not None:
+            if self.problem is not None:
                 self.abort()
             self._tell()
 
@@ -121,20 +120,20 @@ class Connection(AnswerReader, asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._end_exchange(error)
-        self._is_broken = True
+        self.is_broken = True
         # The parser holds our methods: without this the two keep each other alive.
         self._parser = None
         self._transport = self._socket = None
         self._on_lost(self)
 
     def _end_exchange(self, error: Exception | None) -> None:
-        if self._is_waiting:
-            self._end_by_close(error)
-            if self._problem is not None:
+        if self.is_waiting:
+            self.end_by_close(error)
+            if self.problem is not None:
                 self.abort()
             self._tell()
 
     def _tell(self) -> None:
         on_end, self._on_end = self._on_end, None
         if on_end is not None:
-            on_end(self._problem)
+            on_end(self.problem)

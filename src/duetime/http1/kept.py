@@ -10,12 +10,9 @@ from collections.abc import Hashable
 from typing import Generic, TypeVar
 
 from duetime.http1.connection import Connection
-from duetime.http1.messages import keep_alive_seconds
+from duetime.http1.messages import idle_seconds
 
 Key = TypeVar("Key", bound=Hashable)
-
-# A server's own figure counts from its last byte, not from when that reached us.
-_MARGIN_SECONDS = 1.0
 
 
 class KeptConnections(Generic[Key]):
@@ -41,14 +38,11 @@ class KeptConnections(Generic[Key]):
 
     def put_back(self, key: Key, connection: Connection) -> None:
         """Keep it if it can be kept; else it is closed."""
-        idle_seconds = self._idle_seconds
-        promised = keep_alive_seconds(connection.headers)
-        if promised is not None:
-            idle_seconds = min(idle_seconds, promised - _MARGIN_SECONDS)
-        if idle_seconds <= 0 or self._count >= self._max_kept or not connection.can_be_kept():
+        seconds = idle_seconds(connection.headers, self._idle_seconds)
+        if seconds <= 0 or self._count >= self._max_kept or not connection.can_be_kept():
             connection.abort()
             return
-        connection.usable_until = self._loop.time() + idle_seconds
+        connection.usable_until = self._loop.time() + seconds
         kept = self._kept.get(key)
         if kept is None:
             kept = self._kept[key] = deque()

@@ -10,6 +10,8 @@ Headers = tuple[tuple[bytes, bytes], ...]
 MAX_HEAD_BYTES = 64 * 1024
 
 _KEEP_ALIVE_TIMEOUT = re.compile(rb"(?:^|[,;\s])timeout=(\d{1,6})", re.IGNORECASE)
+# A server's own figure counts from its last byte, not from when that reached us.
+_MARGIN_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -48,12 +50,12 @@ class UnansweredError(ExchangeError):
         super().__init__(Reason.CLOSED, message)
 
 
-def keep_alive_seconds(headers: Headers) -> float | None:
-    """How long the server said that it keeps an idle connection."""
+def idle_seconds(headers: Headers, at_most: float) -> float:
+    """How long a connection may be kept after this answer; the server may have said how long it keeps its end."""
     for name, value in headers:
         if name == b"keep-alive" and (found := _KEEP_ALIVE_TIMEOUT.search(value)):
-            return float(found[1])
-    return None
+            return min(at_most, float(found[1]) - _MARGIN_SECONDS)
+    return at_most
 
 
 def body_length(headers: Headers) -> int | None:

@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable, Collection
 
 import msgspec
-import urllib3
 
+from duetime.http1.messages import ExchangeError
 from duetime.sdk.context import Held
 from duetime.sdk.errors import ApiError, ServerUnreachable
 from duetime.sdk.pool import Pool
@@ -28,7 +28,7 @@ from duetime.sdk.protocol import (
     encode,
     read_verdicts,
 )
-from duetime.sdk.wire import Answer
+from duetime.sdk.route import Route
 
 logger = logging.getLogger("duetime.worker")
 
@@ -50,8 +50,7 @@ class Beats(threading.Thread):
 
     def __init__(
         self,
-        url: str,
-        key: str,
+        route: Route,
         worker: str,
         held: Collection[Held],
         on_answer: Callable[[Named, Verdicts], None],
@@ -60,8 +59,7 @@ class Beats(threading.Thread):
         super().__init__(name="duetime-beats", daemon=True)
         self.every = BEAT_EVERY_SECONDS
         self.max_silence = _USUAL_SILENCE_SECONDS
-        headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
-        self._pool = Pool(url, maxsize=1, timeout=urllib3.Timeout(total=_TIMEOUT_SECONDS), headers=headers)
+        self._pool = Pool(route, max_kept=1)
         self._worker = worker
         self._held = held
         self._on_answer = on_answer
@@ -125,13 +123,13 @@ class Beats(threading.Thread):
                 "POST",
                 BEAT_PATH,
                 encode(BeatRequest(self._worker, attempts, is_last)),
-                timeout=urllib3.Timeout(total=SIGN_OFF_SECONDS if is_last else _TIMEOUT_SECONDS),
+                timeout=SIGN_OFF_SECONDS if is_last else _TIMEOUT_SECONDS,
             )
-        except urllib3.exceptions.HTTPError as error:
+        except ExchangeError as error:
             raise ServerUnreachable(f"no answer to a beat: {error}") from error
-        Answer(answer.status, answer.headers, answer.data).raise_for_status()
+        answer.raise_for_status()
         try:
-            return read_verdicts(answer.data)
+            return read_verdicts(answer.body)
         except msgspec.DecodeError as error:
             raise ServerUnreachable(f"the answer to a beat cannot be read: {error}") from error
 

@@ -1,97 +1,83 @@
-"""Where the server is, and new connections to it: names with several addresses, TLS.
+"""New connections to the server: names with several addresses, TLS.
 
-A name's addresses are tried one after the other, each a little after the one
-before and all of them at once in the end, so that a dead one costs a moment and
-not the call (RFC 8305 in small).  Proxies of the environment are not used.
+In an event loop a name's addresses are tried one after the other, each a little
+after the one before and all of them at once in the end, so that a dead one costs
+a moment and not the call (RFC 8305 in small).
 """
 
 import asyncio
+import contextlib
 import functools
 import itertools
 import socket
 import ssl
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Self
-from urllib.parse import quote, urlsplit
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
+from duetime.http1 import blocking
+from duetime.http1.blocking import BlockingConnection
 from duetime.http1.connection import Connection
 from duetime.http1.dial import OpenConnections, connect, tls_context
 from duetime.http1.messages import Bounds, ExchangeError, Reason
-from duetime.sdk.errors import ConfigurationError
-
-#: What has its own meaning in a path and a query, or is quoted already.
-PATH_CHARACTERS = "/?:@!$&'()*+,;=-._~%"
+from duetime.sdk.route import Route
 
 #: Before the next address is tried beside the ones under way.
 _STAGGER_SECONDS = 0.25
-_TLS_CLOSE_SECONDS = 2.0
 
 _Address = tuple[socket.AddressFamily, Any]
 
 
-@dataclass(frozen=True)
-class Place:
-    """A base URL, taken apart."""
-
-    is_tls: bool
-    host: str
-    port: int
-    #: Before every path; "" or "/…".
-    prefix: str
-
-    @classmethod
-    def read(cls, url: str) -> Self:
-        try:
-            parts = urlsplit(url)
-            port = parts.port
-            host = _ascii(parts.hostname or "")
-        except ValueError as error:
-            raise ConfigurationError(f'"{url}" is not a server address: {error}') from error
-        if not host or parts.query or parts.fragment or "@" in parts.netloc:
-            raise ConfigurationError(f'"{url}" is not a server address: it has a scheme, a host, a port and a path')
-        is_tls = parts.scheme == "https"
-        path = quote(parts.path.rstrip("/"), safe=PATH_CHARACTERS)
-        return cls(is_tls, host, (443 if is_tls else 80) if port is None else port, path)
-
-    @property
-    def authority(self) -> str:
-        """For the header `Host`."""
-        name = f"[{self.host}]" if ":" in self.host else self.host
-        return name if self.port == (443 if self.is_tls else 80) else f"{name}:{self.port}"
-
-
-def _ascii(host: str) -> str:
-    return host if host.isascii() else host.encode("idna").decode()
-
-
 class Dialler:
-    """Makes connections to one place, and knows all that are open."""
+    """Makes the connections of an event loop, and knows all that are open."""
 
-    def __init__(self, place: Place, tls: ssl.SSLContext | None, max_bytes: int) -> None:
-        self._place = place
-        self._tls = (tls or _default_tls()) if place.is_tls else None
-        self._open = OpenConnections(Bounds(kept_bytes=max_bytes, read_bytes=max_bytes))
+    def __init__(self, route: Route, tls: ssl.SSLContext | None, bounds: Bounds) -> None:
+        self._place = route.place
+        self._tls = (tls or _default_tls()) if route.place.is_tls else None
+        self._open = OpenConnections(bounds)
 
     async def dial(self, connect_by: float) -> Connection:
         """A new connection until a time of the loop; raises ExchangeError."""
         place = self._place
-        try:
+        with _explaining(place.host, place.authority):
             async with asyncio.timeout_at(connect_by):
                 sock = await _reach(place.host, place.port)
                 return await self._open.start(sock, self._tls, place.host)
-        except TimeoutError as error:
-            raise ExchangeError(Reason.CONNECT, f"no connection to {place.authority} in time") from error
-        except ssl.SSLCertVerificationError as error:
-            message = f"the certificate of {place.host} is not valid: {error.verify_message}"
-            raise ExchangeError(Reason.TLS, message) from error
-        # A name that cannot be one is a ValueError.
-        except (OSError, ValueError) as error:
-            raise ExchangeError(Reason.CONNECT, f"no connection to {place.authority}: {error}") from error
 
     async def close(self, some: Iterable[Connection] | None = None) -> None:
         """Close some connections or all, and wait until they are; exchanges under way on them fail."""
         await self._open.close(some)
+
+
+def dial(route: Route, connect_by: float, bounds: Bounds) -> BlockingConnection:
+    """A new connection of plain code until a monotonic time; raises ExchangeError."""
+    place = route.place
+    with _explaining(place.host, place.authority):
+        sock = blocking.connect(place.host, place.port, connect_by)
+        if place.is_tls:
+            sock = _wrap(sock, place.host, connect_by)
+        return BlockingConnection(sock, bounds)
+
+
+def _wrap(sock: socket.socket, host: str, connect_by: float) -> ssl.SSLSocket:
+    try:
+        sock.settimeout(blocking.seconds_until(connect_by))
+        return _default_tls().wrap_socket(sock, server_hostname=host.rstrip("."))
+    except BaseException:
+        sock.close()
+        raise
+
+
+@contextlib.contextmanager
+def _explaining(host: str, where: str) -> Iterator[None]:
+    try:
+        yield
+    except TimeoutError as error:
+        raise ExchangeError(Reason.CONNECT, f"no connection to {where} in time") from error
+    except ssl.SSLCertVerificationError as error:
+        raise ExchangeError(Reason.TLS, f"the certificate of {host} is not valid: {error.verify_message}") from error
+    # A name that cannot be one is a ValueError.
+    except (OSError, ValueError) as error:
+        raise ExchangeError(Reason.CONNECT, f"no connection to {where}: {error}") from error
 
 
 @functools.cache

@@ -21,6 +21,7 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from duetime.sdk.http import HttpClient
+from duetime.sdk.route import Route
 
 #: Kept so that nothing of it is ever freed, and thereby closed.
 _inherited: list[object] = []
@@ -29,8 +30,8 @@ _inherited: list[object] = []
 class HttpClients:
     """One `HttpClient` for each loop, made when it is first needed there."""
 
-    def __init__(self, url: str, key: str, tenant: str | None) -> None:
-        self._url, self._key, self._tenant = url, key, tenant
+    def __init__(self, route: Route) -> None:
+        self._route = route
         self._process = os.getpid()
         self._by_loop: dict[asyncio.AbstractEventLoop, tuple[HttpClient, AsyncGenerator[None]]] = {}
 
@@ -44,7 +45,7 @@ class HttpClients:
         if self._process == os.getpid() and (found := self._by_loop.get(loop)) is not None:
             return found[0]
         self._forget()
-        http = HttpClient(self._url, self._key, tenant=self._tenant)
+        http = HttpClient(self._route)
         guard = _close_with_loop(http)
         # As far as its yield, which it reaches without waiting: from here on the loop knows that it has to be ended.
         with contextlib.suppress(StopIteration):

@@ -13,94 +13,115 @@ the connections are dropped or the process ends, takes a lock.
 # The first connection would import it.  A fork at that moment, by another thread, leaves its import lock locked.
 import encodings.idna  # noqa: F401
 import os
-import queue
+import time
+import weakref
 from collections import deque
-from collections.abc import Mapping
 from typing import Any
 
-import urllib3
-from urllib3.util import parse_url
+from duetime.http1.blocking import BlockingConnection
+from duetime.http1.messages import Bounds, UnansweredError, idle_seconds
+from duetime.sdk.dial import dial
+from duetime.sdk.route import CONNECT_SECONDS, IDLE_SECONDS, MAX_BYTES, Route, may_be_repeated
+from duetime.sdk.wire import Answer
 
-
-class _Idle(queue.LifoQueue[Any]):
-    """The idle connections of a pool, the one that was used last first; without a lock.
-
-    The steps of a deque are atomic by themselves.  Threads that come at the same
-    time may keep one connection more than there is room for, which does no harm.
-    """
-
-    def __init__(self, maxsize: int = 0) -> None:
-        super().__init__(maxsize)
-        self._connections: deque[Any] = deque()
-
-    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
-        if len(self._connections) >= self.maxsize:
-            raise queue.Full
-        self._connections.append(item)
-
-    def get(self, block: bool = True, timeout: float | None = None) -> Any:
-        try:
-            return self._connections.pop()
-        except IndexError:
-            raise queue.Empty from None
-
-    def qsize(self) -> int:
-        return len(self._connections)
-
-
-class _PlainPool(urllib3.HTTPConnectionPool):
-    QueueCls = _Idle
-
-
-class _TlsPool(urllib3.HTTPSConnectionPool):
-    QueueCls = _Idle
+#: The idle connections of a process, the one that was used last at the right.  The steps of a deque are atomic.
+_Kept = deque[BlockingConnection]
 
 
 class Pool:
     """For one base URL; safe to share between threads, and to use on both sides of a fork."""
 
     def __init__(
-        self, url: str, *, maxsize: int, timeout: urllib3.Timeout, headers: Mapping[str, str] | None = None
+        self,
+        route: Route,
+        *,
+        max_kept: int,
+        connect_seconds: float = CONNECT_SECONDS,
+        max_bytes: int = MAX_BYTES,
     ) -> None:
-        parts = parse_url(url)
-        self._kind = _TlsPool if parts.scheme == "https" else _PlainPool
-        self._host, self._port = parts.host or "", parts.port
-        self._prefix = (parts.path or "").rstrip("/")
-        self._maxsize, self._timeout, self._headers = maxsize, timeout, headers
+        self._route = route
+        self._max_kept = max_kept
+        self._connect_seconds = connect_seconds
+        self._bounds = Bounds(kept_bytes=max_bytes, read_bytes=max_bytes)
         #: By process id: that of this process, and until it needs one, that of the process it was forked from.
-        self._pools: dict[int, urllib3.HTTPConnectionPool] = {}
+        self._kept: dict[int, _Kept] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Connections are not sent to a process that `multiprocessing` spawns: it opens its own."""
-        return {**self.__dict__, "_pools": {}}
+        return {**self.__dict__, "_kept": {}}
 
     def request(
-        self,
-        method: str,
-        path: str,
-        body: bytes | None = None,
-        headers: Mapping[str, str] | None = None,
-        timeout: urllib3.Timeout | None = None,
-    ) -> urllib3.BaseHTTPResponse:
-        """The whole answer, whatever its status; raises urllib3's HTTPError."""
-        pool = self._pools.get(os.getpid()) or self._open()
-        return pool.request(
-            method, self._prefix + path, body=body, headers=headers, redirect=False, timeout=timeout or self._timeout
-        )
+        self, method: str, path: str, body: bytes | None = None, *, timeout: float, idempotency_key: str | None = None
+    ) -> Answer:
+        """The whole answer, whatever its status; raises ExchangeError, or ApiError for one that is too large."""
+        content = self._route.write(method, path, body, idempotency_key)
+        deadline = time.monotonic() + timeout
+        kept = self._kept.get(os.getpid())
+        if kept is None:
+            kept = self._begin()
+        connection = _take(kept) or self._dial(deadline)
+        try:
+            connection.exchange(content, deadline)
+        except UnansweredError:
+            if not may_be_repeated(method, connection.exchanges):
+                raise
+            connection = self._dial(deadline)
+            connection.exchange(content, deadline)
+        try:
+            return self._route.read(connection)
+        finally:
+            self._put_back(kept, connection)
 
     def close(self) -> None:
         """Close what is idle, and what is in use when its request is over; the next request opens anew."""
-        for process in list(self._pools):
-            if (pool := self._pools.pop(process, None)) is not None:
-                pool.close()
+        for process in list(self._kept):
+            if (kept := self._kept.pop(process, None)) is not None:
+                _close(kept)
 
-    def _open(self) -> urllib3.HTTPConnectionPool:
-        opened = self._kind(
-            self._host, self._port, timeout=self._timeout, maxsize=self._maxsize, headers=self._headers, retries=False
-        )
+    def _begin(self) -> _Kept:
+        """In a process that has no connections yet."""
         process = os.getpid()
-        for other in list(self._pools):
-            if other != process:
-                self._pools.pop(other, None)
+        for other in list(self._kept):
+            if other != process and (inherited := self._kept.pop(other, None)) is not None:
+                _close(inherited)
+        begun: _Kept = deque()
         # Of two threads that are the first here, both get the same.
-        return self._pools.setdefault(process, opened)
+        kept = self._kept.setdefault(process, begun)
+        if kept is begun:
+            weakref.finalize(self, _close, kept)
+        return kept
+
+    def _dial(self, deadline: float) -> BlockingConnection:
+        connect_by = min(deadline, time.monotonic() + self._connect_seconds)
+        return dial(self._route, connect_by, self._bounds)
+
+    def _put_back(self, kept: _Kept, connection: BlockingConnection) -> None:
+        seconds = idle_seconds(connection.headers, IDLE_SECONDS)
+        is_current = self._kept.get(os.getpid()) is kept
+        # Threads that come at the same time may keep one more than there is room for, which does no harm.
+        if not is_current or seconds <= 0 or not connection.can_follow or len(kept) >= self._max_kept:
+            connection.close()
+            return
+        connection.usable_until = time.monotonic() + seconds
+        kept.append(connection)
+
+
+def _take(kept: _Kept) -> BlockingConnection | None:
+    """One that may be used for the next request, if there is any."""
+    while kept:
+        try:
+            connection = kept.pop()
+        except IndexError:
+            break  # Another thread took the last one.
+        if connection.usable_until > time.monotonic() and connection.is_quiet():
+            return connection
+        connection.close()
+    return None
+
+
+def _close(kept: _Kept) -> None:
+    while kept:
+        try:
+            kept.pop().close()
+        except IndexError:
+            break

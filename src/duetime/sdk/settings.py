@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from duetime.sdk.errors import ConfigurationError
+from duetime.sdk.route import Route
 
 
 @dataclass(frozen=True)
@@ -33,3 +34,7 @@ class WorkerSettings:
             raise ConfigurationError('max_silence is from "6s" to "10m"')
         if self.queues is not None and not self.queues:
             raise ConfigurationError("a worker needs a queue; queues=None takes from all of them")
+
+    @property
+    def route(self) -> Route:
+        return Route.to(self.url, self.key)

@@ -71,7 +71,7 @@ class Shift:
         self._loop = asyncio.get_running_loop()
         #: Named in beats.
         self._held: set[Held] = set()
-        self._beats = Beats(settings.url, settings.key, name, self._held, self._on_beat, self._on_beat_error)
+        self._beats = Beats(settings.route, name, self._held, self._on_beat, self._on_beat_error)
         self._crew = Crew(settings, name, self._may_begin, self._on_finished, self._report, self._beats.beat_now)
         self._reports = Reports(name, self._post, self._on_settled)
         self._recovery = Recovery(self._crew, self._beats.beat_now)
@@ -89,7 +89,7 @@ class Shift:
         self._finished_count = 0
         self._rate = 0.0
         self._tick_timer: asyncio.TimerHandle | None = None
-        self._http = HttpClient(settings.url, settings.key)
+        self._http = HttpClient(settings.route)
 
     async def run(self) -> None:
         """Work until a stop is wanted; raises what makes working impossible."""

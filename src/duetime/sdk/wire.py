@@ -96,14 +96,6 @@ class Call(Generic[T]):
         """The same call, with another way to read its answer."""
         return Call(self.method, self.path, read_body, self.body, self.key, self.is_renamed)
 
-    def headers(self, api_key: str, tenant: str | None = None) -> dict[str, str]:
-        headers = {"Authorization": f"Bearer {api_key}", "Accept": "application/json", KEY_HEADER: self.key}
-        if tenant is not None:
-            headers[TENANT_HEADER] = tenant
-        if self.body is not None:
-            headers["Content-Type"] = "application/json"
-        return headers
-
     def renamed(self, error: InvalidRequest) -> "Call[T]":
         """The call under a key made by the server's clock, if this machine's was too far off; else raises."""
         if self.is_renamed or error.answered_at is None or all(each.path != KEY_HEADER for each in error.errors):

@@ -10,16 +10,16 @@ import pytest
 import trustme
 
 from duetime.http1.messages import MAX_HEAD_BYTES
-from duetime.sdk.dial import Place
 from duetime.sdk.errors import ApiError, ConfigurationError, ServerUnreachable
 from duetime.sdk.http import HttpClient
+from duetime.sdk.route import Place, Route
 from duetime.sdk.wire import Answer
 from executor.targets import LocalTarget, Visitor, answer_everything, serving
 
 
 @contextlib.asynccontextmanager
 async def speaking_to(target: LocalTarget, scheme: str = "http", **options: object) -> AsyncIterator[HttpClient]:
-    client = HttpClient(f"{scheme}://127.0.0.1:{target.port}", "key", **options)  # type: ignore[arg-type]
+    client = HttpClient(Route.to(f"{scheme}://127.0.0.1:{target.port}", "key"), **options)  # type: ignore[arg-type]
     yield client
     await client.close()
 
@@ -151,7 +151,7 @@ async def test_a_close_that_only_the_kernel_knows_of_is_seen_before_a_connection
         return accepted
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        client = HttpClient(f"http://127.0.0.1:{listener.getsockname()[1]}", "key")
+        client = HttpClient(Route.to(f"http://127.0.0.1:{listener.getsockname()[1]}", "key"))
         for _ in range(2):
             _, accepted = await asyncio.gather(post(client), asyncio.to_thread(serve_one))
             # The loop gets no turn between this and the next request.
@@ -397,7 +397,7 @@ async def test_nobody_listening_is_said() -> None:
 
 
 async def test_a_name_that_does_not_exist_is_said() -> None:
-    client = HttpClient("http://nowhere.invalid", "key")
+    client = HttpClient(Route.to("http://nowhere.invalid", "key"))
 
     with pytest.raises(ServerUnreachable, match=r"no connection to nowhere\.invalid"):
         await post(client)
@@ -422,7 +422,7 @@ async def test_the_next_address_of_a_name_is_tried_while_the_first_is_silent(mon
                 filler = sockets.enter_context(socket.socket())
                 filler.setblocking(False)
                 filler.connect_ex(("127.0.0.2", target.port))
-            client = HttpClient(f"http://two.example:{target.port}", "key")
+            client = HttpClient(Route.to(f"http://two.example:{target.port}", "key"))
 
             assert (await post(client)).status == 200
             await client.close()
@@ -451,7 +451,7 @@ def test_what_is_no_base_url_is_refused(url: str) -> None:
 
 async def test_a_path_of_the_base_url_is_before_every_path() -> None:
     async with serving(answer_everything) as target:
-        client = HttpClient(f"http://127.0.0.1:{target.port}/due/", "key")
+        client = HttpClient(Route.to(f"http://127.0.0.1:{target.port}/due/", "key"))
         await client.request("GET", "/v1/tasks", timeout=10)
         await client.close()
 

@@ -12,6 +12,7 @@ from typing import Self, TypeVar
 from duetime.sdk import wire
 from duetime.sdk.client.async_transport import AsyncTransport
 from duetime.sdk.errors import InvalidRequest, SearchIncomplete, ServerUnavailable
+from duetime.sdk.route import Route
 from duetime.sdk.server import find_server
 from duetime.sdk.shapes import Page
 from duetime.sdk.wire import Call, Tries
@@ -39,7 +40,7 @@ class AsyncCaller:
         `tenant`: act for another one than the key's own, which an admin key may.
         """
         url, key = find_server(url, key)
-        self._transport = AsyncTransport(url, key, wire.check_tenant(tenant), timeout)
+        self._transport = AsyncTransport(Route.to(url, key, tenant=wire.check_tenant(tenant)), timeout)
         self._retry_for = retry_for
 
     async def __aenter__(self) -> Self:

@@ -3,15 +3,16 @@
 from typing import Any
 
 from duetime.sdk.loops import HttpClients
+from duetime.sdk.route import Route
 from duetime.sdk.wire import Answer, Call
 
 
 class AsyncTransport:
     """Sends a call once."""
 
-    def __init__(self, url: str, key: str, tenant: str | None, timeout: float) -> None:
+    def __init__(self, route: Route, timeout: float) -> None:
         self._timeout = timeout
-        self._https = HttpClients(url, key, tenant)
+        self._https = HttpClients(route)
 
     async def exchange(self, call: Call[Any]) -> Answer:
         return await self._https.here().request(

@@ -13,6 +13,7 @@ from typing import Self, TypeVar
 from duetime.sdk import wire
 from duetime.sdk.client.sync_transport import Transport
 from duetime.sdk.errors import InvalidRequest, SearchIncomplete, ServerUnavailable
+from duetime.sdk.route import Route
 from duetime.sdk.server import find_server
 from duetime.sdk.shapes import Page
 from duetime.sdk.wire import Call, Tries
@@ -40,7 +41,7 @@ class Caller:
         `tenant`: act for another one than the key's own, which an admin key may.
         """
         url, key = find_server(url, key)
-        self._transport = Transport(url, key, wire.check_tenant(tenant), timeout)
+        self._transport = Transport(Route.to(url, key, tenant=wire.check_tenant(tenant)), timeout)
         self._retry_for = retry_for
 
     def __enter__(self) -> Self:

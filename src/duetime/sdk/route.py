@@ -1,0 +1,107 @@
+"""Where requests go and how they are written: the same for plain code and for asyncio."""
+
+from dataclasses import dataclass
+from typing import Self
+from urllib.parse import quote, urlsplit
+
+from duetime.http1.answers import AnswerReader
+from duetime.sdk.errors import ApiError, ConfigurationError
+from duetime.sdk.headers import Headers
+from duetime.sdk.wire import KEY_HEADER, TENANT_HEADER, Answer
+
+#: For a place among the connections, the name, TCP and TLS together.
+CONNECT_SECONDS = 5.0
+#: Well below what servers and what stands before them allow an idle connection.
+IDLE_SECONDS = 15.0
+#: Four times what a lease of 1,000 tasks with the largest payloads has.
+MAX_BYTES = 256 * 1024 * 1024
+
+#: What has its own meaning in a path and a query, or is quoted already.
+_PATH_CHARACTERS = "/?:@!$&'()*+,;=-._~%"
+_REPEATABLE = frozenset(("GET", "PUT", "DELETE"))
+
+
+@dataclass(frozen=True)
+class Place:
+    """A base URL, taken apart."""
+
+    is_tls: bool
+    host: str
+    port: int
+    #: Before every path; "" or "/…".
+    prefix: str
+
+    @classmethod
+    def read(cls, url: str) -> Self:
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+            host = _ascii(parts.hostname or "")
+        except ValueError as error:
+            raise ConfigurationError(f'"{url}" is not a server address: {error}') from error
+        if not host or parts.query or parts.fragment or "@" in parts.netloc:
+            raise ConfigurationError(f'"{url}" is not a server address: it has a scheme, a host, a port and a path')
+        is_tls = parts.scheme == "https"
+        path = quote(parts.path.rstrip("/"), safe=_PATH_CHARACTERS)
+        return cls(is_tls, host, (443 if is_tls else 80) if port is None else port, path)
+
+    @property
+    def authority(self) -> str:
+        """For the header `Host`."""
+        name = f"[{self.host}]" if ":" in self.host else self.host
+        return name if self.port == (443 if self.is_tls else 80) else f"{name}:{self.port}"
+
+
+@dataclass(frozen=True)
+class Route:
+    """For one base URL and one key."""
+
+    url: str
+    place: Place
+    #: Before the path, and after it up to what differs.
+    _prefix: str
+    _fixed: str
+
+    @classmethod
+    def to(cls, url: str, key: str, *, tenant: str | None = None) -> Self:
+        place = Place.read(url)
+        fixed = (
+            f" HTTP/1.1\r\nHost: {place.authority}\r\nUser-Agent: duetime\r\nAccept: application/json\r\n"
+            f"Accept-Encoding: identity\r\nAuthorization: Bearer {key}\r\n"
+        )
+        if tenant is not None:
+            fixed += f"{TENANT_HEADER}: {tenant}\r\n"
+        return cls(url, place, place.prefix, fixed)
+
+    def write(self, method: str, path: str, body: bytes | None, idempotency_key: str | None) -> bytes:
+        """A request, as it is sent."""
+        if not path.isascii() or not path.isprintable() or " " in path:
+            path = quote(path, safe=_PATH_CHARACTERS)
+        head = f"{method} {self._prefix}{path}{self._fixed}"
+        if idempotency_key is not None:
+            if not idempotency_key.isascii() or not idempotency_key.isprintable():
+                raise ValueError("an idempotency key for a request has printable ASCII characters only")
+            head += f"{KEY_HEADER}: {idempotency_key}\r\n"
+        if body is not None:
+            head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+            return head.encode("ascii") + body
+        return (head + ("\r\n" if method == "GET" else "Content-Length: 0\r\n\r\n")).encode("ascii")
+
+    def read(self, answered: AnswerReader) -> Answer:
+        """The answer that a connection has read; an ApiError if it is too large."""
+        if answered.is_truncated:
+            message = f"{self.url}: the answer is larger than {answered.bounds.kept_bytes // 1024:,} KiB"
+            raise ApiError(message, code="unreadable")
+        return Answer(answered.status, Headers(answered.headers), answered.body)
+
+
+def may_be_repeated(method: str, exchanges: int) -> bool:
+    """Whether a request that was not answered is sent again: nothing was asked twice, or twice is as once.
+
+    A server may close a kept connection just as the next request is sent.
+    """
+    return exchanges > 1 and method in _REPEATABLE
+
+
+def _ascii(host: str) -> str:
+    return host if host.isascii() else host.encode("idna").decode()
