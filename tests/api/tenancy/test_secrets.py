@@ -278,7 +278,7 @@ async def test_a_repetition_is_known_across_a_change_of_keys(module_url: str) ->
 
 
 async def test_a_server_without_secrets_does_not_load_the_cipher() -> None:
-    program = "import sys, duetime.serve, duetime.cli.up; sys.exit('cryptography' in sys.modules)"
+    program = "import sys, duetime.serve, duetime.cli.server.up; sys.exit('cryptography' in sys.modules)"
 
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", program)
 
