@@ -180,13 +180,15 @@ def _all_new(calls: list[Call]) -> Answers:
 
 
 def _minted_anew(calls: list[Call]) -> Answers | None:
-    """What a key keeps from being stored twice is tried again; the other is not.
+    """What a key of its own keeps from being stored twice is tried again; the other is not.
 
     A copy that is still under way is refused as too old, but if the database's clock goes back it is not any more.
+    What only its request names is asked for again with that: tried again by itself it would not be written down
+    under the request, and whoever repeats that would have it stored once more.
     """
     if all(call.is_named for call in calls):
         return None
-    return [[None if call.is_named else Unknown(_LOST) for _ in call.tasks] for call in calls]
+    return [[Unknown(_LOST) if task.idempotency_key is None else None for task in call.tasks] for call in calls]
 
 
 def _for(statement: Statement, parameters: dict[str, object]) -> dict[str, object]:
