@@ -429,6 +429,8 @@ class Feeder:
         return GateVerdict({lane: set(range(len(rows))) for lane, rows in claims.taken.items()})
 
     async def _park(self, verdict: GateVerdict) -> None:
+        # As above.
+        self._changed.set()
         try:
             self.wake(await self._gates.park(verdict))
         except Unavailable as error:
@@ -460,6 +462,9 @@ class Feeder:
             else:
                 unwanted += live
         self._gates.not_begun([*late, *unwanted])
+        if late or unwanted:
+            # The lanes and the asks that have landed need not wait for the database to take these back.
+            self._changed.set()
         await self._returns.take_back(unwanted, late)
 
     async def _draw(self) -> timedelta:
