@@ -47,6 +47,8 @@ MAX_AHEAD = timedelta(days=3653)
 REMEMBERED_NAMES = 10_000
 #: So long payloads of a list are judged before others are served.
 SECONDS_AT_ONCE = 0.01
+#: Payloads without a schema are read in a few milliseconds, up to so many bytes.
+BYTES_AT_ONCE = 2 * 1024 * 1024
 #: Of one task; who has more to mend finds the rest when these are.
 MAX_ERRORS = 20
 
@@ -166,6 +168,7 @@ class TaskReader:
         """
         tasks: list[NewTask] = []
         unread: list[bytes] = []
+        unread_bytes = 0
         latest = now + MAX_AHEAD
         ends_at = time.perf_counter() + SECONDS_AT_ONCE
         # Those of a batch are mostly alike.
@@ -180,6 +183,9 @@ class TaskReader:
             kind = found[1]
             if kind is None or kind.schema is None:
                 payload = bytes(request.payload) or b"null"
+                unread_bytes += len(payload)
+                if tasks and unread_bytes > BYTES_AT_ONCE:
+                    break
                 unread.append(payload)
             else:
                 if tasks and time.perf_counter() >= ends_at:
