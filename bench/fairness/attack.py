@@ -25,6 +25,11 @@ PAUSE_SECONDS = 0.002
 MOST_BYTES = 100 << 20
 _PIECE = b"x" * 65_536
 _LAST_NICE = 19
+#: Of every minute of every day, so that a search for one that is left goes on to the end of time.
+_EVERY_MINUTE_EXCLUDED = {
+    "cron": "* * * * *",
+    "exclude": [{"cron": f"{each % 60} * * * *"} for each in range(1_000)],
+}
 
 
 class Attack(msgspec.Struct, frozen=True):
@@ -130,12 +135,7 @@ class Attacker:
                 await asyncio.sleep(0.1)
 
     async def costly_previews(self) -> None:
-        # Every minute of every day, so that a search for one that is left goes on to the end of time.
-        excluded = [{"cron": f"{each % 60} * * * *"} for each in range(1_000)]
-        schedule = {
-            "spec": {"cron": "* * * * *", "exclude": excluded},
-            "task": {"type": "a"},
-        }
+        schedule = {"spec": _EVERY_MINUTE_EXCLUDED, "task": {"type": "a"}}
         request = self.request("POST", "/v1/schedules/preview", schedule)
         await asyncio.gather(*[self.repeat(lambda: request) for _ in range(4)])
 
@@ -146,6 +146,31 @@ class Attacker:
         task = {"type": "costly", "payload": {"n": ["value 3999"] * 3_999 + ["none"]}}
         request = self.request("POST", "/v1/tasks/batch", [task] * 20)
         await asyncio.gather(*[self.repeat(lambda: request) for _ in range(4)])
+
+    async def wrong_bodies(self) -> None:
+        """Long bodies of which much has to be said, from fifty clients at a time."""
+        schedule = {"spec": _EVERY_MINUTE_EXCLUDED, "task": {"type": "a"}, "no_such_field": 1}
+        request = self.request("POST", "/v1/schedules/preview", schedule)
+        await asyncio.gather(*[self.repeat(lambda: request) for _ in range(50)])
+
+    async def wrong_batches(self) -> None:
+        """Two hundred batches in which every item is wrong, and which take much more memory than they came with."""
+        request = self.request("POST", "/v1/tasks/batch", [{"type": "a", "no_such_field": 1}] * 5_000)
+        await asyncio.gather(*[self.repeat(lambda: request) for _ in range(200)])
+
+    async def large_definitions(self) -> None:
+        """Types with large patterns, and large calendars that schedules name."""
+        minutes = ",".join(map(str, range(60)))
+        dates = [{"cron": f"{minutes} {number % 24} 1 1 *".ljust(700)} for number in range(1_000)]
+        for number in range(1_000_000):
+            name = f"{number % 100}"
+            large = {f"p{each}": {"pattern": f"^.{{1000}}{each}$"} for each in range(300)}
+            small = {f"p{each}": {"pattern": f"^.{{60}}{number}-{each}$"} for each in range(8)}
+            spec = {"cron": "0 0 * * *", "exclude": [{"calendar": f"c{name}"}]}
+            await self.send("PUT", f"/v1/types/large{name}", {"schema": {"properties": large}})
+            await self.send("PUT", f"/v1/types/small{name}", {"schema": {"properties": small}})
+            await self.send("PUT", f"/v1/calendars/c{name}", {"dates": dates})
+            await self.send("PUT", f"/v1/schedules/s{name}", {"spec": spec, "task": {"type": "a"}})
 
     async def unread_answers(self) -> None:
         """A hundred that ask for all that a page may hold, and read none of it."""
@@ -205,6 +230,9 @@ KINDS: dict[str, Callable[[Attacker], Awaitable[None]]] = {
     "idle connections": Attacker.idle_connections,
     "costly previews": Attacker.costly_previews,
     "costly schemas": Attacker.costly_schemas,
+    "wrong bodies": Attacker.wrong_bodies,
+    "wrong batches": Attacker.wrong_batches,
+    "large definitions": Attacker.large_definitions,
     "unread answers": Attacker.unread_answers,
     "hung hosts": Attacker.hung_hosts,
     "a shared host": Attacker.a_shared_host,
