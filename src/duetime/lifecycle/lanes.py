@@ -25,18 +25,18 @@ from duetime.model.task import Kind, LaneKey, PriorityClass
 from duetime.signals import AwaitedSignal
 
 MAX_LANES_PER_TENANT = 1_000
-#: Of these, what is home to tasks.
+#: Of these, how many may be homes of tasks.
 MAX_HOMES_PER_TENANT = 750
-#: With so many homes, a tenant that is spread gets no more in its other parts: new queues need the rest.
+#: From this many homes on, a tenant that is spread gets no more in its other parts: new queues need the rest.
 MAX_HOMES_TO_SPREAD = 500
-#: Lanes of gates, divided between the parts; a gate that is past needs none any more.
+#: Lanes of gates, divided between the parts. A gate that is open for good needs none any more.
 MAX_GATES_PER_TENANT = 250
 
-#: All lanes of gates are in use: for so long nobody looks for an empty one.
+#: All lanes of gates are in use: how long nobody looks for an empty one.
 _ASK_AGAIN_SECONDS = 1.0
-#: No lane may be added: for so long nobody tries to.
+#: No lane may be added: how long nobody tries to.
 _FULL_SECONDS = 60.0
-#: A longer one has no lane: with the rest of the key it may not fit into an entry of an index.
+#: A longer gate has no lane: with the rest of the key it may not fit into an index entry.
 _MAX_GATE_BYTES = 1_500
 
 SQL = load(__package__, "lanes.sql")
@@ -49,26 +49,26 @@ class Lanes:
         #: Also the keys of parts that have no lane of their own, with the lane that serves them.
         self._by_key: dict[LaneKey, int] = {}
         self._by_id: dict[int, LaneKey] = {}
-        #: Per tenant, its homes and its lanes of gates: a lane that is one stays one.
+        #: Per tenant, its homes and its lanes of gates. Neither becomes the other.
         self._homes: dict[int, set[int]] = {}
         self._gates: dict[int, set[int]] = {}
-        #: What the tenants of these lanes are called; none is ever renamed.
+        #: The names of the tenants of these lanes. Tenants are never renamed.
         self._names: dict[int, str] = {}
-        #: Of the gates of a tenant's part: until when nobody tries to add one, or to find an empty one.
+        #: By gates of a tenant's part: until when nobody tries to add a lane, or to find an empty one.
         self._full_until: dict[tuple[int, int], float] = {}
         self._none_until: dict[tuple[int, int], float] = {}
-        #: There is a new lane; listeners tell the nodes that share the shards, before anything is in it.
+        #: Called with new lanes. Listeners tell the nodes that share the shards before a lane holds anything.
         self.made = AwaitedSignal[int]()
 
     async def load(self) -> None:
-        """Read every lane; again once in a while, for those that other nodes made."""
+        """Read every lane. Called again once in a while, for lanes that other nodes made."""
         self._take(await self._database.run(SQL["read_all"]))
 
     def find(self, key: LaneKey) -> int | None:
         return self._by_key.get(key)
 
     async def ensure(self, key: LaneKey) -> int:
-        """The home of tasks, made if there is none; of a part, one of another part when there are too many."""
+        """The home lane of tasks, made if there is none.  If there are too many, it is the home of another part."""
         lane = self._by_key.get(key)
         if lane is None and self._has_room(key, len(self._homes.get(key.tenant, ())), self._count_known(key.tenant)):
             lane = await self._make(key)
@@ -84,7 +84,7 @@ class Lanes:
         return lane
 
     async def ensure_gate(self, key: LaneKey) -> int | None:
-        """The lane of a gate, one that is empty if there are enough; None: all are in use."""
+        """The lane of a gate; an empty one is used if there are enough. None: all are in use."""
         lane = self._by_key.get(key)
         if lane is not None:
             return lane
@@ -125,11 +125,11 @@ class Lanes:
         return found[key.part % len(found)] if found else await self.ensure(home)
 
     async def _make(self, key: LaneKey) -> int | None:
-        """A lane that is new, or that another node has just made; None: there are too many."""
+        """A lane that is new, or that another node has just made. None: there are too many."""
         async with changing(self._database) as connection:
             lock, count, make = SQL["lock_tenant"], SQL["count"], SQL["make"]
             [tenant] = await connection.fetch(lock.sql, *lock.arguments({"tenant": key.tenant}))
-            # Counted by a statement of its own: it sees what whoever had the lock before has made.
+            # A statement of its own counts: it sees what the last holder of the lock has made.
             [held] = await connection.fetch(count.sql, *count.arguments({"tenant": key.tenant, "part": key.part}))
             if key.gate:
                 has_room = held["gates_of_part"] < max(1, MAX_GATES_PER_TENANT // tenant["spread"])
@@ -146,7 +146,7 @@ class Lanes:
         return lane
 
     def _has_room(self, key: LaneKey, homes: int, lanes: int) -> bool:
-        """Whether there may be one home more."""
+        """Whether one more home may be made."""
         most = MAX_HOMES_TO_SPREAD if key.part else MAX_HOMES_PER_TENANT
         return homes < most and lanes < MAX_LANES_PER_TENANT
 
@@ -157,7 +157,7 @@ class Lanes:
         return self._by_id.get(lane)
 
     async def resolve(self, lane: int) -> LaneKey | None:
-        """The lane's key, asking the database if this process has not met it."""
+        """The lane's key. Asks the database if this process does not know it."""
         if lane not in self._by_id and lane < 1 << 31:
             await self.learn(lane)
         return self._by_id.get(lane)
@@ -166,7 +166,7 @@ class Lanes:
         return {lane: key for lane, key in self._by_id.items() if key.tenant == tenant}
 
     def tenant_name(self, tenant: int) -> str | int:
-        """What a line of the log calls a tenant: by its number only before this process knows a lane of it."""
+        """What log lines call a tenant. Only its number, before this process knows a lane of it."""
         return self._names.get(tenant, tenant)
 
     def all(self) -> dict[int, LaneKey]:

@@ -18,9 +18,9 @@ from duetime.lifecycle.admission.waiting import LARGE_ROOM, WaitingRoom
 from duetime.model.quotas import NO_QUOTAS, Quotas
 from duetime.model.task import NewTask
 
-#: Tasks that wait leave one by one; asking more often helps nobody.
+#: Waiting tasks leave one by one, so asking more often is of no use.
 WAITING_RETRY_SECONDS = 5.0
-#: Room that is taken ahead for a tenant that is far from its quota.
+#: Room that is reserved ahead for a tenant that is far from its quota.
 TASKS_AHEAD = LARGE_ROOM // 100
 
 
@@ -35,7 +35,7 @@ class Admission:
         self._credits: dict[int, Credit] = {}
 
     def rule(self, quotas: Mapping[int, Quotas], default: Quotas) -> None:
-        """What tenants may submit from now on, and what those that are not named may."""
+        """Set what tenants may submit from now on, and what tenants that are not named may."""
         if quotas is self._quotas and default == self._default:
             return
         before, is_other = self._quotas, default != self._default
@@ -51,7 +51,7 @@ class Admission:
         self._room.keep_only(is_same)
 
     def admit_now(self, task: NewTask) -> bool:
-        """Accept one task, without a question to anybody; False: `admit` knows more."""
+        """Accept one task without asking the database. False: `admit` has to decide."""
         if self._pressure.refuse(task.lane.priority) is not None:
             return False
         tenant, size = task.lane.tenant, len(task.payload)
@@ -87,7 +87,7 @@ class Admission:
     ) -> tuple[int, TooManyRequests | None]:
         """How many of the tasks, from the first on, may be submitted, and why not the others.
 
-        With `is_atomic` all or none; raises TooLarge for what can never be accepted at once.
+        With `is_atomic` all or none. Raises TooLarge for what can never be accepted at once.
         """
         if not tasks:
             return 0, None
@@ -142,7 +142,7 @@ class Admission:
         return Granted(granted, None if granted == wanted else _too_many_waiting(most))
 
     def give_back(self, tenant: int, count: int) -> None:
-        """So many tasks that there was room for were not made."""
+        """Give back room for this many tasks that were not made."""
         self._room.give_back(tenant, count)
 
     async def close(self) -> None:

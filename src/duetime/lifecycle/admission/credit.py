@@ -15,12 +15,12 @@ from duetime.model.quotas import Quotas
 #: Taken ahead of a bucket that holds many times as much.
 BYTES_AHEAD = 1 << 20
 LARGE_BURST = 64 * BYTES_AHEAD
-#: What somebody has who is not limited.
+#: The credit of a tenant without a limit.
 ENDLESS = 1 << 62
 
 
 class Credit:
-    """Of one tenant, on this node."""
+    """The credit of one tenant on this node."""
 
     __slots__ = ("bytes", "tasks")
 
@@ -29,7 +29,7 @@ class Credit:
         self.bytes = 0
 
     def renew(self) -> None:
-        """The quotas are other ones.  What a bucket gave was paid for and stays."""
+        """The quotas have changed. What a bucket gave was paid for and stays."""
         self.tasks = 0
         if self.bytes > ENDLESS // 2:
             self.bytes = 0
@@ -40,7 +40,7 @@ class ByteMeter:
         self._allowance = allowance
 
     def pay_now(self, tenant: int, quotas: Quotas, credit: Credit, size: int) -> bool:
-        """Take the bytes of one payload; False: there are too few, or `pay` has to ask for them."""
+        """Take the bytes of one payload. False: there are too few, or `pay` has to ask for them."""
         rate = quotas.submit_bytes_rate
         if rate is None:
             credit.bytes = ENDLESS
@@ -56,7 +56,7 @@ class ByteMeter:
     ) -> tuple[int, float]:
         """How many payloads of these sizes, from the first on, may be submitted, and in how many seconds the rest.
 
-        With `is_whole` all or none; raises TooLarge for what can never be accepted at once.
+        With `is_whole` all or none. Raises TooLarge for what can never be accepted at once.
         """
         rate, total = quotas.submit_bytes_rate, sum(sizes)
         if rate is None:
@@ -66,7 +66,7 @@ class ByteMeter:
                 f"an atomic batch with {total:,} bytes of payloads is more than the tenant may submit at once"
                 f" (submit_bytes_burst {quotas.submit_bytes_depth:,.0f}); send fewer, or raise the quota"
             )
-        # Nobody else gets these while the store is asked for the others.
+        # Nobody else may take these while the store is asked for the others.
         held = min(credit.bytes, total)
         credit.bytes -= held
         if held < total:
@@ -78,7 +78,7 @@ class ByteMeter:
 
 
 def _fit(held: int, sizes: Sequence[int]) -> tuple[int, int]:
-    """How many of the payloads, and what is left over."""
+    """How many of the payloads fit, and what is left over."""
     for place, size in enumerate(sizes):
         if size > held:
             return place, held

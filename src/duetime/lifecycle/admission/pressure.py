@@ -15,7 +15,7 @@ from duetime.errors import Overloaded
 from duetime.lifecycle.submission.winners import Call
 from duetime.model.task import NewTask, PriorityClass
 
-#: What a task takes beside its payload, roughly.
+#: About how much a task takes beside its payload.
 TASK_BYTES = 500
 _MIB = 1024 * 1024
 
@@ -26,14 +26,14 @@ class Mark(NamedTuple):
     size: int
 
 
-#: A class is refused from here on.  Statements have ten seconds, so the last mark is before they time out.
+#: From this mark on a class is refused. Statements have ten seconds, so the last mark comes before they time out.
 MARKS = {
     PriorityClass.LOW: Mark(2.0, 100_000, 64 * _MIB),
     PriorityClass.NORMAL: Mark(4.0, 200_000, 128 * _MIB),
     PriorityClass.HIGH: Mark(6.0, 300_000, 192 * _MIB),
     PriorityClass.CRITICAL: Mark(8.0, 400_000, 256 * _MIB),
 }
-#: With less than such a part of the lowest mark nobody looks again for so long: it cannot be reached in that time.
+#: Below this part of the lowest mark nobody checks again for this long: the mark cannot be reached in that time.
 CALM_PART = 10
 CALM_SECONDS = 0.005
 
@@ -46,7 +46,7 @@ def size_of(call: Call) -> int:
 
 
 def rank_of(call: Call) -> int:
-    """A call ranks as the least important of its tasks, or one critical task would carry a thousand others."""
+    """A call ranks as its least important task, or one critical task would carry a thousand others."""
     tasks = call.tasks
     if call.is_of_one_lane:
         return tasks[0].lane.priority
@@ -65,7 +65,7 @@ class Pressure:
         self._calm_until = -math.inf
 
     def refuse(self, priority: PriorityClass) -> Overloaded | None:
-        """Why nothing of this class is accepted now; None: it is."""
+        """Why nothing of this class is accepted now; None: it is accepted."""
         now = self._monotonic()
         if now < self._calm_until:
             return None
@@ -81,7 +81,7 @@ class Pressure:
         )
 
     def refuse_batch(self, tasks: Iterable[NewTask]) -> Overloaded | None:
-        """The same for a batch, which is taken or refused as its least important task."""
+        """The same for a batch, which is accepted or refused as its least important task."""
         if self.refuse(PriorityClass.LOW) is None:
             return None
         return self.refuse(least_important(tasks))

@@ -20,11 +20,11 @@ class Granted(NamedTuple):
 
 class Room(Protocol):
     async def make_room(self, tenant: int, sizes: Sequence[int], *, is_whole: bool = False) -> Granted:
-        """Room for tasks of the tenant with payloads of these sizes; with `is_whole` for all or none."""
+        """Reserve room for tasks of the tenant with payloads of these sizes; with `is_whole` for all or none."""
         ...
 
     def give_back(self, tenant: int, count: int) -> None:
-        """So many tasks that there was room for were not made."""
+        """Give back room for this many tasks that were not made."""
         ...
 
 
@@ -36,5 +36,5 @@ class _Boundless:
         return None
 
 
-#: Where nobody has quotas.
+#: For tenants without quotas.
 BOUNDLESS: Room = _Boundless()

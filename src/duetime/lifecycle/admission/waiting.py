@@ -25,21 +25,22 @@ from duetime.errors import Unavailable
 from duetime.service import Loop
 
 log = structlog.get_logger()
-#: A count is used for so long, or for so many times what it took, whichever is longer.
+#: How long a count is used, at least: this long, or this many times as long as it took.
 COUNT_EVERY_SECONDS, COUNT_EVERY_COSTS = 5.0, 50.0
 #: The same with little room left, and before anything is refused.
 NEAR_EVERY_SECONDS, NEAR_EVERY_COSTS = 1.0, 10.0
-#: With less than this share of the quota left, there is little room.
+#: Below this share of the quota there is little room left.
 NEAR_SHARE = 0.1
 COUNT_TIMEOUT_SECONDS = 30.0
 COUNTS_AT_ONCE = 2
-#: A smaller quota is counted in any case, and kept exactly by one node alone.
+#: A smaller quota is always counted, and one node alone keeps it exactly.
 LARGE_ROOM = 100_000
-#: More tasks a second than all nodes together accept: with room for many, nobody need look before it can be used up.
+#: More tasks a second than all nodes together accept. With room for many more, no count is needed before it can be
+#: used up.
 FASTEST = 1_000_000.0
 #: How often the size of the tables is read.
 BOUND_EVERY = timedelta(seconds=2)
-#: What a row takes at least, with its header and its pointer: of `due` 24 + 46 + 4 bytes, of `held` 24 + 56 + 4.
+#: The least bytes of a row, with its header and its pointer: of `due` 24 + 46 + 4, of `held` 24 + 56 + 4.
 DUE_BYTES, HELD_BYTES = 74, 84
 
 _SQL = load(__package__, "waiting.sql")
@@ -48,9 +49,9 @@ _SQL = load(__package__, "waiting.sql")
 class Bound(NamedTuple):
     """What the tables say of all tenants together."""
 
-    #: No more tasks wait: more do not fit.
+    #: The most tasks that can wait: more do not fit into the tables.
     tasks: int
-    #: By table, how many came to wait so far; a crash of the database begins anew.
+    #: By table, how many tasks came to wait so far. A crash of the database sets it back.
     inserted: Mapping[int, int]
 
     def inserted_since(self, before: "Bound") -> int:
@@ -99,11 +100,11 @@ class WaitingRoom:
     ) -> None:
         """`count` gives how many tasks of a tenant wait, up to a bound; `bound` what is known of all tenants.
 
-        `name_of` gives what the log calls the tenant.
+        `name_of` gives what log lines call the tenant.
         """
         self._count = count
         self._read_bound = bound
-        #: What was known at that time; since then this node accepted so many by it.
+        #: What was known at that time, and how many tasks this node has accepted since.
         self._bound: Bound | None = None
         self._bound_at, self._accepted = 0.0, 0
         #: Tasks of all tenants that came to wait, from the first look to the last.
@@ -125,14 +126,14 @@ class WaitingRoom:
         return BOUND_EVERY
 
     def take_of_plenty(self, tenant: int, most: int, wanted: int) -> bool:
-        """Accept these if the quota is far off for certain, whatever the tenant has; nothing is counted."""
+        """Accept these tasks if the quota is certainly far off, whatever the tenant has. Counts nothing."""
         if most < LARGE_ROOM or self._bound is None:
             return False
         new = self._accepted + wanted + FASTEST * (self._monotonic() - self._bound_at)
         count = self._counts.get(tenant)
         can_wait = self._bound.tasks
         if count is not None:
-            # Even if all that came since the count were this tenant's.
+            # Even if all tasks that came since the count were this tenant's.
             can_wait = min(can_wait, count.base + self._inserted - count.inserted)
         if can_wait + new > (1 - NEAR_SHARE) * most:
             return False
@@ -142,7 +143,7 @@ class WaitingRoom:
         return True
 
     def take_now(self, tenant: int, most: int, wanted: int, *, is_whole: bool = False) -> int | None:
-        """How many of the wanted may wait, or with `is_whole` all or none; None: `take` has to count."""
+        """How many of these tasks may wait, or with `is_whole` all or none; None: `take` has to count."""
         if self.take_of_plenty(tenant, most, wanted):
             return wanted
         count = self._counts.get(tenant)
@@ -158,12 +159,12 @@ class WaitingRoom:
         if age >= every:
             if age >= 2 * every:
                 return None
-            # There is room for a while: whoever comes does not wait for the count.
+            # There is room for a while: new callers do not wait for the count.
             self._start_count(tenant, most, count)
         return _accept(count, room, wanted, is_whole)
 
     async def take(self, tenant: int, most: int, wanted: int, *, is_whole: bool = False) -> int:
-        """The same, counting if need be; while the database does not answer, nothing is refused."""
+        """The same, counting if need be. While the database does not answer, nothing is refused."""
         taken = self.take_now(tenant, most, wanted, is_whole=is_whole)
         if taken is not None:
             return taken
@@ -178,13 +179,13 @@ class WaitingRoom:
         return _accept(count, count.room(most), wanted, is_whole)
 
     def give_back(self, tenant: int, taken: int) -> None:
-        """What was taken and then not submitted."""
+        """Give back what was taken and then not submitted."""
         if tenant in self._counts:
             count = self._counts[tenant]
             count.accepted = max(0, count.accepted - taken)
 
     def keep_only(self, is_same: Callable[[int], bool]) -> None:
-        """Forget those whose quota is another one now, or none."""
+        """Forget tenants whose quota has changed or is gone."""
         self._counts = {tenant: count for tenant, count in self._counts.items() if is_same(tenant)}
 
     async def close(self) -> None:
@@ -209,7 +210,7 @@ class WaitingRoom:
                 count.counted_at, count.cost = began, self._monotonic() - began
                 count.inserted = inserted
         except Unavailable:
-            # As if it had taken its whole time: do not ask a database that is behind too often.
+            # Count it as if it had taken its whole time, so that a slow database is not asked too often.
             count.counted_at, count.cost = self._monotonic(), COUNT_TIMEOUT_SECONDS / NEAR_EVERY_COSTS
             raise
         finally:

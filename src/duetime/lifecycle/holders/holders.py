@@ -41,28 +41,28 @@ from duetime.signals import ignore
 log = structlog.get_logger()
 SQL = load(__package__, "holders.sql")
 BEAT_EVERY_SECONDS = 3.0
-#: Two beats that do not name an attempt are this far apart: a holder may also beat out of turn, while a
-#: lease is on its way to it.
+#: The shortest time between two beats that leave an attempt unnamed before it is released. A holder may beat out of
+#: turn while a lease is on its way to it.
 UNNAMED_SECONDS = 0.8 * BEAT_EVERY_SECONDS
-#: So long after it was claimed an attempt may begin that no beat has named yet.  The rest of the time until two beats
-#: can have released it is for a beat that was sent before the lease arrived, and is still on its way.
+#: How long after its claim an attempt may begin if no beat has named it yet. The rest of the time until two beats can
+#: release it allows for a beat that was sent before the lease arrived and is still on its way.
 BEGIN_WITHIN_SECONDS = 1.5
-#: A claim may be seen this much later than it was picked.
+#: How much later than its pick time a claim may become visible.
 LATE_COMMIT = timedelta(seconds=15)
-#: And so often all that a holder has is read anew, in case one was seen later still.
+#: How often all claims of a holder are read anew, in case one became visible later still.
 ALL_AGAIN_SECONDS = 300.0
 _SIGN_OFF_BATCH = 1_000
-#: A holder whose beats go to several nodes at a time is raised by none of them for this once.
+#: If the beats of a holder go to several nodes at once, no node raises its counter for this beat.
 _MOST_RECALLS = 3
-#: So many time-outs are read at a beat.
+#: How many time-outs are read at one beat.
 _MOST_TIMEOUTS_READ = 1_000
 _BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
-#: A handler's own reports; an attempt that ended so was not lost by its holder.
+#: Outcomes that a holder reports itself; an attempt that ended with one of them was not lost by its holder.
 _OWN_ENDS = {Outcome.SUCCEEDED, Outcome.FAILED, Outcome.SNOOZED}
 
 
 class Named(msgspec.Struct, frozen=True):
-    """An attempt that a holder says it has; started, or still waiting in its hands."""
+    """An attempt that a holder says it has: started, or still waiting to start."""
 
     id: uuid.UUID
     number: int
@@ -70,16 +70,16 @@ class Named(msgspec.Struct, frozen=True):
 
 
 class BeatAnswer(msgspec.Struct, frozen=True):
-    """What a holder must stop; an older node names the tasks alone."""
+    """What a holder must stop. Nodes of older versions name only the tasks."""
 
     lost: list[uuid.UUID]
     cancelled: list[uuid.UUID]
-    #: Between nodes: the name is another key's, and nothing was done.
+    #: Only between nodes: the name belongs to another key, and nothing was done.
     is_taken: bool = False
-    #: The same with the numbers: a holder may have several attempts of one task.
+    #: The same with attempt numbers, because a holder may have several attempts of one task.
     lost_attempts: list[Attempt] = []
     cancelled_attempts: list[Attempt] = []
-    #: Whose beat it was taken for: a new one if the holder of that name had ended.
+    #: The holder that the beat was counted for. It is a new one if the holder of that name had ended.
     holder: int | None = None
 
 
@@ -94,7 +94,7 @@ class _Beat:
 
 @dataclass(frozen=True)
 class Look:
-    """From when on a holder's claims are to be read, and when all of them again."""
+    """From which time a holder's claims are to be read, and when all of them are to be read again."""
 
     since: datetime = _BEGINNING
     all_again_at: float = math.inf
@@ -116,7 +116,7 @@ class Holders:
         *,
         on_ended: Callable[[set[int]], None] = ignore,
     ) -> None:
-        """`on_ended` is told of holders that have ended, as soon as this node knows."""
+        """`on_ended` is called with holders that have ended, as soon as this node knows."""
         self._database = database
         self._onward = onward
         self._monotonic = monotonic
@@ -125,7 +125,7 @@ class Holders:
         self._counts: dict[int, int] = {}
         self._looks: dict[int, Look] = {}
         self._overtime = Overtime()
-        #: What the rows say, as far as is known here; None is left out.
+        #: What the rows say, as far as this node knows; unknown values are left out.
         self._silences: dict[int, float] = {}
         self._on_ended = on_ended
         self._gather: Gather[_Beat, BeatAnswer] = Gather(
@@ -133,15 +133,15 @@ class Holders:
         )
 
     async def register(self, tenant: int, name: str, key: int | None = None) -> int:
-        """The id of the living holder of that name; raises if it is another key's (`holder_names`)."""
+        """Return the id of the living holder of that name. Raise if the name belongs to another key (`names.py`)."""
         return await self._names.register(tenant, name, key)
 
     async def find(self, tenant: int, name: str, key: int | None = None) -> int | None:
-        """The same of one that has spoken before; None: there is none."""
+        """Like `find`, but only for a holder that has spoken before; None if there is none."""
         return await self._names.find(tenant, name, key)
 
     async def allow_silence(self, holder: int, seconds: float | None) -> None:
-        """From now on the holder may be silent for so long; None: as long as the node says that watches it."""
+        """Set how long the holder may be silent from now on; None: as the node that watches it is configured."""
         if self._silences.get(holder) != seconds:
             await run_once(self._database, SQL["allow_silence"], holder=holder, seconds=seconds)
             self.learn_silences({**self._silences, holder: seconds})
@@ -194,7 +194,7 @@ class Holders:
         return holder in self._names.holders()
 
     def forget(self, holders: set[int]) -> None:
-        """These have ended: the next word under their names makes a new holder."""
+        """Forget holders that have ended: the next call under one of their names makes a new holder."""
         self._names.forget(holders)
         for holder in holders:
             self._forget(holder)
@@ -217,10 +217,11 @@ class Holders:
         renewed: set[int] = set()
         for place, (beat, holder) in enumerate(zip(beats, ids, strict=True)):
             if holder not in alive:
-                # It was ended meanwhile: what it held is lost, and it begins anew.  Or its beats go to several nodes.
+                # The holder was ended in the meantime: what it held is lost, and it starts anew. Or its beats go to
+                # several nodes.
                 self._names.forget({holder})
                 self._forget(holder)
-                # Another key has taken the name meanwhile: its next beat is told so.
+                # Another key has taken the name in the meantime. The next beat is told so.
                 with suppress(WorkerNameTaken):
                     ids[place] = await self.register(beat.tenant, beat.name, beat.key)
                     if ids[place] == holder:
@@ -228,7 +229,7 @@ class Holders:
                     renewed.add(ids[place])
                 self.forget({holder})
         if renewed:
-            # It has nothing of what was named, but it has beaten.
+            # It holds nothing of what it named, but its beat counts.
             await self._recall(renewed, now)
             await self._raise({holder: {} for holder in renewed if holder in self._counts}, now)
         held = await self._read_held(beats, ids, now)
@@ -237,7 +238,7 @@ class Holders:
         return await self._answers(beats, ids, held)
 
     async def _read_held(self, beats: list[_Beat], ids: list[int], now: float) -> dict[int, set[Attempt]]:
-        """What the holders have of what they name, of what they did not name before, and of what is new to them."""
+        """What holders have of what they name, of what they did not name before, and of what is new to them."""
         held: dict[int, set[Attempt]] = {holder: set() for holder in ids}
         looks = {holder: self._looks.get(holder, Look()) for holder in held}
         looks = {holder: Look() if now >= look.all_again_at else look for holder, look in looks.items()}
@@ -262,7 +263,7 @@ class Holders:
         return held
 
     async def _raise_counters(self, beats: list[_Beat], ids: list[int], now: float) -> set[int]:
-        """Note what is named, and since when; returns the holders that are alive."""
+        """Note what is named, and since when. Return the holders that are alive."""
         named = named_by(
             [
                 (holder, [((named.id, named.number), named.started) for named in beat.attempts])
@@ -276,7 +277,7 @@ class Holders:
             if not waiting:
                 break
             alive |= await self._raise(waiting, now)
-            # Beats in between went to another node, which knows what they named: begin anew.
+            # Beats in between went to another node, which knows what they named. Start counting anew.
             missed = waiting.keys() - alive
             for holder in missed:
                 self._forget(holder)
@@ -284,7 +285,7 @@ class Holders:
         return alive
 
     async def _recall(self, holders: Collection[int], now: float) -> None:
-        """Learn how the beats of these stand; of those that have ended nothing is known."""
+        """Read the counters of these holders; forget what is known of those that have ended."""
         if not holders:
             return
         now_us = self._database.clock.now_us()
@@ -315,10 +316,10 @@ class Holders:
         return {row["id"] for row in rows}
 
     async def _end_overdue(self, beats: list[_Beat], ids: list[int], held: dict[int, set[Attempt]], now: float) -> None:
-        """What is over its time-out and still named is taken from its holder."""
+        """Take from its holder what is over its time-out and still named."""
         unread = [each for holder in held for each in self._overtime.unread(holder, now) if each in held[holder]]
         if unread:
-            # The rest is read at the next beats.
+            # The next beats read the rest.
             for claimed in (await self._onward.read(unread[:_MOST_TIMEOUTS_READ])).values():
                 self._overtime.learn(claimed)
         names = {holder: beat.name for beat, holder in zip(beats, ids, strict=True)}
@@ -391,9 +392,9 @@ class Holders:
 
 
 def ends_left_behind(rows: Sequence[asyncpg.Record], *, are_all: bool) -> list[tuple[Claimed, End]]:
-    """How attempts end whose holders have ended: given back if that signed off, else lost if they were started.
+    """Decide how the attempts of ended holders end: released if the holder signed off, else lost if they were started.
 
-    Unless these are all that the holders had, none is taken for the only one to blame.
+    Unless these are all attempts that the holders had, no task is taken to be the only one to blame.
     """
     started: dict[int, list[int]] = {}
     for row in rows:

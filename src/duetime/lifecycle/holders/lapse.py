@@ -18,12 +18,12 @@ from duetime.lifecycle.holders.holders import SQL, Holders, ends_left_behind
 from duetime.lifecycle.tasks.onward import Onward
 
 _BATCH = 1_000
-#: A claim for a holder can be committed after its end, but not later than its statement may take.
+#: How long after a holder's end a claim for it can still be committed: no longer than a statement may take.
 LOOKBACK = timedelta(minutes=10)
 
 
 async def end_silent_holders(database: Database, holders: Holders, silent: Sequence[tuple[int, int]]) -> set[int]:
-    """End holders (id, counter) whose counter has not moved; returns those that had not spoken since."""
+    """End holders (id, counter) whose counter has not moved. Return those that were still silent."""
     if not silent:
         return set()
     rows = await database.run(
@@ -35,7 +35,7 @@ async def end_silent_holders(database: Database, holders: Holders, silent: Seque
 
 
 async def sweep_left_behind(database: Database, onward: Onward, lookback: timedelta = LOOKBACK) -> int:
-    """Move onward what ended holders left behind; returns how many attempts."""
+    """Move onward what ended holders left behind. Return how many attempts."""
     swept = 0
     while True:
         rows = await database.run(SQL["read_left_behind"], lookback=lookback, batch=_BATCH)

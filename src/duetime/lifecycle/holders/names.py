@@ -25,14 +25,14 @@ class _Known(NamedTuple):
 
 
 class HolderNames:
-    """`key` is the family of the key that speaks; None: the node itself does, which asks nobody."""
+    """`key` is the family of the key that calls; None: the node itself calls, and is not asked for a key."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._known: dict[tuple[int, str], _Known] = {}
 
     async def register(self, tenant: int, name: str, key: int | None) -> int:
-        """The id of the living holder of that name; it is made on its first word, and then belongs to the key."""
+        """Return the id of the living holder of that name. Its first call makes it, and it then belongs to the key."""
         found = self._recall(tenant, name, key)
         if found is None:
             rows = await self._database.run(SQL["register"], tenant=tenant, name=name, key=key)
@@ -42,7 +42,7 @@ class HolderNames:
         return found
 
     async def find(self, tenant: int, name: str, key: int | None) -> int | None:
-        """The id of the living holder of that name, if it has ever spoken."""
+        """Return the id of the living holder of that name, if it has ever called."""
         found = self._recall(tenant, name, key)
         if found is None:
             rows = await self._database.run(SQL["find"], tenant=tenant, name=name)
@@ -50,7 +50,7 @@ class HolderNames:
                 return None
             owner = rows[0]["owner"]
             if owner is None and key is not None:
-                # It spoke before names had owners.
+                # It was stored before names had owners.
                 return await self.register(tenant, name, key)
             if key is not None and owner != key:
                 raise WorkerNameTaken(name)
@@ -66,9 +66,9 @@ class HolderNames:
         return holder
 
     def holders(self) -> set[int]:
-        """Those that are known here."""
+        """The holders that this node knows."""
         return {known.holder for known in self._known.values()}
 
     def forget(self, holders: Collection[int]) -> None:
-        """These have ended: the next word under their names makes a new holder."""
+        """Forget holders that have ended: the next call under one of their names makes a new holder."""
         self._known = {name: known for name, known in self._known.items() if known.holder not in holders}

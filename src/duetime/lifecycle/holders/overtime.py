@@ -21,7 +21,7 @@ from duetime.lifecycle.tasks.onward import Claimed, End
 from duetime.model.attempt import Attempt, Ended
 from duetime.model.task import DEFAULT_TIMEOUT_SECONDS, Outcome
 
-#: A worker that ends an attempt in time has so long to clean up and to report it.
+#: How long a worker that ends an attempt in time may take to clean up and to report it.
 GRACE_SECONDS = 5.0
 
 
@@ -34,14 +34,14 @@ class _Had:
     since: float
     #: The same by the database's clock, in microseconds since 1970.
     since_us: int
-    #: None: it was not read yet.
+    #: None: not read yet.
     timeout: float | None = None
     once_only: bool = False
 
     def is_overdue(self, now: float) -> bool:
         if self.timeout is None or now - self.since < self.timeout + GRACE_SECONDS:
             return False
-        # What may start only once, and may start just now, cannot be given to somebody else.
+        # An attempt that may start only once, and may be starting now, cannot be given to another holder.
         return self.is_started or not self.once_only
 
 
@@ -50,13 +50,13 @@ class Overtime:
         self._had: dict[int, dict[Attempt, _Had]] = {}
 
     def recall(self, holder: int, started: Iterable[tuple[Attempt, int]], now: float, now_us: int) -> None:
-        """What the holder had started when its last beat was heard, wherever that was."""
+        """What the holder had started at its last beat, whichever node heard it."""
         self._had[holder] = {
             attempt: _Had(True, now - max(0, now_us - since_us) / 1e6, since_us) for attempt, since_us in started
         }
 
     def note(self, named: Mapping[int, Mapping[Attempt, bool]], now: float, now_us: int) -> None:
-        """What holders name now, and whether as started; the rest is not theirs any more."""
+        """Note what holders name now, and whether as started. They no longer hold the rest."""
         for holder, attempts in named.items():
             before = self._had.get(holder, {})
             self._had[holder] = {
@@ -71,7 +71,7 @@ class Overtime:
         self._had.pop(holder, None)
 
     def unread(self, holder: int, now: float) -> list[Attempt]:
-        """Attempts whose time-outs have to be known from now on."""
+        """The attempts whose time-outs have to be known from now on."""
         had = self._had.get(holder, {})
         return [each for each, known in had.items() if known.timeout is None and now - known.since >= GRACE_SECONDS]
 
@@ -84,7 +84,7 @@ class Overtime:
         return [attempt for attempt, known in self._had.get(holder, {}).items() if known.is_overdue(now)]
 
     def end_of(self, claimed: Claimed) -> End:
-        """How an overdue attempt ends: timed out, or given to somebody else if it was never begun."""
+        """How an overdue attempt ends: timed out, or released if it was never started."""
         known = self._had[claimed.holder][claimed.task, claimed.number]
         if known.is_started:
             ended, message = Ended(Outcome.FAILED), f"timed out after {known.timeout:g} s"
@@ -97,7 +97,7 @@ class Overtime:
 
 
 def named_by(beats: Sequence[tuple[int, Iterable[tuple[Attempt, bool]]]]) -> dict[int, dict[Attempt, bool]]:
-    """By holder; of two beats of one holder either may name an attempt as started."""
+    """By holder. If a holder sent two beats, either may name an attempt as started."""
     named: dict[int, dict[Attempt, bool]] = {}
     for holder, attempts in beats:
         mine = named.setdefault(holder, {})
@@ -118,6 +118,6 @@ def _limits_of(claimed: Claimed) -> tuple[float, bool]:
     options = claimed.options
     if options is None:
         return DEFAULT_TIMEOUT_SECONDS, False
-    # A call to a target is ended by its executor.
+    # The executor ends a call to a target.
     timeout = math.inf if options.target is not None else options.timeout or DEFAULT_TIMEOUT_SECONDS
     return timeout, options.delivery == "at_most_once"

@@ -31,7 +31,8 @@ from duetime.recurrence import PIECE_STEPS, SpecError
 log = structlog.get_logger()
 MAX_STEP = 1_000
 _AT_ONCE = 100
-#: What finding the times of a step may take for one backfill; and for all of a tenant, the rest of which wait.
+#: The steps that finding the times of one backfill may take, and of all backfills of a tenant. Backfills beyond that
+#: wait.
 STEP_STEPS = 50_000
 TENANT_STEPS = 200_000
 
@@ -49,7 +50,7 @@ class Backfill(msgspec.Struct, frozen=True):
     reached: datetime
     created_at: datetime
     ended_at: datetime | None
-    #: Why it makes no tasks now, or was cancelled by the server; null: it goes on.
+    #: Why it makes no tasks now, or why the server cancelled it; null: it is running.
     waits_for: str | None = None
 
 
@@ -66,7 +67,7 @@ class Backfills:
     async def start(
         self, schedule: StoredSchedule, from_ms: int, to_ms: int, rate: float, request: uuid.UUID | None = None
     ) -> Backfill:
-        """Begin one; `request` names the call: repeated, it gives the same one."""
+        """Begin a backfill. `request` names the call: if it is repeated, it returns the same backfill."""
         if to_ms <= from_ms:
             raise InvalidInput.at("to", "must be later than `from`")
         if to_ms > self._database.clock.now_ms():
@@ -97,7 +98,7 @@ class Backfills:
         return found[0]
 
     async def cancel(self, schedule: StoredSchedule, backfill: int) -> Backfill:
-        """Make no more tasks; those that were made stay."""
+        """Make no more tasks. Tasks that were made stay."""
         rows = await run_once(self._database, SQL["cancel_backfill"], schedule=schedule.id, id=backfill)
         found = await self.find(schedule, backfill)
         if not rows and found.state == "done":
@@ -105,7 +106,7 @@ class Backfills:
         return found
 
     async def step(self, lanes: Sequence[int], seconds: float) -> list[uuid.UUID]:
-        """Go on with those of these lanes, by what they may make in this time; returns the tasks that were made."""
+        """Continue the backfills of these lanes by what they may make in this time; returns the new tasks."""
         tasks: list[uuid.UUID] = []
         spent: dict[int, int] = {}
         for row in await self._database.run(SQL["read_running_backfills"], lanes=list(lanes), limit=_AT_ONCE):
@@ -134,7 +135,7 @@ class Backfills:
             return [], 0
         now_ms = self._database.clock.now_ms()
         at_once = max(1.0, row["rate"] * seconds)
-        # What it may have made by now, so that neither a rate below one nor a step too many exceeds it.
+        # What it may have made by now, so that a rate below one, or an extra step, does not exceed it.
         elapsed = max(0.0, now_ms / 1000 - row["created_at"].timestamp())
         allowed = int(at_once + elapsed * row["rate"]) - row["created"]
         most = min(MAX_STEP, int(at_once), allowed)
@@ -161,7 +162,7 @@ class Backfills:
             if not times:
                 await self._give_up(row, str(error))
                 return [], steps
-            # What lies before it is made first.
+            # The tasks before it are made first.
             is_cut = True
         granted = await self._room.make_room(row["tenant"], [row["size"]] * len(times))
         if granted.refusal is not None and not granted.most:
@@ -178,7 +179,7 @@ class Backfills:
         return tasks, steps
 
     async def _give_up(self, row: asyncpg.Record, why: str) -> None:
-        """Its next time cannot be found, and will not be later."""
+        """Its next time cannot be found, now or later."""
         log.error("a backfill was cancelled", schedule=row["name"], reason=why)
         await run_once(self._database, SQL["give_up_backfill"], id=row["id"], why=f"cancelled: {why}")
 

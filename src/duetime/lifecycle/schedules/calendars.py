@@ -35,13 +35,13 @@ from duetime.recurrence import (
 )
 
 SQL = load(__package__, "changes.sql")
-#: Bytes, as they are stored, of the calendars that one schedule may name together.
+#: The most stored bytes of the calendars that one schedule may name together.
 MAX_NAMED_BYTES = 2 * 1024 * 1024
 #: Compiled calendars that a node keeps: one of 1,000 days is 16 kB, one of 1,000 crons 1.6 MB.
 KEPT_BYTES = 32 * 1024 * 1024
 KEPT_BYTES_OF_A_TENANT = 8 * 1024 * 1024
 _KEPT_CALENDARS = 10_000
-#: Entries that are read before others are served.
+#: How many entries are read before other work gets its turn.
 _BYTES_AT_ONCE = 256 * 1024
 _HEADS_SECONDS = 1.0
 _HEADS_BYTES = 16 * 1024 * 1024
@@ -79,7 +79,7 @@ class Calendars:
         )
 
     async def heads(self, tenant: int) -> dict[str, _Head]:
-        """The tenant's calendars without their entries, as they were a moment ago at most."""
+        """The tenant's calendars without their entries, at most a moment old."""
         known = self._heads.get(tenant)
         if known is not None and known[0] > self._monotonic():
             return known[1]
@@ -97,7 +97,7 @@ class Calendars:
         return _stored_of(rows[0])
 
     async def page(self, tenant: int, after: str, limit: int) -> tuple[list[StoredCalendar], bool]:
-        """The calendars behind a name, as they are now, and whether there are more."""
+        """The calendars after a name, as they are now, and whether there are more."""
         found = await self._database.run(
             SQL["list_calendars"], tenant=tenant, after=after, limit=limit + 1, bytes=PAGE_BYTES
         )
@@ -108,13 +108,13 @@ class Calendars:
             page.append(_stored_of(row))
             size += len(row["entries"])
             if size > _BYTES_AT_ONCE:
-                # Large ones take their time to be read.
+                # Reading large ones takes a while.
                 size = 0
                 await asyncio.sleep(0)
         return page, has_more
 
     async def compiled(self, tenant: int, names: Sequence[str], zone: str, runner: Runner) -> dict[str, ExclusionSet]:
-        """Those of these calendars that there are, as a schedule in this zone reads them; raises SpecError."""
+        """Those of these calendars that exist, as a schedule in this zone reads them. Raises SpecError."""
         heads = await self.heads(tenant)
         wanted = {name: heads[name] for name in names if name in heads}
         if sum(head.size for head in wanted.values()) > MAX_NAMED_BYTES:
@@ -144,7 +144,7 @@ class Calendars:
         return compiled
 
     async def put(self, tenant: int, name: str, entries: NamedCalendar) -> bool:
-        """Store a calendar; whether anything changed."""
+        """Store a calendar. Return whether anything changed."""
         try:
             await self._evaluations.run(tenant, compile_calendar_in_pieces(entries, "UTC", Steps(UNLIMITED)))
         except SpecError as error:

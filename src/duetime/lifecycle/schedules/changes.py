@@ -59,11 +59,11 @@ __all__ = ["OtherOrigin", "Put", "Schedules", "VersionConflict", "key_of"]
 
 _TRIES = 5
 _MOST_CANCELLED = 10_000
-#: Of a batch, so many are compared or evaluated before others are served.
+#: How many schedules of a batch are compared or evaluated before other work gets its turn.
 _MADE_AT_ONCE = 100
 _OPEN = (TaskState.SCHEDULED, TaskState.READY, TaskState.RUNNING, TaskState.RETRYING, TaskState.PAUSED)
 
-#: Raises if whoever asks may not change a schedule that is there.
+#: Raises if the caller may not change an existing schedule.
 Check = Callable[[StoredSchedule], None]
 PutWord = Literal["created", "changed", "unchanged"]
 
@@ -95,7 +95,7 @@ class Schedules(ScheduleTimes):
     # Reading
 
     def tenant_name(self, tenant: int) -> str | int:
-        """What a line of the log calls a tenant."""
+        """What log lines call a tenant."""
         return self._lanes.tenant_name(tenant)
 
     # Making and changing
@@ -103,9 +103,9 @@ class Schedules(ScheduleTimes):
     async def put(
         self, tenant: int, wanted: Sequence[NewSchedule], *, is_trial: bool = False, check: Check | None = None
     ) -> list[Put | DuetimeError]:
-        """Create or replace; one answer for each, in order.  Each name stands once.  A trial changes nothing.
+        """Create or replace schedules; one answer for each, in order. Names must be distinct. A trial changes nothing.
 
-        `check` judges each schedule that is there before it is replaced.
+        `check` judges each existing schedule before it is replaced.
         """
         rows = await self._database.run(SQL["find"], tenant=tenant, names=[each.name for each in wanted])
         known: dict[str, StoredSchedule] = {}
@@ -140,7 +140,7 @@ class Schedules(ScheduleTimes):
         created = await self._create(tenant, new, most, answers)
         for each in wanted:
             if each.name not in answers:
-                # There before, or made by somebody else just now.
+                # It existed before, or somebody else has just made it.
                 answers[each.name] = created.get(each.name) or await self._change_or_say(tenant, each, check)
         return [answers[each.name] for each in wanted]
 
@@ -196,7 +196,7 @@ class Schedules(ScheduleTimes):
         raise Unavailable("the schedule could not be stored: the database is too slow or its clock jumps; try again")
 
     def _is_unchanged(self, wanted: NewSchedule, stored: StoredSchedule) -> bool:
-        """Whether there is nothing to do; what cannot be told without asking is done with care."""
+        """Whether there is nothing to do. What cannot be told without the database is done under the lock."""
         lane = self._lanes.find(wanted.task.lane)
         try:
             check_expected(wanted, stored)
@@ -205,7 +205,7 @@ class Schedules(ScheduleTimes):
         return lane is not None and changed_by(stored, wanted, lane) == stored
 
     async def _judge(self, tenant: int, wanted: NewSchedule, stored: StoredSchedule | None) -> Put | DuetimeError:
-        """What putting it would come to."""
+        """What putting it would do."""
         try:
             check_expected(wanted, stored)
             recurrence = await self.compile(tenant, wanted.name, wanted.body)
@@ -242,11 +242,11 @@ class Schedules(ScheduleTimes):
         return Put("changed", stored.version + 1)
 
     async def pause(self, tenant: int, name: str, note: str | None) -> StoredSchedule:
-        """No fire from now on, also none that was made ahead; pausing again changes the note."""
+        """Fire no more, not even what was made ahead. Pausing again changes the note."""
         return await self._steer(tenant, name, note, is_paused=True)
 
     async def resume(self, tenant: int, name: str, note: str | None = None) -> StoredSchedule:
-        """Go on with the next time; what went by meanwhile is not made up for."""
+        """Continue with the next time. Times that passed in the meantime are not made up for."""
         return await self._steer(tenant, name, note, is_paused=False)
 
     async def _steer(self, tenant: int, name: str, note: str | None, *, is_paused: bool) -> StoredSchedule:
@@ -264,7 +264,7 @@ class Schedules(ScheduleTimes):
                 if changed != stored:
                     await write(connection, changed, step=0)
                 if stored.is_paused != is_paused:
-                    # A run that failed for good is no reason to pause again.
+                    # A run that failed for good does not pause it again.
                     changed = replace(changed, recent=[task for task in changed.recent if task not in over])
                     wakes = await self._replan(connection, changed, body, recurrence, now_ms)
             self._wake(wakes)
@@ -285,10 +285,10 @@ class Schedules(ScheduleTimes):
             return
         raise _changes_too_often()
 
-    # Whoever holds a connection waits for no other one: many such would wait for each other.
+    # Do not wait for a second connection while one is held: many such callers would wait for each other.
 
     async def _foresee(self, schedule: StoredSchedule) -> tuple[ScheduleBody, Recurrence]:
-        """What a change of the schedule needs beside its row, read before the row is locked."""
+        """Read what a change of the schedule needs beside its row, before the row is locked."""
         body, recurrence = await self.recurrence(schedule)
         await self._prepare(schedule.tenant, body, recurrence)
         return body, recurrence
@@ -301,7 +301,7 @@ class Schedules(ScheduleTimes):
             await self._partitions.ensure([max(fire.at_ms - AHEAD_MS, now_ms)])
 
     async def replan_users_of(self, tenant: int, calendar: str) -> int:
-        """Every schedule that leaves this calendar out; returns how many."""
+        """Recalculate every schedule that leaves this calendar out. Return how many."""
         after, count = "", 0
         while names := await self.users_of(tenant, calendar, 500, after):
             after = names[-1]
@@ -311,7 +311,7 @@ class Schedules(ScheduleTimes):
                 except NotFound:
                     continue
                 except TooComplex as error:
-                    # It was right with what the calendar was before.
+                    # It was right with the calendar's earlier entries.
                     await self.pause(tenant, name, f"paused: {error.detail}")
                 count += 1
         return count
@@ -324,7 +324,7 @@ class Schedules(ScheduleTimes):
         recurrence: Recurrence | None,
         now_ms: int,
     ) -> list[uuid.UUID]:
-        """Move the row in due to where it belongs now; the transaction holds the lock."""
+        """Move the row in `due` to its new place. The transaction holds the lock."""
         unmade = await unplan(connection, schedule, now_ms)
         fire = None
         if not schedule.is_paused and body is not None and recurrence is not None:
@@ -339,7 +339,7 @@ class Schedules(ScheduleTimes):
             wake = make_id(wake_ms, draw_bits(42), schedule.lane)
         recent = [task for task in schedule.recent if task not in unmade]
         if body is not None and body.spec.after is not None and recent and not schedule.is_paused:
-            # Its next time is counted from the end of the run under way.
+            # Its next time is counted from the end of the current run.
             next_ms = None
         await run(
             connection,
@@ -364,7 +364,7 @@ class Schedules(ScheduleTimes):
         cancels: bool = False,
         reached: Callable[[Sequence[uuid.UUID]], Awaitable[Collection[uuid.UUID]]] | None = None,
     ) -> int:
-        """The schedule and its next fires are gone; with `cancels` its open tasks too: returns how many.
+        """Delete the schedule and its next fires; with `cancels` its open tasks too. Return how many.
 
         `reached` says which of the tasks may be cancelled; None: all.
         """
@@ -390,9 +390,9 @@ class Schedules(ScheduleTimes):
     async def trigger(
         self, tenant: int, name: str, as_of_ms: int | None, request: uuid.UUID | None = None
     ) -> tuple[uuid.UUID, int]:
-        """A run at once, beside the schedule's own; returns its task, and the time it stands for.
+        """Make a run at once, beside the schedule's own. Return its task, and the time that it stands for.
 
-        `request` names the call: repeated, it gives the same run.
+        `request` names the call: if it is repeated, it returns the same run.
         """
         stored = await self.find(tenant, name)
         task, nominal_ms, is_new = await trigger(
@@ -404,7 +404,7 @@ class Schedules(ScheduleTimes):
 
 
 async def _pause(place: int) -> None:
-    """Let others be served, now and then within a batch."""
+    """Let other work have its turn, now and then within a batch."""
     if place % _MADE_AT_ONCE == _MADE_AT_ONCE - 1:
         await asyncio.sleep(0)
 

@@ -18,16 +18,16 @@ Result = TypeVar("Result")
 
 
 class Runner(Protocol):
-    """Whoever does the pieces of long work."""
+    """Runs the pieces of long work."""
 
     async def run(self, tenant: int, work: Generator[None, None, Result]) -> Result: ...
 
 
 class Loops:
-    """For a loop that serves all tenants: it waits for no turn of one of them, and counts what it did for it."""
+    """For a loop that serves all tenants. It waits for no tenant's turn, and counts the steps that it spent."""
 
     def __init__(self) -> None:
-        #: About the steps that were done in pieces so far.
+        #: About how many steps were done in pieces so far.
         self.steps = 0
 
     async def run(self, tenant: int, work: Generator[None, None, Result]) -> Result:
@@ -44,13 +44,13 @@ class Loops:
 class Evaluations:
     def __init__(self, turns: Turns | None = None) -> None:
         self._turns = Turns() if turns is None else turns
-        #: Of the tenants that evaluate something now, with how many such calls of each there are.
+        #: The tenants that evaluate something now, and how many such calls each has.
         self._locks: dict[int, tuple[asyncio.Lock, int]] = {}
-        #: Pieces that were done in turns so far.
+        #: How many pieces were done in turns so far.
         self.pieces = 0
 
     async def run(self, tenant: int, work: Generator[None, None, Result]) -> Result:
-        """Do the work piece by piece; others are served in between."""
+        """Do the work piece by piece. Other work gets its turn in between."""
         lock, calls = self._locks.get(tenant) or (asyncio.Lock(), 0)
         self._locks[tenant] = (lock, calls + 1)
         try:

@@ -29,7 +29,7 @@ from duetime.model.task import TaskState
 from duetime.model.template import render
 
 SQL = load(__package__, "fire.sql")
-#: Fired tasks that are remembered for the next decision: enough for those that may be open.
+#: How many fired tasks are remembered for the next decision: enough for those that may be open.
 MAX_RECENT = 50
 
 
@@ -75,14 +75,14 @@ class DueSchedule:
 @dataclass(frozen=True)
 class DueSchedules:
     schedules: list[DueSchedule]
-    #: Rows that no schedule knows of.
+    #: Rows that belong to no schedule.
     orphans: list[uuid.UUID]
     #: There may be more.
     is_full: bool
 
 
 async def read_due(database: Database, since: dict[int, uuid.UUID], until: uuid.UUID, batch: int) -> DueSchedules:
-    """The schedules of these lanes whose turn it is, the longest due first."""
+    """The schedules of these lanes that are due, the longest due first."""
     rows = await database.run(SQL["read_due"], lanes=list(since), since=list(since.values()), until=until, batch=batch)
     known = [_due_of(row) for row in rows if row["name"] is not None]
     orphans = [row["wake"] for row in rows if row["name"] is None]
@@ -112,7 +112,7 @@ def _due_of(row: asyncpg.Record) -> DueSchedule:
 async def read_situations(
     database: Database, schedules: Sequence[DueSchedule], *, now: datetime | None = None
 ) -> dict[int, Situation]:
-    """Where each stands: what the tasks are doing that it made last."""
+    """For each schedule, the states of the tasks that it made last."""
     tasks = [task for schedule in schedules for task in schedule.recent]
     states: dict[uuid.UUID, TaskState] = {}
     ended: dict[uuid.UUID, int] = {}
@@ -136,7 +136,7 @@ async def read_situations(
 
 @dataclass
 class Fired:
-    """What came of a batch: who had its turn, and which tasks were made."""
+    """The result of a batch: which turns were taken, and which tasks were made."""
 
     schedules: set[int] = field(default_factory=set)
     tasks: list[uuid.UUID] = field(default_factory=list)
@@ -151,7 +151,7 @@ async def fire(
     *,
     now: datetime | None = None,
 ) -> Fired:
-    """Carry the turns out; one that is missing in the answer was not there any more, or is being changed."""
+    """Carry out the turns. A turn that is missing in the answer was taken already, or its schedule is being changed."""
     if not turns:
         return Fired()
     minted_ms = database.clock.now_ms()
@@ -237,7 +237,7 @@ class _Columns:
         made: tuple[uuid.UUID, bytes | None, int] | None = None,
         times: int = 1,
     ) -> None:
-        """The line of one time or more, with the task (id, payload, run at) that was made for it."""
+        """The line of one or more times, with the task (id, payload, run at) that was made for it."""
         self.moments_ms.add(nominal_ms)
         task, payload, run_at_ms = made if made is not None else (None, None, None)
         run_at = None if run_at_ms is None else from_ms(run_at_ms)
@@ -259,7 +259,7 @@ class Template:
 
 @dataclass(frozen=True)
 class Advance:
-    """How far a backfill goes on, from where it was read."""
+    """How far a backfill goes in this step, from the place that was read."""
 
     backfill: int
     expected_ms: int
@@ -277,7 +277,7 @@ async def spawn(
     *,
     now: datetime | None = None,
 ) -> list[uuid.UUID]:
-    """Make tasks for (nominal, run at, due) times, beside the schedule's own turns; returns those that were made."""
+    """Make tasks for (nominal, run at, due) times, beside the schedule's own turns. Return those that were made."""
     minted_ms = database.clock.now_ms()
     tasks = make_ids([(max(due_ms, minted_ms), template.task_lane) for _, _, due_ms in times])
     await partitions.ensure({max(due_ms, minted_ms) for _, _, due_ms in times} | {minted_ms})

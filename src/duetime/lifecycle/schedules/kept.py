@@ -1,4 +1,4 @@
-"""What a node keeps in memory of what it can make again, bounded in bytes: the least lately used goes first."""
+"""A cache in memory, bounded in bytes for each tenant; the least recently used value goes first."""
 
 from collections import OrderedDict
 from collections.abc import Hashable
@@ -22,7 +22,7 @@ class Kept(Generic[Key, Value]):
         self._most_bytes = most_bytes
         self._most_bytes_of_a_tenant = most_bytes_of_a_tenant
         self._entries: OrderedDict[Key, _Entry[Value]] = OrderedDict()
-        #: The same keys tenant by tenant, in the same order.
+        #: The same keys for each tenant, in the same order.
         self._of: dict[int, OrderedDict[Key, None]] = {}
         self._bytes_of: dict[int, int] = {}
         self.bytes = 0

@@ -1,4 +1,4 @@
-"""Read schedules as they are stored, and what became of their times."""
+"""Read stored schedules, and what became of their times."""
 
 import uuid
 
@@ -35,7 +35,7 @@ class ScheduleReader:
         types: list[str] | None = None,
         task_lanes: list[int] | None = None,
     ) -> tuple[list[StoredSchedule], bool]:
-        """Those behind a name, and whether there are more.
+        """The schedules after a name, and whether there are more.
 
         `types` are patterns of the types of the tasks that they make, `task_lanes` the lanes of these tasks.
         """
@@ -66,7 +66,7 @@ class ScheduleReader:
         return await self._database.run(SQL["read_runs"], schedule=schedule.id, before=before, limit=limit)
 
     async def room_left(self, tenant: int, most: int | None, wanted: int) -> int:
-        """How many further schedules the tenant may have now, for a trial."""
+        """How many more schedules the tenant may have now, for a trial."""
         if most is None:
             return wanted
         [row] = await self._database.run(SQL["read_shard"], tenant=tenant)

@@ -1,7 +1,7 @@
-"""Compiled recurrences, kept for as long as they are used, and how they are evaluated.
+"""Compiled recurrences, kept while they are used, and how they are evaluated.
 
-Everything that is asked of a recurrence is bounded in steps.  What is not plain
-is asked by way of `Evaluations`, in pieces that take turns.
+Every question to a recurrence is bounded in steps.  Questions that may take long go
+through `Evaluations`, in pieces that take turns.
 """
 
 import time
@@ -23,9 +23,9 @@ SQL = load(__package__, "changes.sql")
 KEPT_RECURRENCES = 5_000
 KEPT_BYTES = 64 * 1024 * 1024
 KEPT_BYTES_OF_A_TENANT = 16 * 1024 * 1024
-#: A definition in memory is about so much larger than it is stored.
+#: How many times larger a definition is in memory than in the database, about.
 _BODY_GROWTH = 3
-#: Up to here a search costs next to nothing, whatever the texts say.
+#: Up to this many steps a search costs next to nothing, whatever the definition says.
 _PLAIN_SOURCES = 10
 _PLAIN_DATES = 100
 
@@ -62,7 +62,7 @@ class Recurrences:
         return found
 
     async def compile(self, tenant: int, key: str, body: ScheduleBody, runner: Runner | None = None) -> Recurrence:
-        """Raises SpecError, also for a calendar that is not there; `runner` does what takes long."""
+        """Compile a definition; `runner` does what takes long.  Raises SpecError, also for an unknown calendar."""
         runner = runner or self.evaluations
         names = body.calendars()
         known = [*await self.calendars.heads(tenant)] if names else []
@@ -91,13 +91,13 @@ class Recurrences:
 
 
 def _at_once(ask: Callable[[], Fire | None]) -> Generator[None, None, Fire | None]:
-    """One piece of work that is not divided."""
+    """One piece of work that cannot be divided."""
     return ask()
     yield
 
 
 def is_plain(spec: Spec) -> bool:
-    """Whether reading and asking it takes a moment, so that it needs no turn of its own."""
+    """Whether reading and evaluating it is so quick that it needs no turn of its own."""
     return (
         not spec.rrule
         and len(spec.cron) + len(spec.calendar) <= _PLAIN_SOURCES

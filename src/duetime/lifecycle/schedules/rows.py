@@ -1,4 +1,4 @@
-"""The rows of one schedule, under its lock: who may change it, and what a change leaves."""
+"""The rows of one schedule, under its lock: who may change it, and what a change leaves in place."""
 
 import uuid
 from dataclasses import replace
@@ -73,7 +73,7 @@ async def lock(connection: asyncpg.Connection, tenant: int, name: str) -> tuple[
 
 
 async def unplan(connection: asyncpg.Connection, schedule: StoredSchedule, now_ms: int) -> set[uuid.UUID]:
-    """Unmake tasks that are not due yet; returns them."""
+    """Remove tasks that are not due yet, and return them."""
     ahead = [task for task in schedule.recent if due_ms_of(task) > now_ms]
     if not ahead:
         return set()
@@ -83,7 +83,7 @@ async def unplan(connection: asyncpg.Connection, schedule: StoredSchedule, now_m
         lanes=[lane_of(task) for task in ahead],
         tasks=ahead,
         schedule=schedule.id,
-        # Jitter and catching up run a task later than its nominal time, by days at most.
+        # Jitter and catching up run a task later than its nominal time, by a few days at most.
         since=just_before(max(0, now_ms - 400 * 86_400_000)),
     )
     return {row["task"] for row in rows}

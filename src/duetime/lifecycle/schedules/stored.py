@@ -1,4 +1,4 @@
-"""Schedules as they are asked for and as they are stored."""
+"""Schedules as requests define them and as the database stores them."""
 
 import uuid
 from dataclasses import dataclass
@@ -29,10 +29,10 @@ class NewSchedule:
     expires_after: float | None = None
     origin: Origin = "api"
     source: str = ""
-    #: None: as it is, or active.
+    #: None: unchanged, or active if it is new.
     is_paused: bool | None = None
     note: str | None = None
-    #: The version that is replaced; 0: there must be none.
+    #: The version that is replaced; 0: it must not exist yet.
     expected_version: int | None = None
     is_forced: bool = False
 

@@ -1,6 +1,6 @@
 """The times of schedules: what is wrong with a definition, and when it fires.
 
-What takes too long, or is wrong by now, is an `InvalidInput` that says so.
+A definition that takes too long, or is wrong by now, raises an `InvalidInput` that says so.
 """
 
 from duetime.database.pool import Database
@@ -53,7 +53,7 @@ class ScheduleTimes(ScheduleReader):
             raise refusal_of(error) from error
 
     async def first_fire(self, tenant: int, body: ScheduleBody, recurrence: Recurrence, now_ms: int) -> Fire | None:
-        """The first fire that has not come yet, in a turn of its own where that may take long.
+        """The first fire that has not come yet. A search that may take long waits for its turn.
 
         The recurrence keeps the answer: asking again under a lock takes no time.
         """
@@ -61,5 +61,5 @@ class ScheduleTimes(ScheduleReader):
 
 
 def key_of(tenant: int, name: str) -> str:
-    """What hashed slots and jitter are made from: the same for ever."""
+    """The key that hashed slots and jitter are made from; it never changes."""
     return f"{tenant}/{name}"

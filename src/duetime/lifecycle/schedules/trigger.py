@@ -23,7 +23,7 @@ async def trigger(
     as_of_ms: int | None,
     request: uuid.UUID | None,
 ) -> tuple[uuid.UUID, int, bool]:
-    """The task of the run, the time it stands for, and whether it is new.
+    """The task of the run, the time that it stands for, and whether it is new.
 
     A request that made a run before gets that run, whatever the quotas say now.
     """
@@ -47,7 +47,7 @@ async def trigger(
                 return rows[0]["task"], nominal_ms, False
             if granted.refusal is not None:
                 raise granted.refusal
-            # Its id lay too far from the database's time: the clock has jumped.
+            # Its id is too far from the database's time: the clock has jumped.
             await database.read_clock()
     finally:
         room.give_back(schedule.tenant, unused)

@@ -22,7 +22,7 @@ SQL = load(__package__, "claim.sql")
 
 @dataclass(frozen=True)
 class LaneOrder:
-    """Up to so many rows of one lane, behind its hint, for these holders in turn."""
+    """At most this many rows of one lane after its hint, for these holders in turn."""
 
     lane: int
     hint: uuid.UUID
@@ -33,8 +33,8 @@ class LaneOrder:
 class Claims(msgspec.Struct):
     #: Per lane, in order of wake.
     taken: dict[int, list[tuple[uuid.UUID, LeasedTask]]]
-    #: Per lane that did not fill its room, where to look next: the first wake that is not due
-    #: yet, or one that was, if others took part of the share and there may be more.
+    #: Per lane that did not fill its room, where to look next: the first wake that is not due yet, or one that was
+    #: due, if others took part of the share and there may be more.
     later: dict[int, uuid.UUID]
 
 
@@ -45,7 +45,7 @@ async def claim_due(
     now: datetime | None = None,
     turns: Turns | None = None,
 ) -> Claims:
-    """Take what is due of each lane, by the node (`wake < until`) and by the database; each lane stands once."""
+    """Take what is due of each lane, by the node's clock (`wake < until`) and the database's; each lane stands once."""
     lanes: list[int] = []
     hints: list[uuid.UUID] = []
     rooms: list[int] = []
@@ -78,7 +78,7 @@ async def claim_due(
         taken.sort(key=_by_wake)
     room_of = dict(zip(lanes, rooms, strict=True))
     for end in ends:
-        # If it got all it asked for, what comes next was not looked for.
+        # If it got all that it asked for, nobody has looked for the next row.
         if end["wake"] is not None and len(claims.taken.get(end["lane"], ())) < room_of[end["lane"]]:
             claims.later[end["lane"]] = end["wake"]
     return claims
@@ -95,7 +95,7 @@ class Look:
 
 
 async def peek(database: Database, hints: dict[int, uuid.UUID], until: uuid.UUID = LATEST) -> Look:
-    """Look at lanes behind their hints, and before `until`; takes nothing."""
+    """Look at lanes after their hints and before `until`. Takes nothing."""
     rows = await database.run(SQL["peek"], lanes=list(hints), hints=list(hints.values()), until=until)
     return Look(
         {row["lane"]: row["wake"] for row in rows}, rows[0]["now_us"], rows[0]["oldest_open"], rows[0]["next_new"]
@@ -103,7 +103,7 @@ async def peek(database: Database, hints: dict[int, uuid.UUID], until: uuid.UUID
 
 
 async def note(database: Database) -> Look:
-    """The transactions that are open now, without a look at any lane."""
+    """The transactions that are open now. Looks at no lane."""
     [row] = await database.run(SQL["note"])
     return Look({}, row["now_us"], row["oldest_open"], row["next_new"])
 
@@ -119,9 +119,9 @@ def _read_rows(picked_at: datetime, rows: Sequence[asyncpg.Record]) -> list[tupl
         lane, wake, task, number, failures, crashes, releases, holder, home, *rest = row
         kind, payload, options, labels, run_at_sent, expires_at, _ = rest
         if run_at_sent != sent:
-            # Most have the time of the one before: making it is the dearest part.
+            # Most have the same time as the one before, and making it is the costliest part.
             sent, run_at = run_at_sent, from_database(run_at_sent)
-        # In the order of the struct's fields: by name it takes twice as long.
+        # Positional, in the order of the struct's fields: by name it takes twice as long.
         leased = LeasedTask(
             task,
             lane if home is None else home,

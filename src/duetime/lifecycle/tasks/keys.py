@@ -21,18 +21,18 @@ Run = Callable[[Statement, dict[str, object]], Awaitable[list[asyncpg.Record]]]
 #: A tenant's number and its key.
 Key = tuple[int, str]
 _BATCH = 5_000
-#: When to look again at the key of an open task; nothing but a row less depends on it.
+#: When to look again at the key of an open task. A later look only keeps a row longer.
 _LOOK_AGAIN_SECONDS = 6 * 3600.0
 
 
 async def free_keys(run: Run, keys: Iterable[Key], now: datetime | None = None) -> set[Key]:
-    """Delete those that have ended; returns those whose ttl has passed, but whose task is open."""
+    """Delete those that have ended. Return those whose ttl has passed but whose task is open."""
     rows = await run(SQL["free_keys"], {**_columns(keys), "now": now})
     return {(row["tenant"], row["key"]) for row in rows}
 
 
 async def retire_keys(database: Database, now: datetime) -> None:
-    """Delete all keys that have ended; those of open tasks are kept."""
+    """Delete all keys that have ended. Keys of open tasks stay."""
     while True:
         rows = await database.run(SQL["read_ended"], now=now, batch=_BATCH)
         ended = {(row["tenant"], row["key"]) for row in rows}

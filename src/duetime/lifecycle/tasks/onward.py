@@ -28,9 +28,9 @@ SQL = load(__package__, "onward.sql")
 decode_options = msgspec.json.Decoder(Options).decode
 #: Told of rows that were put into due.
 Wake = Callable[[Collection[uuid.UUID]], None]
-#: Told of attempts that have ended: somebody may wait for their place.
+#: Called with attempts that have ended: somebody may wait for their place.
 OnEnded = Callable[[Sequence[Past]], None]
-#: Told of new dead letters, after the commit.
+#: Called with new dead letters, after the commit.
 OnDead = Callable[[Sequence["Dead"]], None]
 #: A wait may cross into the next partition between here and the database.
 _MARGIN_MS = 3_600_000
@@ -52,7 +52,7 @@ class End:
 
 @dataclass(frozen=True)
 class HowItEnded:
-    """The end of an attempt that is with nobody any more, and whose it was."""
+    """The end of an attempt that nobody holds any more, and whose it was."""
 
     outcome: Outcome
     by: tuple[int | None, str | None]

@@ -1,4 +1,4 @@
-"""Park what a limit keeps from being handed out, and hold places under strict caps."""
+"""Park tasks that a limit keeps from starting, and hold places under strict caps."""
 
 import uuid
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ SQL = load(__package__, "park.sql")
 
 @dataclass(frozen=True)
 class Parked:
-    """A claimed task that has to wait: in which lane, and for how long at least."""
+    """A claimed task that has to wait: in which lane, and how long at least."""
 
     task: LeasedTask
     lane: int
@@ -45,7 +45,7 @@ class StrictPlace:
 
 
 async def park(database: Database, parked: Sequence[Parked]) -> list[uuid.UUID]:
-    """Let claims wait again where their gate is; returns their wakes."""
+    """Put claimed tasks back into `due`, in the lane of their gate. Return their wakes."""
     rows = await database.run(
         SQL["park"],
         lanes=[each.task.lane for each in parked],
@@ -77,7 +77,7 @@ async def read_running(database: Database, lanes: Sequence[int]) -> list[Running
 
 
 async def read_ended(database: Database, attempts: Sequence[Attempt]) -> list[Past]:
-    """Which of these run no more."""
+    """Which of these no longer run."""
     rows = await database.run(
         SQL["read_ended"],
         lanes=[lane_of(task) for task, _ in attempts],
@@ -101,7 +101,7 @@ class Cap:
 
 
 async def await_places(database: Database, caps: Sequence[Cap], asker: int) -> set[int]:
-    """Under which of these caps (by their position) a node that was refused may have a place now."""
+    """Which of these caps (by position) may have a place now, for a node that was refused one."""
     rows = await database.run(
         SQL["await_slots"],
         tenants=[cap.tenant for cap in caps],
@@ -113,7 +113,7 @@ async def await_places(database: Database, caps: Sequence[Cap], asker: int) -> s
 
 
 async def take_places(database: Database, places: Sequence[StrictPlace], asker: int = 0) -> set[int]:
-    """Which of the places (by their position) could be had; `asker` is the node."""
+    """Take places; return which (by position) could be had. `asker` is the node."""
     rows = await database.run(
         SQL["take_slots"],
         asker=asker,

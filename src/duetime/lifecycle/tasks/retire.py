@@ -25,7 +25,7 @@ SQL = load(__package__, "retire.sql")
 log = structlog.get_logger()
 #: A partition with more waiting rows than this is left alone: that is a backlog, not a remnant.
 MAX_MOVED = 50_000
-#: The column with the task's id, of the tables of which an old partition may hold rows of open tasks.
+#: By table, the column with the task's id, where an old partition may hold rows of open tasks.
 _KEY = {"task": "id", "attempt": "task"}
 _SECONDS = 300.0
 
@@ -36,13 +36,13 @@ async def open_tasks_before(database: Database, bound: uuid.UUID) -> tuple[list[
 
 
 async def retire_partitions(database: Database, before_ms: int) -> list[str]:
-    """Drop partitions whose time ended before; returns their names."""
+    """Drop partitions whose time ended before. Return their names."""
     dropped = []
     for table in DATA_PATH:
         for name, (start, end) in await _partitions(database, table):
             if start == 0:
                 continue
-            # The oldest partition can only grow over its neighbour: none is skipped.
+            # The oldest partition can only grow over its neighbour, so none is skipped.
             if end > before_ms or not await _retire(database, table, name, end):
                 break
             dropped.append(name)
@@ -51,7 +51,7 @@ async def retire_partitions(database: Database, before_ms: int) -> list[str]:
 
 
 async def retire_requests(database: Database, before_ms: int) -> list[str]:
-    """Request keys are worthless after their hour: their partitions go whole."""
+    """Drop partitions of request keys: keys have no use after their hour."""
     dropped = []
     for name, (_, end) in await _partitions(database, "request_key"):
         if end <= before_ms and await _drop(database, name):
@@ -71,7 +71,7 @@ async def _drop(database: Database, name: str) -> bool:
 
 
 async def retire_fires(database: Database, before_ms: int) -> list[str]:
-    """What became of schedules' times goes with the tasks they made: whole partitions, and the oldest by rows."""
+    """Retire the fires of schedules with the tasks that they made: whole partitions, and rows of the oldest one."""
     dropped = []
     for name, (start, end) in await _partitions(database, "fire"):
         if start == 0:
@@ -83,7 +83,7 @@ async def retire_fires(database: Database, before_ms: int) -> list[str]:
 
 
 async def trim_oldest(database: Database, before: datetime) -> None:
-    """What was moved into the oldest partitions, and has been over since before then."""
+    """Remove what was moved into the oldest partitions and has been over since before then."""
     spans = {table: dict(await _partitions(database, table)) for table in _KEY}
     for table, key in _KEY.items():
         name = f"{table}_oldest"
@@ -96,7 +96,7 @@ async def trim_oldest(database: Database, before: datetime) -> None:
 
 
 async def retire_listed(database: Database, before_ms: int) -> None:
-    """Places in lists go with their tasks."""
+    """Rows in `listed` go with their tasks."""
     await database.run(SQL["retire_listed"], before=just_before(before_ms), timeout=_SECONDS)
 
 
@@ -117,13 +117,13 @@ async def freeze_partitions(database: Database, before_ms: int) -> list[str]:
 
 
 async def retire_rows(database: Database, now: datetime, holder_retention: timedelta) -> None:
-    """Idempotency keys that have ended, and holders that ended long ago and hold nothing."""
+    """Remove idempotency keys that have ended, and holders that ended long ago and hold nothing."""
     await retire_keys(database, now)
     await database.run(SQL["retire_holders"], before=now - holder_retention)
 
 
 async def retire_rescheduled(database: Database, before_ms: int) -> int:
-    """New times of tasks that are gone with their partition; returns how many."""
+    """Remove new times of tasks that are gone with their partition. Return how many."""
     [row] = await database.run(SQL["retire_rescheduled"], before=just_before(before_ms), timeout=_SECONDS)
     count: int = row["count"]
     return count
@@ -156,7 +156,7 @@ async def _retire(database: Database, table: str, name: str, end: int) -> bool:
             await connection.execute(attaching(table, oldest, 0, end).sql)
             await connection.execute(SQL["drop"].spelled(partition=name).sql)
     except asyncpg.LockNotAvailableError:
-        return False  # somebody is using it; next time
+        return False  # somebody is using it: next time
     except _TooMany:
         log.warning("partition kept: too much in it still waits", partition=name, ended=from_ms(end).isoformat())
         return False

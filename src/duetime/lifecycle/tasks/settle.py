@@ -29,20 +29,20 @@ from duetime.model.attempt import Attempt, Ended, Past
 from duetime.model.task import Outcome
 from duetime.turns import LONG_TASKS, Turns
 
-#: Half of what a worker may report at once: building such a statement is the longest piece of work there is.
+#: Half of what a worker may report at once. Building such a statement is the longest piece of work on the loop.
 MAX_ROWS_PER_COMMIT = 500
 MAX_BYTES_PER_COMMIT = 32 * 1024 * 1024
-#: What a report takes beside its result, roughly.
+#: About how much a report takes beside its result.
 _REPORT_BYTES = 300
 _REPEATS = 4
 _LOST = "the connection to the database broke; report the same again"
-#: Lanes are positive numbers of four bytes: an id with this bit is nobody's.
+#: Lanes are positive four-byte numbers: an id with this bit set belongs to nobody.
 _IMPOSSIBLE_LANE = 1 << 31
 _BY_KEY = itemgetter(0, 1, 2)
 
 
 class Report(msgspec.Struct, frozen=True, gc=False):
-    """What a holder says of one attempt."""
+    """What a holder reports of one attempt."""
 
     id: uuid.UUID
     number: int
@@ -52,9 +52,10 @@ class Report(msgspec.Struct, frozen=True, gc=False):
     #: A JSON object: message, kind, detail.
     error: bytes | None = None
     is_permanent: bool = False
-    #: Seconds; for a snooze its length.
+    #: In seconds; for a snooze, how long.
     retry_after: float | None = None
-    #: Microseconds since 1970 by the holder's clock, as the database takes them: times would be made into objects.
+    #: Microseconds since 1970 by the holder's clock, as the database takes them; datetime objects would have to be
+    #: made.
     started_us: int | None = None
     completed_us: int | None = None
     #: A JSON object: status, headers, body, timings of an HTTP call.
@@ -75,9 +76,9 @@ class Settled(msgspec.Struct, frozen=True):
     settled: list[uuid.UUID]
     lost: list[uuid.UUID]
     cancelled: list[uuid.UUID]
-    #: Of the settled: those whose task is a dead letter now.
+    #: Those of the settled whose task is a dead letter now.
     dead: list[uuid.UUID] = []
-    #: The lost and the cancelled with their numbers.
+    #: The lost and the cancelled with their attempt numbers.
     lost_attempts: list[Attempt] = []
     cancelled_attempts: list[Attempt] = []
 
@@ -126,11 +127,11 @@ class Settler:
 
     @property
     def backlog(self) -> Backlog:
-        """What waits to be stored."""
+        """Reports that wait to be stored."""
         return self._gather.backlog
 
     async def settle(self, tenant: int, holder_name: str, reports: Sequence[Report], key: int | None = None) -> Settled:
-        """Settle one holder's reports; answered after the commit.  Raises if the name is another key's."""
+        """Settle one holder's reports; returns after the commit. Raises if the name belongs to another key."""
         await self._holders.find(tenant, holder_name, key)
         if not reports:
             return Settled([], [], [])
@@ -151,7 +152,7 @@ class Settler:
         await self._gather.close()
 
     async def _fly(self, parts: list[_Part]) -> list[Settled]:
-        # What was settled is recognised as the same holder's own report.
+        # Attempts that this holder had settled before are recognised by its own report.
         return await repeat(lambda _: self._settle(parts), tries=_REPEATS, lost=_LOST)
 
     async def _settle(self, parts: list[_Part]) -> list[Settled]:
@@ -181,14 +182,14 @@ class Settler:
         try:
             return await self._holders.find(part.tenant, part.holder_name, part.key)
         except WorkerNameTaken:
-            # Its own holder has ended since it was asked, and the name has another by now: it holds nothing.
+            # The holder has ended since the question, and the name belongs to another one by now: it holds nothing.
             return None
 
     async def _take_succeeded(
         self, parts: list[_Part], holders: list[int | None]
     ) -> set[tuple[int | None, uuid.UUID, int]] | None:
-        """Those that were there; None: every report was an attempt of its own that succeeded, and all were there."""
-        # Ids as numbers: UUIDs are compared and hashed in Python.
+        """The attempts that existed; None: every report was of a different attempt that succeeded, and all existed."""
+        # Ids as numbers: UUID objects are compared and hashed in Python.
         reports = [
             (report.id.int, report.number, holder, report)
             for part, holder in zip(parts, holders, strict=True)
@@ -279,8 +280,8 @@ def _answer(
 
 
 def _was_settled(report: Report, outcome: Outcome) -> bool:
-    """Whether this is what such a report leaves behind."""
-    # A task that may start only once and is given back after its start ends as unknown.
+    """Whether such a report leaves this row behind."""
+    # A task that may start only once ends as unknown if it is released after its start.
     return outcome is report.outcome or (outcome is Outcome.UNKNOWN and report.outcome is Outcome.RELEASED)
 
 

@@ -1,8 +1,8 @@
-"""Move rows of types that nobody who waits handles out of the way, many in one statement.
+"""Move rows out of the way whose types no waiting holder handles, many in one statement.
 
-What a claim brought and its holder does not handle is parked row by row (`park`).
+A claimed task whose holder does not handle its type is parked row by row (`park`).
 Behind it there may be a hundred thousand more: they are never claimed, and cost
-no more than a statement for each thousand.
+only one statement for each thousand.
 """
 
 import uuid
@@ -15,13 +15,13 @@ from duetime.ids import take_salts
 
 SQL = load(__package__, "sift.sql")
 
-#: Rows that one statement looks at.
+#: How many rows one statement looks at.
 MAX_SIFTED = 1_000
 
 
 @dataclass(frozen=True)
 class Move:
-    """Tasks of this type, at home in this lane, go to that one; where it is their home, they wait there for so long."""
+    """Tasks of this type, at home in this lane, go to that one; in their own home they wait for this long."""
 
     type: str
     home: int
@@ -42,7 +42,7 @@ class Sifted:
 async def sift(
     database: Database, lane: int, hint: uuid.UUID, until: uuid.UUID, moves: Sequence[Move], step_ms: int
 ) -> Sifted:
-    """Carry out the moves among the rows of a lane that come next (`hint < wake < until`)."""
+    """Carry out the moves among the next rows of a lane (`hint < wake < until`)."""
     [row] = await database.run(
         SQL["sift"],
         lane=lane,

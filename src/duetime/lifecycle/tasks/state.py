@@ -23,7 +23,7 @@ _LANES_END = 1 << 31
 async def read_states(
     database: Database, ids: Sequence[uuid.UUID], *, now: datetime | None = None
 ) -> dict[uuid.UUID, TaskState]:
-    """The state of each id; an id that is missing in the answer is no task."""
+    """The state of each id. An id that is missing in the answer is not a task."""
     possible = sorted({task for task in ids if lane_of(task) < _LANES_END})
     if not possible:
         return {}
