@@ -7,15 +7,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from duetime.sdk.admin_shapes import Limits as Limits
-    from duetime.sdk.admin_shapes import RateLimit as RateLimit
-    from duetime.sdk.admin_shapes import Throttle as Throttle
-    from duetime.sdk.admin_shapes import TypeDebounce as TypeDebounce
-    from duetime.sdk.admin_shapes import TypeDefaults as TypeDefaults
-    from duetime.sdk.admin_shapes import TypeLimits as TypeLimits
     from duetime.sdk.client.async_client import AsyncClient as AsyncClient
     from duetime.sdk.client.sync_client import Client as Client
-    from duetime.sdk.context import Context as Context
     from duetime.sdk.errors import ApiError as ApiError
     from duetime.sdk.errors import Permanent as Permanent
     from duetime.sdk.errors import Retry as Retry
@@ -23,41 +16,48 @@ if TYPE_CHECKING:
     from duetime.sdk.errors import Snooze as Snooze
     from duetime.sdk.errors import TaskCancelled as TaskCancelled
     from duetime.sdk.once import once as once
-    from duetime.sdk.schedule_shapes import Schedule as Schedule
-    from duetime.sdk.shapes import Debounce as Debounce
-    from duetime.sdk.shapes import RetryPolicy as RetryPolicy
-    from duetime.sdk.shapes import Submission as Submission
-    from duetime.sdk.shapes import Target as Target
-    from duetime.sdk.shapes import Task as Task
-    from duetime.sdk.shapes import Unique as Unique
-    from duetime.sdk.tenant_shapes import Egress as Egress
-    from duetime.sdk.worker import Worker as Worker
+    from duetime.sdk.shapes.flow import Limits as Limits
+    from duetime.sdk.shapes.flow import RateLimit as RateLimit
+    from duetime.sdk.shapes.flow import Throttle as Throttle
+    from duetime.sdk.shapes.flow import TypeDebounce as TypeDebounce
+    from duetime.sdk.shapes.flow import TypeDefaults as TypeDefaults
+    from duetime.sdk.shapes.flow import TypeLimits as TypeLimits
+    from duetime.sdk.shapes.schedules import Schedule as Schedule
+    from duetime.sdk.shapes.tasks import Debounce as Debounce
+    from duetime.sdk.shapes.tasks import RetryPolicy as RetryPolicy
+    from duetime.sdk.shapes.tasks import Submission as Submission
+    from duetime.sdk.shapes.tasks import Target as Target
+    from duetime.sdk.shapes.tasks import Task as Task
+    from duetime.sdk.shapes.tasks import Unique as Unique
+    from duetime.sdk.shapes.tenants import Egress as Egress
+    from duetime.sdk.worker.context import Context as Context
+    from duetime.sdk.worker.worker import Worker as Worker
 
 _HOMES = {
     "ApiError": "errors",
     "AsyncClient": "client.async_client",
     "Client": "client.sync_client",
-    "Context": "context",
-    "Debounce": "shapes",
-    "Egress": "tenant_shapes",
-    "Limits": "admin_shapes",
+    "Context": "worker.context",
+    "Debounce": "shapes.tasks",
+    "Egress": "shapes.tenants",
+    "Limits": "shapes.flow",
     "Permanent": "errors",
-    "RateLimit": "admin_shapes",
+    "RateLimit": "shapes.flow",
     "Retry": "errors",
-    "RetryPolicy": "shapes",
-    "Schedule": "schedule_shapes",
+    "RetryPolicy": "shapes.tasks",
+    "Schedule": "shapes.schedules",
     "SdkError": "errors",
     "Snooze": "errors",
-    "Submission": "shapes",
-    "Target": "shapes",
-    "Task": "shapes",
+    "Submission": "shapes.tasks",
+    "Target": "shapes.tasks",
+    "Task": "shapes.tasks",
     "TaskCancelled": "errors",
-    "Throttle": "admin_shapes",
-    "TypeDebounce": "admin_shapes",
-    "TypeDefaults": "admin_shapes",
-    "TypeLimits": "admin_shapes",
-    "Unique": "shapes",
-    "Worker": "worker",
+    "Throttle": "shapes.flow",
+    "TypeDebounce": "shapes.flow",
+    "TypeDefaults": "shapes.flow",
+    "TypeLimits": "shapes.flow",
+    "Unique": "shapes.tasks",
+    "Worker": "worker.worker",
     "once": "once",
 }
 

@@ -17,6 +17,7 @@ import sys
 from collections.abc import Awaitable, Iterable, Iterator, Mapping
 from typing import Any, Unpack, assert_never, overload
 
+from duetime.sdk.calls.call import encode
 from duetime.sdk.drivers import (
     AsyncpgConnection,
     AwaitedConnection,
@@ -28,8 +29,7 @@ from duetime.sdk.drivers import (
     need_sqlalchemy_transaction,
 )
 from duetime.sdk.errors import FieldError, InvalidRequest
-from duetime.sdk.shapes import Submission, SubmitOptions
-from duetime.sdk.wire import encode
+from duetime.sdk.shapes.tasks import Submission, SubmitOptions
 
 __all__ = ["submit", "submit_many"]
 

@@ -7,7 +7,7 @@ import pytest
 
 from duetime.cli.output import Column, Table, counted, local_time, printable, shorten, span, whole_time, width_of
 from duetime.cli.tasks.show import print_explanation, print_task
-from duetime.sdk.shapes import Explanation, Reason, Task
+from duetime.sdk.shapes.tasks import Explanation, Reason, Task
 
 COLUMNS = (Column("ID"), Column("TYPE", shrinks=True), Column("QUEUE", plain="default"))
 

@@ -32,7 +32,7 @@ def test_every_name_of_the_sdk_can_be_imported_from_duetime() -> None:
 
 def test_the_sdk_imports_nothing_of_the_server() -> None:
     program = (
-        "import sys, duetime.sdk.worker, duetime.sdk.shift\n"
+        "import sys, duetime.sdk.worker.worker, duetime.sdk.worker.run\n"
         "import duetime.sdk.client.sync_client, duetime.sdk.client.async_client\n"
         "own = ('duetime.sdk', 'duetime.http1')\n"
         "print(sorted(n for n in sys.modules if n.startswith('duetime.') and not n.startswith(own)))\n"

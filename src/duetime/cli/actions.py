@@ -15,9 +15,9 @@ from duetime.cli.arguments import name as right_name
 from duetime.cli.connect import JSON_MEANING, add_connection_options, add_json_option, ask, talk
 from duetime.cli.output import Column, Table, print_line, print_note, print_raw
 from duetime.cli.paging import ListCall, add_page_options, pages, print_list, raw_pages
+from duetime.sdk.calls.call import Call
 from duetime.sdk.client.sync_client import Client
-from duetime.sdk.shapes import Page
-from duetime.sdk.wire import Call
+from duetime.sdk.shapes.answers import Page
 
 T = TypeVar("T")
 

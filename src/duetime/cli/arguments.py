@@ -13,7 +13,7 @@ import msgspec
 from duetime.errors import UsageError
 from duetime.model.duration import format_duration, parse_duration
 from duetime.model.task import SHOWN_STATES, PriorityClass
-from duetime.sdk.wire import Filter
+from duetime.sdk.calls.tasks import Filter
 
 PRIORITIES = [each.word for each in PriorityClass]
 RETRY_OPTIONS = ("max_attempts", "min_backoff", "max_backoff", "max_doublings", "max_retry_duration", "max_crashes")

@@ -9,11 +9,10 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from duetime.errors import DuetimeError, UsageError
-from duetime.sdk import wire
+from duetime.sdk.calls.call import Call, check_tenant
 from duetime.sdk.client.sync_client import Client
 from duetime.sdk.errors import ApiError, ConfigurationError, SdkError, ServerUnreachable
 from duetime.sdk.server import check_server, look_for_server
-from duetime.sdk.wire import Call
 
 T = TypeVar("T")
 
@@ -47,7 +46,7 @@ def add_connection_options(parser: argparse.ArgumentParser, *, has_tenant: bool 
 
 def _tenant_name(text: str) -> str:
     try:
-        wire.check_tenant(text)
+        check_tenant(text)
     except ConfigurationError as error:
         raise argparse.ArgumentTypeError(f"'{text}' is not the name of a tenant") from error
     return text

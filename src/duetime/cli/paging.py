@@ -10,9 +10,9 @@ from duetime.cli.arguments import count
 from duetime.cli.connect import add_connection_options, add_json_option
 from duetime.cli.output import Progress, Table, counted, print_note, print_raw
 from duetime.errors import UsageError
+from duetime.sdk.calls.call import Call
 from duetime.sdk.client.sync_client import Client
-from duetime.sdk.shapes import Page
-from duetime.sdk.wire import Call
+from duetime.sdk.shapes.answers import Page
 
 PAGE = 200
 _DEFAULT = 50

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 if TYPE_CHECKING:
-    from duetime.sdk.shapes import BatchResult, Task
+    from duetime.sdk.shapes.tasks import BatchResult, Task
 
 Duration = float | str | timedelta
 

@@ -14,10 +14,10 @@ from duetime.http1.connection import Connection
 from duetime.http1.deadlines import Deadlines
 from duetime.http1.kept import KeptConnections
 from duetime.http1.messages import Bounds, ExchangeError, Reason, UnansweredError
+from duetime.sdk.calls.call import Answer
 from duetime.sdk.dial import Dialler
 from duetime.sdk.errors import ServerUnreachable
 from duetime.sdk.route import CONNECT_SECONDS, IDLE_SECONDS, MAX_BYTES, Route, may_be_repeated
-from duetime.sdk.wire import Answer
 
 MAX_CONNECTIONS = 100
 

@@ -5,9 +5,9 @@ from typing import Self
 from urllib.parse import quote, urlsplit
 
 from duetime.http1.answers import AnswerReader
+from duetime.sdk.calls.call import KEY_HEADER, TENANT_HEADER, Answer
 from duetime.sdk.errors import ApiError, ConfigurationError
 from duetime.sdk.headers import Headers
-from duetime.sdk.wire import KEY_HEADER, TENANT_HEADER, Answer
 
 #: For a place among the connections, the name, TCP and TLS together.
 CONNECT_SECONDS = 5.0

@@ -7,9 +7,9 @@ await send({"to": "ada@example.com"}, context)
 import uuid
 from datetime import UTC, datetime
 
-from duetime.sdk.context import Context, Held, Stop
-from duetime.sdk.handlers import NO_HANDLER
-from duetime.sdk.protocol import LeasedTask
+from duetime.sdk.worker.context import Context, Held, Stop
+from duetime.sdk.worker.handlers import NO_HANDLER
+from duetime.sdk.worker.protocol import LeasedTask
 
 
 def make_context(

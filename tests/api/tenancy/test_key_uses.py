@@ -14,8 +14,8 @@ from api.client import Api, Serving, serve
 from duetime.admin.key_uses import KeyUses
 from duetime.api.server.express import Express
 from duetime.database.pool import Database
+from duetime.sdk.calls.call import Call
 from duetime.sdk.client.sync_client import Client
-from duetime.sdk.wire import Call
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

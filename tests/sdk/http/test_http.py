@@ -10,10 +10,10 @@ import pytest
 import trustme
 
 from duetime.http1.messages import MAX_HEAD_BYTES
+from duetime.sdk.calls.call import Answer
 from duetime.sdk.errors import ApiError, ConfigurationError, ServerUnreachable
 from duetime.sdk.http import HttpClient
 from duetime.sdk.route import Place, Route
-from duetime.sdk.wire import Answer
 from executor.targets import LocalTarget, Visitor, answer_everything, serving
 
 

@@ -18,9 +18,9 @@ from duetime.cli.bench.worker import TASK_TYPE
 from duetime.cli.connect import RETRY_SECONDS, Refused
 from duetime.cli.output import print_note
 from duetime.errors import DuetimeError
+from duetime.sdk.calls.tasks import probe
 from duetime.sdk.client.async_client import AsyncClient
 from duetime.sdk.errors import SdkError
-from duetime.sdk.wire import probe
 
 #: Tasks a second while the lag is measured: far from any limit, and enough for a p99.
 LAG_RATE = 20

@@ -17,7 +17,7 @@ import msgspec
 
 from duetime.cli.connect import sentence_of
 from duetime.sdk.errors import Forbidden, SdkError
-from duetime.sdk.worker import Worker
+from duetime.sdk.worker.worker import Worker
 
 TASK_TYPE = "duetime-bench"
 #: Told this often while there is work, and ten times less often while there is none.

@@ -6,8 +6,8 @@ from duetime.errors import UsageError
 from duetime.model.breaker_status import TENANT_HOST
 from duetime.model.origin import read_host
 from duetime.sdk.calls.administration import BREAKERS
-from duetime.sdk.operation_shapes import Breaker
-from duetime.sdk.wire import Call
+from duetime.sdk.calls.call import Call
+from duetime.sdk.shapes.operation import Breaker
 
 
 def add_parser(subparsers: Subparsers) -> None:

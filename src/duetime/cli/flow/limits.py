@@ -7,9 +7,9 @@ from duetime.cli.actions import Action, Command, Given, Subparsers, delete, list
 from duetime.cli.output import Column, local_time, print_line, print_note
 from duetime.errors import UsageError
 from duetime.model.limits import MAX_RATE, MAX_RUNNING, MIN_RATE
-from duetime.sdk.admin_shapes import KeyLimit, Limits
 from duetime.sdk.calls.administration import LIMITS
-from duetime.sdk.wire import Call
+from duetime.sdk.calls.call import Call
+from duetime.sdk.shapes.flow import KeyLimit, Limits
 
 
 def add_parser(subparsers: Subparsers) -> None:

@@ -8,9 +8,9 @@ from duetime.cli.flow.limits import add_limit_options, limit_words, read_limits
 from duetime.cli.output import Column, print_line, print_note
 from duetime.config import MAX_SILENCE_SECONDS, MIN_SILENCE_SECONDS
 from duetime.errors import UsageError
-from duetime.sdk.admin_shapes import Limits, Queue
 from duetime.sdk.calls.administration import QUEUES
-from duetime.sdk.wire import Call
+from duetime.sdk.calls.call import Call
+from duetime.sdk.shapes.flow import Limits, Queue
 
 
 def add_parser(subparsers: Subparsers) -> None:

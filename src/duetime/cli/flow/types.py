@@ -10,11 +10,11 @@ from duetime.cli.actions import Action, Command, Given, Subparsers, delete, list
 from duetime.cli.connect import ask
 from duetime.cli.output import Column, local_time, print_line, print_note, print_raw, printable
 from duetime.errors import UsageError
-from duetime.sdk.admin_shapes import TaskType, TypePreview, TypePut
 from duetime.sdk.calls import administration as calls
 from duetime.sdk.calls.administration import TYPES
+from duetime.sdk.calls.call import Call, without_none
 from duetime.sdk.client.sync_client import Client
-from duetime.sdk.wire import Call, without_none
+from duetime.sdk.shapes.flow import TaskType, TypePreview, TypePut
 
 #: What a type can say; a file that says none of it is a JSON Schema, which has no such words.
 _FIELDS = ("schema", "defaults", "limits", "throttle", "rate_limit", "debounce", "unique")

@@ -32,11 +32,12 @@ from duetime.cli.schedules.plan import (
 from duetime.cli.schedules.show import print_plan
 from duetime.errors import UsageError
 from duetime.sdk.calls import schedules as calls
+from duetime.sdk.calls.call import Call
 from duetime.sdk.calls.schedules import CALENDARS, SCHEDULES
+from duetime.sdk.calls.tasks import MAX_BATCH_BYTES
 from duetime.sdk.client.sync_client import Client
 from duetime.sdk.errors import ApiError, InvalidRequest, NotFound, SdkError, ServerUnavailable
-from duetime.sdk.shapes import Page, Problem
-from duetime.sdk.wire import MAX_BATCH_BYTES, Call
+from duetime.sdk.shapes.answers import Page, Problem
 
 #: As they were sent, to be compared.
 _read_page = msgspec.json.Decoder(Page[dict[str, Any]]).decode

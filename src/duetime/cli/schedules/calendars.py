@@ -10,7 +10,7 @@ from duetime.cli.schedules.options import read_named
 from duetime.cli.schedules.show import entry_words
 from duetime.errors import UsageError
 from duetime.sdk.calls.schedules import CALENDARS, put_calendar
-from duetime.sdk.schedule_shapes import Calendar
+from duetime.sdk.shapes.schedules import Calendar
 
 
 def add_parser(subparsers: Subparsers) -> None:

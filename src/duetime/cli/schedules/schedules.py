@@ -46,11 +46,11 @@ from duetime.cli.schedules.show import (
 )
 from duetime.errors import UsageError
 from duetime.sdk.calls import schedules as calls
+from duetime.sdk.calls.call import Call
 from duetime.sdk.calls.schedules import SCHEDULES
 from duetime.sdk.client.sync_client import Client
-from duetime.sdk.schedule_shapes import Backfill, DeletedSchedule, Preview, Run, Schedule, Triggered
-from duetime.sdk.shapes import Page
-from duetime.sdk.wire import Call
+from duetime.sdk.shapes.answers import Page
+from duetime.sdk.shapes.schedules import Backfill, DeletedSchedule, Preview, Run, Schedule, Triggered
 
 _STATES = ["active", "paused", "ended"]
 _ORIGINS = ["api", "file", "code"]

@@ -21,7 +21,7 @@ from duetime.cli.output import (
 )
 from duetime.cli.schedules.fields import canonical
 from duetime.cli.schedules.plan import Action, Step, summary, totals
-from duetime.sdk.schedule_shapes import Backfill, Fire, Run, Schedule
+from duetime.sdk.shapes.schedules import Backfill, Fire, Run, Schedule
 
 #: Where the template says nothing and the type's defaults do.
 _OF_TYPE = "as its type"

@@ -3,8 +3,8 @@
 from duetime.cli.actions import Action, Subparsers, tell
 from duetime.cli.output import Column, Table
 from duetime.sdk.calls.administration import CLUSTER
-from duetime.sdk.operation_shapes import Node
-from duetime.sdk.shapes import Page
+from duetime.sdk.shapes.answers import Page
+from duetime.sdk.shapes.operation import Node
 
 
 def add_parser(subparsers: Subparsers) -> None:

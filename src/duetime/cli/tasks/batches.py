@@ -20,10 +20,10 @@ import msgspec
 from duetime.cli.connect import Refused, ask, open_client, sentence_of, talk
 from duetime.cli.output import Progress, print_line, print_note, printable
 from duetime.errors import UsageError
+from duetime.sdk.calls.tasks import MAX_BATCH, MAX_BATCH_BYTES, is_for_now, submit_batch
 from duetime.sdk.client.sync_client import Client
 from duetime.sdk.errors import SdkError
-from duetime.sdk.shapes import BatchItem
-from duetime.sdk.wire import MAX_BATCH, MAX_BATCH_BYTES, is_for_now, submit_batch
+from duetime.sdk.shapes.tasks import BatchItem
 
 #: Once the server has answered, a restart of it does not end a long import.
 _RETRY_SECONDS = 60.0

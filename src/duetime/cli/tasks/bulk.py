@@ -9,9 +9,10 @@ from typing import TypeVar
 from duetime.cli.arguments import filter_of, words_of
 from duetime.cli.output import Progress, counted, print_note
 from duetime.errors import UsageError
+from duetime.sdk.calls.tasks import Filter
 from duetime.sdk.errors import SearchIncomplete
-from duetime.sdk.shapes import BulkResult, Page
-from duetime.sdk.wire import Filter
+from duetime.sdk.shapes.answers import Page
+from duetime.sdk.shapes.tasks import BulkResult
 
 T = TypeVar("T")
 

@@ -14,10 +14,12 @@ from duetime.cli.output import Progress, counted, print_line, print_note, span
 from duetime.cli.paging import pages
 from duetime.cli.tasks import bulk
 from duetime.cli.tasks.show import DEAD_COLUMNS, dead_row
-from duetime.sdk import wire
+from duetime.sdk.calls import tasks as calls
+from duetime.sdk.calls.call import Call
+from duetime.sdk.calls.tasks import Filter
 from duetime.sdk.client.sync_client import Client
-from duetime.sdk.shapes import BulkResult, DeadLetter, Page
-from duetime.sdk.wire import Call, Filter
+from duetime.sdk.shapes.answers import Page
+from duetime.sdk.shapes.tasks import BulkResult, DeadLetter
 
 Verb = Literal["redrive", "drop"]
 _STEP = 1_000
@@ -67,7 +69,7 @@ def _add_rate(parser: argparse.ArgumentParser) -> None:
 
 
 def _page(given: Given, limit: int, cursor: str | None) -> Call[Page[DeadLetter]]:
-    return wire.list_dead(words.filter_of(given), limit=limit, cursor=cursor)
+    return calls.list_dead(words.filter_of(given), limit=limit, cursor=cursor)
 
 
 def _act(arguments: argparse.Namespace, action: Verb) -> int:
@@ -145,7 +147,7 @@ def _call(
     cursor: str | None = None,
 ) -> BulkResult:
     everything = ids is None and not wanted
-    call = wire.act_on_dead(action, ids, wanted, everything=everything, rate=rate, limit=size, cursor=cursor)
+    call = calls.act_on_dead(action, ids, wanted, everything=everything, rate=rate, limit=size, cursor=cursor)
     return client.send(call)
 
 

@@ -19,10 +19,10 @@ from duetime.cli.output import (
 from duetime.cli.paging import pages
 from duetime.errors import UsageError
 from duetime.sdk.calls.administration import OUTBOX, REFUSED
+from duetime.sdk.calls.call import Call
 from duetime.sdk.client.sync_client import Client
-from duetime.sdk.operation_shapes import OutboxNumber, Refused
-from duetime.sdk.shapes import Page
-from duetime.sdk.wire import Call
+from duetime.sdk.shapes.answers import Page
+from duetime.sdk.shapes.operation import OutboxNumber, Refused
 
 
 def add_parser(subparsers: Subparsers) -> None:

@@ -19,7 +19,7 @@ from duetime.cli.output import (
     whole_time,
 )
 from duetime.model.attempt import REASONS
-from duetime.sdk.shapes import Attempt, AttemptError, DeadLetter, Explanation, Task
+from duetime.sdk.shapes.tasks import Attempt, AttemptError, DeadLetter, Explanation, Task
 
 TASK_COLUMNS = (
     Column("ID"),

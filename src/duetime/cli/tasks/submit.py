@@ -13,10 +13,10 @@ from duetime.cli.tasks.batches import submit_file
 from duetime.cli.tasks.flow_options import add_flow_options, read_flow
 from duetime.cli.tasks.show import print_task
 from duetime.errors import UsageError
-from duetime.sdk import wire
+from duetime.sdk.calls import tasks as calls
+from duetime.sdk.calls.call import Answer, Call
 from duetime.sdk.client.sync_client import Client
-from duetime.sdk.shapes import Task
-from duetime.sdk.wire import Answer, Call
+from duetime.sdk.shapes.tasks import Task
 
 _METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"]
 _WHEN_OPTIONS = ("delay", "run_at", "expires_at")
@@ -97,7 +97,7 @@ class _Submit(Call[tuple[bytes, Task]]):
 
     @classmethod
     def of(cls, fields: dict[str, object]) -> "_Submit":
-        call = wire.submit(fields)
+        call = calls.submit(fields)
         return cls(call.method, call.path, lambda body: (body, call.read_body(body)), call.body)
 
     def read(self, answer: Answer) -> tuple[bytes, Task]:
@@ -186,8 +186,8 @@ def _submit(client: Client, call: _Submit, arguments: argparse.Namespace) -> int
 
 def _wait(client: Client, task: Task, seconds: float) -> tuple[bytes, Task]:
     """Look until the task is over, or the time is."""
-    for pause in wire.looks(seconds):
-        answer, task = ask(client, wire.get(task.id))
+    for pause in calls.looks(seconds):
+        answer, task = ask(client, calls.get(task.id))
         if task.is_final:
             break
         time.sleep(pause)

@@ -16,11 +16,13 @@ from duetime.cli.tasks.show import ATTEMPT_COLUMNS, TASK_COLUMNS, attempt_row, p
 from duetime.errors import UsageError
 from duetime.model.task import SHOWN_STATES, TaskState
 from duetime.model.transitions import Move, sources_of
-from duetime.sdk import wire
+from duetime.sdk.calls import tasks as calls
+from duetime.sdk.calls.call import Call
+from duetime.sdk.calls.tasks import Filter, Verb
 from duetime.sdk.client.sync_client import Client
 from duetime.sdk.errors import Conflict, NotFound
-from duetime.sdk.shapes import Attempt, BulkResult, Page, Task
-from duetime.sdk.wire import Call, Filter, Verb
+from duetime.sdk.shapes.answers import Page
+from duetime.sdk.shapes.tasks import Attempt, BulkResult, Task
 
 T = TypeVar("T")
 
@@ -62,11 +64,11 @@ def add_parser(subparsers: Subparsers) -> None:
                 "List tasks.",
                 is_paged=True,
             ),
-            _look("get", "show tasks with their attempts", wire.get, _say_task, _add_traces),
+            _look("get", "show tasks with their attempts", calls.get, _say_task, _add_traces),
             _look(
                 "explain",
                 "say why tasks are where they are, and what would free them",
-                wire.explain,
+                calls.explain,
                 lambda found, _: print_explanation(found),
             ),
             Action(
@@ -131,11 +133,11 @@ def _sentence(meaning: str) -> str:
 
 
 def _list(given: Given, limit: int, cursor: str | None) -> Call[Page[Task]]:
-    return wire.list_tasks(words.filter_of(given), limit=limit, cursor=cursor)
+    return calls.list_tasks(words.filter_of(given), limit=limit, cursor=cursor)
 
 
 def _attempts(given: Given, limit: int, cursor: str | None) -> Call[Page[Attempt]]:
-    return wire.list_attempts(given.id, limit=limit, cursor=cursor)
+    return calls.list_attempts(given.id, limit=limit, cursor=cursor)
 
 
 def _say_task(task: Task, given: Given) -> None:
@@ -183,7 +185,7 @@ def _steer(arguments: argparse.Namespace, verb: Verb) -> int:
         return talk(
             arguments,
             lambda client: _each(
-                client, arguments, lambda task: wire.act(verb, task, run_at=run_at, delay=delay), _say_state
+                client, arguments, lambda task: calls.act(verb, task, run_at=run_at, delay=delay), _say_state
             ),
         )
     # One time for all steps: a task that was moved to it is then not met again.
@@ -198,7 +200,7 @@ def _steer_many(client: Client, arguments: argparse.Namespace, verb: Verb, wante
         return 1
 
     def step(cursor: str | None) -> BulkResult:
-        return client.send(wire.act_on_many(verb, wanted, limit=_STEP, cursor=cursor, run_at=run_at))
+        return client.send(calls.act_on_many(verb, wanted, limit=_STEP, cursor=cursor, run_at=run_at))
 
     matched, changed = bulk.run_steps(step, lambda result: result.changed, done)
     if arguments.json:
@@ -221,4 +223,4 @@ def _count_takable(client: Client, arguments: Given, verb: Verb, wanted: Filter)
 
 
 def _pages_of(client: Client, arguments: Given, wanted: Filter) -> Iterator[Page[Task]]:
-    return pages(client, arguments, lambda _, limit, cursor: wire.list_tasks(wanted, limit=limit, cursor=cursor))
+    return pages(client, arguments, lambda _, limit, cursor: calls.list_tasks(wanted, limit=limit, cursor=cursor))

@@ -6,9 +6,9 @@ from duetime.cli.actions import Action, Given, Subparsers, list_all
 from duetime.cli.arguments import count
 from duetime.cli.output import Column, local_time
 from duetime.sdk.calls.administration import AUDIT
-from duetime.sdk.operation_shapes import Act
-from duetime.sdk.shapes import Page
-from duetime.sdk.wire import Call
+from duetime.sdk.calls.call import Call
+from duetime.sdk.shapes.answers import Page
+from duetime.sdk.shapes.operation import Act
 
 
 def add_parser(subparsers: Subparsers) -> None:

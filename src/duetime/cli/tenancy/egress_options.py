@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from duetime.errors import UsageError
-from duetime.sdk.tenant_shapes import Egress
+from duetime.sdk.shapes.tenants import Egress
 
 #: What `--unset` takes of them; the first is all.
 EGRESS = ("egress", "egress-hosts", "egress-ports", "egress-https-only")

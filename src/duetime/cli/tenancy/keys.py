@@ -11,11 +11,11 @@ from duetime.cli.output import Column, local_time, print_line, print_note
 from duetime.cli.tenancy.signing import SIGNING
 from duetime.sdk.calls import administration as calls
 from duetime.sdk.calls.administration import KEYS
+from duetime.sdk.calls.call import Call
 from duetime.sdk.client.sync_client import Client
 from duetime.sdk.errors import NotFound
-from duetime.sdk.key_shapes import Key, NewKey
-from duetime.sdk.shapes import Page
-from duetime.sdk.wire import Call
+from duetime.sdk.shapes.answers import Page
+from duetime.sdk.shapes.keys import Key, NewKey
 
 _ROLES = ["producer", "worker", "operator", "viewer", "owner", "admin"]
 _FIELDS = ("role", "name", "types", "queues", "expires_at", "allowed_ips")

@@ -4,8 +4,8 @@ from duetime.cli.actions import Action, Given, tell
 from duetime.cli.arguments import duration
 from duetime.cli.output import local_time, print_line, print_note
 from duetime.sdk.calls import administration as calls
-from duetime.sdk.tenant_shapes import SigningSecret
-from duetime.sdk.wire import Call
+from duetime.sdk.calls.call import Call
+from duetime.sdk.shapes.tenants import SigningSecret
 
 
 def _rotate(given: Given) -> Call[SigningSecret]:

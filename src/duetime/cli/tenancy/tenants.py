@@ -9,9 +9,9 @@ from duetime.cli.output import Column, local_time, print_line, print_note, print
 from duetime.cli.tenancy.egress_options import EGRESS, add_egress_options, egress_words, read_egress_options
 from duetime.cli.tenancy.quota_options import add_quota_options, quota_words, read_quota_options
 from duetime.sdk.calls.administration import TENANTS
+from duetime.sdk.calls.call import Call
 from duetime.sdk.client.sync_client import Client
-from duetime.sdk.tenant_shapes import EffectiveTenant, Tenant
-from duetime.sdk.wire import Call
+from duetime.sdk.shapes.tenants import EffectiveTenant, Tenant
 
 
 def add_parser(subparsers: Subparsers) -> None:

@@ -5,8 +5,8 @@ from duetime.cli.output import Column, print_line
 from duetime.cli.tenancy.egress_options import EGRESS, add_egress_options, egress_words, read_egress_options
 from duetime.cli.tenancy.quota_options import add_quota_options, quota_words, read_quota_options
 from duetime.sdk.calls.administration import TIERS
-from duetime.sdk.tenant_shapes import Tier
-from duetime.sdk.wire import Call
+from duetime.sdk.calls.call import Call
+from duetime.sdk.shapes.tenants import Tier
 
 
 def add_parser(subparsers: Subparsers) -> None:

@@ -13,7 +13,7 @@ import traceback
 from datetime import UTC, datetime
 
 from duetime.errors import UsageError
-from duetime.sdk.handlers import bounded
+from duetime.sdk.worker.handlers import bounded
 
 FORMATS = ("console", "json")
 LEVELS = ("debug", "info", "warning", "error")

@@ -11,7 +11,7 @@ from duetime.cli.connect import add_connection_options, find_server
 from duetime.cli.worker.logs import add_log_options, set_up_logs
 
 if TYPE_CHECKING:
-    from duetime.sdk.worker import Worker
+    from duetime.sdk.worker.worker import Worker
 
 
 class _WrongWorker(Exception):
@@ -91,7 +91,7 @@ def _say(error: Exception) -> int:
 
 def load_worker(name: str) -> "Worker":
     """The Worker that `module:attribute` names; the folder we are in is looked in first."""
-    from duetime.sdk.worker import Worker
+    from duetime.sdk.worker.worker import Worker
 
     module_name, _, attribute = name.partition(":")
     if not module_name:

@@ -9,13 +9,13 @@ from collections.abc import Mapping
 
 import msgspec
 
-from duetime.sdk.admin_shapes import KeyLimit, Queue, TaskType, TypePreview, TypePut
+from duetime.sdk.calls.call import Call, encode
 from duetime.sdk.calls.collection import Collection
-from duetime.sdk.key_shapes import Key, NewKey
-from duetime.sdk.operation_shapes import Act, Breaker, Node, OutboxNumber, Refused
-from duetime.sdk.shapes import Page
-from duetime.sdk.tenant_shapes import SigningSecret, Tenant, Tier
-from duetime.sdk.wire import Call, encode
+from duetime.sdk.shapes.answers import Page
+from duetime.sdk.shapes.flow import KeyLimit, Queue, TaskType, TypePreview, TypePut
+from duetime.sdk.shapes.keys import Key, NewKey
+from duetime.sdk.shapes.operation import Act, Breaker, Node, OutboxNumber, Refused
+from duetime.sdk.shapes.tenants import SigningSecret, Tenant, Tier
 
 TYPES = Collection("types", TaskType, Page[TaskType])
 QUEUES = Collection("queues", Queue, Page[Queue])

@@ -6,8 +6,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from duetime.sdk.shapes import Page
-from duetime.sdk.wire import Call, encode, make_query
+from duetime.sdk.calls.call import Call, encode, make_query
+from duetime.sdk.shapes.answers import Page
 
 T = TypeVar("T")
 U = TypeVar("U")

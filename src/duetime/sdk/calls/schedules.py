@@ -11,8 +11,10 @@ from typing import Any, Literal, TypedDict
 
 import msgspec
 
+from duetime.sdk.calls.call import Call, encode, make_query, without_none
 from duetime.sdk.calls.collection import Collection
-from duetime.sdk.schedule_shapes import (
+from duetime.sdk.shapes.answers import Page
+from duetime.sdk.shapes.schedules import (
     Backfill,
     Calendar,
     CalendarPut,
@@ -23,8 +25,6 @@ from duetime.sdk.schedule_shapes import (
     Schedule,
     Triggered,
 )
-from duetime.sdk.shapes import Page
-from duetime.sdk.wire import Call, encode, make_query, without_none
 
 MAX_PUT_BATCH = 1_000
 

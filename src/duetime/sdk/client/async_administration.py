@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
 from typing import Unpack
 
-from duetime.sdk.admin_shapes import KeyLimit, Limits, Queue, TaskType, TypeOptions, TypePreview, TypePut
 from duetime.sdk.calls import administration as calls
 from duetime.sdk.calls.administration import (
     AUDIT,
@@ -19,13 +18,14 @@ from duetime.sdk.calls.administration import (
     TIERS,
     TYPES,
 )
+from duetime.sdk.calls.call import without_none
 from duetime.sdk.client.async_caller import AsyncCaller
 from duetime.sdk.errors import Duration
-from duetime.sdk.key_shapes import Key, NewKey, Role
-from duetime.sdk.operation_shapes import Act, Breaker, BreakerState, Node, OutboxNumber, Refused
-from duetime.sdk.shapes import seconds_of
-from duetime.sdk.tenant_shapes import SigningSecret, Tenant, TenantOptions, Tier, TierOptions
-from duetime.sdk.wire import without_none
+from duetime.sdk.shapes.durations import seconds_of
+from duetime.sdk.shapes.flow import KeyLimit, Limits, Queue, TaskType, TypeOptions, TypePreview, TypePut
+from duetime.sdk.shapes.keys import Key, NewKey, Role
+from duetime.sdk.shapes.operation import Act, Breaker, BreakerState, Node, OutboxNumber, Refused
+from duetime.sdk.shapes.tenants import SigningSecret, Tenant, TenantOptions, Tier, TierOptions
 
 
 class AsyncAdministration(AsyncCaller):

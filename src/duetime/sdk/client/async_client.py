@@ -8,24 +8,25 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from datetime import datetime
 from typing import Any, Unpack
 
-from duetime.sdk import wire
+from duetime.sdk.calls import tasks as calls
+from duetime.sdk.calls.call import Call, Tries
+from duetime.sdk.calls.tasks import Filter
 from duetime.sdk.client.async_administration import AsyncAdministration
 from duetime.sdk.client.async_schedules import AsyncSchedules
 from duetime.sdk.errors import BatchIncomplete, Duration, SdkError, ServerUnavailable, WaitTimeout
-from duetime.sdk.shapes import (
+from duetime.sdk.shapes.answers import Page
+from duetime.sdk.shapes.durations import as_duration
+from duetime.sdk.shapes.tasks import (
     Attempt,
     BatchResult,
     BulkResult,
     DeadLetter,
     Explanation,
-    Page,
     Submission,
     SubmitOptions,
     Task,
     TaskOrId,
-    as_duration,
 )
-from duetime.sdk.wire import Call, Filter, Tries
 
 
 class AsyncClient(AsyncAdministration, AsyncSchedules):
@@ -39,7 +40,7 @@ class AsyncClient(AsyncAdministration, AsyncSchedules):
 
         Without `retry`, it has 20 attempts, with waits that double from 1 s to 1 h: about 8 hours in all.
         """
-        return await self.send(wire.submit(Submission(type, payload, **options)))
+        return await self.send(calls.submit(Submission(type, payload, **options)))
 
     async def submit_many(
         self, submissions: Iterable[Submission | Mapping[str, Any]], *, atomic: bool = False
@@ -49,7 +50,7 @@ class AsyncClient(AsyncAdministration, AsyncSchedules):
         What a quota refuses is sent again for `retry_for` seconds.
         """
         result = BatchResult()
-        for call in wire.submit_many(submissions, atomic=atomic):
+        for call in calls.submit_many(submissions, atomic=atomic):
             try:
                 result.add(await self._send_batch(call))
             except SdkError as error:
@@ -62,25 +63,25 @@ class AsyncClient(AsyncAdministration, AsyncSchedules):
         """Send it, and again what was refused for now; what is refused to the end has its problem in its place."""
         result = await self.send(call)
         tries = Tries(self._retry_for)
-        while (later := wire.refused_for_now(result)) is not None:
+        while (later := calls.refused_for_now(result)) is not None:
             places, error = later
             try:
                 await asyncio.sleep(tries.wait_after(error))
-                result.replace(places, await self.send(wire.part_of_batch(call, places)))
+                result.replace(places, await self.send(calls.part_of_batch(call, places)))
             except ServerUnavailable:
                 break
         return result
 
     async def get(self, task: TaskOrId) -> Task:
-        return await self.send(wire.get(task))
+        return await self.send(calls.get(task))
 
     def attempts(self, task: TaskOrId, *, page_size: int | None = None) -> AsyncIterator[Attempt]:
         """All attempts of a task in order, page by page; `get` has the latest of many or large ones."""
-        return self.items(lambda cursor: wire.list_attempts(task, limit=page_size, cursor=cursor))
+        return self.items(lambda cursor: calls.list_attempts(task, limit=page_size, cursor=cursor))
 
     async def wait(self, task: TaskOrId, timeout: float = 60.0) -> Task:
         """Look until the task is over; raises WaitTimeout."""
-        for pause in wire.looks(timeout):
+        for pause in calls.looks(timeout):
             seen = await self.get(task)
             if seen.is_final:
                 return seen
@@ -89,43 +90,43 @@ class AsyncClient(AsyncAdministration, AsyncSchedules):
 
     def list(self, *, page_size: int | None = None, **filter: Unpack[Filter]) -> AsyncIterator[Task]:
         """Every task that fits, page by page, as the iterator is used."""
-        return self.items(lambda cursor: wire.list_tasks(filter, limit=page_size, cursor=cursor))
+        return self.items(lambda cursor: calls.list_tasks(filter, limit=page_size, cursor=cursor))
 
     async def list_page(
         self, *, limit: int | None = None, cursor: str | None = None, **filter: Unpack[Filter]
     ) -> Page[Task]:
-        return await self.send(wire.list_tasks(filter, limit=limit, cursor=cursor))
+        return await self.send(calls.list_tasks(filter, limit=limit, cursor=cursor))
 
     def list_dead(self, *, page_size: int | None = None, **filter: Unpack[Filter]) -> AsyncIterator[DeadLetter]:
         """Every dead letter that fits."""
-        return self.items(lambda cursor: wire.list_dead(filter, limit=page_size, cursor=cursor))
+        return self.items(lambda cursor: calls.list_dead(filter, limit=page_size, cursor=cursor))
 
     async def explain(self, task: TaskOrId) -> Explanation:
-        return await self.send(wire.explain(task))
+        return await self.send(calls.explain(task))
 
     async def cancel(self, task: TaskOrId) -> Task:
-        return await self.send(wire.act("cancel", task))
+        return await self.send(calls.act("cancel", task))
 
     async def pause(self, task: TaskOrId) -> Task:
-        return await self.send(wire.act("pause", task))
+        return await self.send(calls.act("pause", task))
 
     async def resume(self, task: TaskOrId) -> Task:
-        return await self.send(wire.act("resume", task))
+        return await self.send(calls.act("resume", task))
 
     async def reschedule(
         self, task: TaskOrId, run_at: datetime | str | None = None, *, delay: Duration | None = None
     ) -> Task:
-        return await self.send(wire.act("reschedule", task, run_at=run_at, delay=as_duration(delay)))
+        return await self.send(calls.act("reschedule", task, run_at=run_at, delay=as_duration(delay)))
 
     async def retry(self, task: TaskOrId) -> Task:
-        return await self.send(wire.act("retry", task))
+        return await self.send(calls.act("retry", task))
 
     async def run_now(self, task: TaskOrId) -> Task:
-        return await self.send(wire.act("run-now", task))
+        return await self.send(calls.act("run-now", task))
 
     async def bulk(
         self,
-        verb: wire.Verb,
+        verb: calls.Verb,
         *,
         run_at: datetime | str | None = None,
         delay: Duration | None = None,
@@ -135,7 +136,7 @@ class AsyncClient(AsyncAdministration, AsyncSchedules):
     ) -> BulkResult:
         """One step of a verb on all tasks that fit; go on with `cursor=result.next`."""
         return await self.send(
-            wire.act_on_many(verb, filter, limit=limit, cursor=cursor, run_at=run_at, delay=as_duration(delay))
+            calls.act_on_many(verb, filter, limit=limit, cursor=cursor, run_at=run_at, delay=as_duration(delay))
         )
 
     async def redrive(
@@ -150,7 +151,7 @@ class AsyncClient(AsyncAdministration, AsyncSchedules):
     ) -> BulkResult:
         """Give dead letters new attempts, spread out at `rate` a second."""
         return await self.send(
-            wire.act_on_dead("redrive", ids, filter, everything=all, rate=rate, limit=limit, cursor=cursor)
+            calls.act_on_dead("redrive", ids, filter, everything=all, rate=rate, limit=limit, cursor=cursor)
         )
 
     async def drop(
@@ -164,5 +165,5 @@ class AsyncClient(AsyncAdministration, AsyncSchedules):
     ) -> BulkResult:
         """Throw dead letters away."""
         return await self.send(
-            wire.act_on_dead("drop", ids, filter, everything=all, rate=None, limit=limit, cursor=cursor)
+            calls.act_on_dead("drop", ids, filter, everything=all, rate=None, limit=limit, cursor=cursor)
         )

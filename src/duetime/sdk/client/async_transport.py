@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from duetime.sdk.calls.call import Answer, Call
 from duetime.sdk.loops import HttpClients
 from duetime.sdk.route import Route
-from duetime.sdk.wire import Answer, Call
 
 
 class AsyncTransport:

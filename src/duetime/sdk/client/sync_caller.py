@@ -2,7 +2,7 @@
 """How a client sends calls: it opens, sends, retries, reads lists page by page, and closes.
 
 A call that is safe to repeat is retried for `retry_for` seconds after
-connection errors, 429, 502, 503 and 504; `wire.Tries` decides when.
+connection errors, 429, 502, 503 and 504; `Tries` decides when.
 """
 
 import time
@@ -10,13 +10,12 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Self, TypeVar
 
-from duetime.sdk import wire
+from duetime.sdk.calls.call import Call, Tries, check_tenant
 from duetime.sdk.client.sync_transport import Transport
 from duetime.sdk.errors import InvalidRequest, SearchIncomplete, ServerUnavailable
 from duetime.sdk.route import Route
 from duetime.sdk.server import find_server
-from duetime.sdk.shapes import Page
-from duetime.sdk.wire import Call, Tries
+from duetime.sdk.shapes.answers import Page
 
 T = TypeVar("T")
 
@@ -41,7 +40,7 @@ class Caller:
         `tenant`: act for another one than the key's own, which an admin key may.
         """
         url, key = find_server(url, key)
-        self._transport = Transport(Route.to(url, key, tenant=wire.check_tenant(tenant)), timeout)
+        self._transport = Transport(Route.to(url, key, tenant=check_tenant(tenant)), timeout)
         self._retry_for = retry_for
 
     def __enter__(self) -> Self:

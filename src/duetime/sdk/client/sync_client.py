@@ -6,24 +6,25 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, Unpack
 
-from duetime.sdk import wire
+from duetime.sdk.calls import tasks as calls
+from duetime.sdk.calls.call import Call, Tries
+from duetime.sdk.calls.tasks import Filter
 from duetime.sdk.client.sync_administration import Administration
 from duetime.sdk.client.sync_schedules import Schedules
 from duetime.sdk.errors import BatchIncomplete, Duration, SdkError, ServerUnavailable, WaitTimeout
-from duetime.sdk.shapes import (
+from duetime.sdk.shapes.answers import Page
+from duetime.sdk.shapes.durations import as_duration
+from duetime.sdk.shapes.tasks import (
     Attempt,
     BatchResult,
     BulkResult,
     DeadLetter,
     Explanation,
-    Page,
     Submission,
     SubmitOptions,
     Task,
     TaskOrId,
-    as_duration,
 )
-from duetime.sdk.wire import Call, Filter, Tries
 
 
 class Client(Administration, Schedules):
@@ -34,7 +35,7 @@ class Client(Administration, Schedules):
 
         Without `retry`, it has 20 attempts, with waits that double from 1 s to 1 h: about 8 hours in all.
         """
-        return self.send(wire.submit(Submission(type, payload, **options)))
+        return self.send(calls.submit(Submission(type, payload, **options)))
 
     def submit_many(
         self, submissions: Iterable[Submission | Mapping[str, Any]], *, atomic: bool = False
@@ -44,7 +45,7 @@ class Client(Administration, Schedules):
         What a quota refuses is sent again for `retry_for` seconds.
         """
         result = BatchResult()
-        for call in wire.submit_many(submissions, atomic=atomic):
+        for call in calls.submit_many(submissions, atomic=atomic):
             try:
                 result.add(self._send_batch(call))
             except SdkError as error:
@@ -57,25 +58,25 @@ class Client(Administration, Schedules):
         """Send it, and again what was refused for now; what is refused to the end has its problem in its place."""
         result = self.send(call)
         tries = Tries(self._retry_for)
-        while (later := wire.refused_for_now(result)) is not None:
+        while (later := calls.refused_for_now(result)) is not None:
             places, error = later
             try:
                 time.sleep(tries.wait_after(error))
-                result.replace(places, self.send(wire.part_of_batch(call, places)))
+                result.replace(places, self.send(calls.part_of_batch(call, places)))
             except ServerUnavailable:
                 break
         return result
 
     def get(self, task: TaskOrId) -> Task:
-        return self.send(wire.get(task))
+        return self.send(calls.get(task))
 
     def attempts(self, task: TaskOrId, *, page_size: int | None = None) -> Iterator[Attempt]:
         """All attempts of a task in order, page by page; `get` has the latest of many or large ones."""
-        return self.items(lambda cursor: wire.list_attempts(task, limit=page_size, cursor=cursor))
+        return self.items(lambda cursor: calls.list_attempts(task, limit=page_size, cursor=cursor))
 
     def wait(self, task: TaskOrId, timeout: float = 60.0) -> Task:
         """Look until the task is over; raises WaitTimeout."""
-        for pause in wire.looks(timeout):
+        for pause in calls.looks(timeout):
             seen = self.get(task)
             if seen.is_final:
                 return seen
@@ -84,41 +85,41 @@ class Client(Administration, Schedules):
 
     def list(self, *, page_size: int | None = None, **filter: Unpack[Filter]) -> Iterator[Task]:
         """Every task that fits, page by page, as the iterator is used."""
-        return self.items(lambda cursor: wire.list_tasks(filter, limit=page_size, cursor=cursor))
+        return self.items(lambda cursor: calls.list_tasks(filter, limit=page_size, cursor=cursor))
 
     def list_page(self, *, limit: int | None = None, cursor: str | None = None, **filter: Unpack[Filter]) -> Page[Task]:
-        return self.send(wire.list_tasks(filter, limit=limit, cursor=cursor))
+        return self.send(calls.list_tasks(filter, limit=limit, cursor=cursor))
 
     def list_dead(self, *, page_size: int | None = None, **filter: Unpack[Filter]) -> Iterator[DeadLetter]:
         """Every dead letter that fits."""
-        return self.items(lambda cursor: wire.list_dead(filter, limit=page_size, cursor=cursor))
+        return self.items(lambda cursor: calls.list_dead(filter, limit=page_size, cursor=cursor))
 
     def explain(self, task: TaskOrId) -> Explanation:
-        return self.send(wire.explain(task))
+        return self.send(calls.explain(task))
 
     def cancel(self, task: TaskOrId) -> Task:
-        return self.send(wire.act("cancel", task))
+        return self.send(calls.act("cancel", task))
 
     def pause(self, task: TaskOrId) -> Task:
-        return self.send(wire.act("pause", task))
+        return self.send(calls.act("pause", task))
 
     def resume(self, task: TaskOrId) -> Task:
-        return self.send(wire.act("resume", task))
+        return self.send(calls.act("resume", task))
 
     def reschedule(
         self, task: TaskOrId, run_at: datetime | str | None = None, *, delay: Duration | None = None
     ) -> Task:
-        return self.send(wire.act("reschedule", task, run_at=run_at, delay=as_duration(delay)))
+        return self.send(calls.act("reschedule", task, run_at=run_at, delay=as_duration(delay)))
 
     def retry(self, task: TaskOrId) -> Task:
-        return self.send(wire.act("retry", task))
+        return self.send(calls.act("retry", task))
 
     def run_now(self, task: TaskOrId) -> Task:
-        return self.send(wire.act("run-now", task))
+        return self.send(calls.act("run-now", task))
 
     def bulk(
         self,
-        verb: wire.Verb,
+        verb: calls.Verb,
         *,
         run_at: datetime | str | None = None,
         delay: Duration | None = None,
@@ -128,7 +129,7 @@ class Client(Administration, Schedules):
     ) -> BulkResult:
         """One step of a verb on all tasks that fit; go on with `cursor=result.next`."""
         return self.send(
-            wire.act_on_many(verb, filter, limit=limit, cursor=cursor, run_at=run_at, delay=as_duration(delay))
+            calls.act_on_many(verb, filter, limit=limit, cursor=cursor, run_at=run_at, delay=as_duration(delay))
         )
 
     def redrive(
@@ -143,7 +144,7 @@ class Client(Administration, Schedules):
     ) -> BulkResult:
         """Give dead letters new attempts, spread out at `rate` a second."""
         return self.send(
-            wire.act_on_dead("redrive", ids, filter, everything=all, rate=rate, limit=limit, cursor=cursor)
+            calls.act_on_dead("redrive", ids, filter, everything=all, rate=rate, limit=limit, cursor=cursor)
         )
 
     def drop(
@@ -156,4 +157,4 @@ class Client(Administration, Schedules):
         **filter: Unpack[Filter],
     ) -> BulkResult:
         """Throw dead letters away."""
-        return self.send(wire.act_on_dead("drop", ids, filter, everything=all, rate=None, limit=limit, cursor=cursor))
+        return self.send(calls.act_on_dead("drop", ids, filter, everything=all, rate=None, limit=limit, cursor=cursor))

@@ -8,7 +8,7 @@ from typing import Literal, Unpack
 from duetime.sdk.calls import schedules as calls
 from duetime.sdk.calls.schedules import CALENDARS, SCHEDULES, ScheduleFilter
 from duetime.sdk.client.sync_caller import Caller
-from duetime.sdk.schedule_shapes import (
+from duetime.sdk.shapes.schedules import (
     Backfill,
     Calendar,
     CalendarPut,

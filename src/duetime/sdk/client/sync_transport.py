@@ -3,10 +3,10 @@
 from typing import Any
 
 from duetime.http1.messages import ExchangeError
+from duetime.sdk.calls.call import Answer, Call
 from duetime.sdk.errors import ServerUnreachable
 from duetime.sdk.pool import Pool
 from duetime.sdk.route import Route
-from duetime.sdk.wire import Answer, Call
 
 _MAX_KEPT = 16
 

@@ -1,0 +1,136 @@
+"""One request of the HTTP API and its answer, without I/O: what both clients share.
+
+A `Call` is one logical request: its bytes, its key, and how to read its answer.
+The key (a UUIDv7 in `Idempotency-Key`) stays the same however often the call is
+sent, so the server does it once.  `Tries` decides whether and when to send again.
+"""
+
+import random
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any, Generic, TypeVar
+from urllib.parse import urlencode
+
+import msgspec
+
+from duetime.sdk.calls.problems import error_of
+from duetime.sdk.errors import (
+    ApiError,
+    ConfigurationError,
+    InvalidRequest,
+    ServerUnavailable,
+)
+from duetime.sdk.uuid7 import make_uuid7
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+KEY_HEADER = "Idempotency-Key"
+TENANT_HEADER = "Duetime-Tenant"
+_TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+
+#: The type takes no more of this key now: the caller decides whether to come again.
+RATE_LIMITED = "rate_limited"
+
+encode = msgspec.json.Encoder().encode
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    def raise_for_status(self) -> None:
+        if not 200 <= self.status < 300:
+            raise error_of(self.status, self.headers, self.body)
+
+
+@dataclass(frozen=True)
+class Call(Generic[T]):
+    """One logical request."""
+
+    method: str
+    path: str
+    read_body: Callable[[bytes], T]
+    body: bytes | None = None
+    key: str = field(default_factory=lambda: str(make_uuid7()))
+    is_renamed: bool = False
+
+    def read(self, answer: Answer) -> T:
+        """The answer's value; raises the ApiError that its status stands for."""
+        answer.raise_for_status()
+        try:
+            return self.read_body(answer.body)
+        except msgspec.DecodeError as error:
+            detail = f"the answer of {self.method} {self.path} cannot be read: {error}"
+            raise ApiError(detail, status=answer.status, code="unreadable") from error
+
+    def read_as(self, read_body: Callable[[bytes], U]) -> "Call[U]":
+        """The same call, with another way to read its answer."""
+        return Call(self.method, self.path, read_body, self.body, self.key, self.is_renamed)
+
+    def renamed(self, error: InvalidRequest) -> "Call[T]":
+        """The call under a key made by the server's clock, if this machine's was too far off; else raises."""
+        if self.is_renamed or error.answered_at is None or all(each.path != KEY_HEADER for each in error.errors):
+            raise error
+        key = str(make_uuid7(int(error.answered_at.timestamp() * 1000)))
+        return replace(self, key=key, is_renamed=True)
+
+
+class Tries:
+    """When to send a call again: growing waits with jitter, within `retry_for` seconds."""
+
+    FIRST_WAIT = 0.1
+    LONGEST_WAIT = 5.0
+
+    def __init__(
+        self,
+        retry_for: float,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self._monotonic = monotonic
+        self._chance = chance
+        self._until = monotonic() + retry_for
+        self._count = 0
+
+    def wait_after(self, error: ServerUnavailable) -> float:
+        """Seconds until the next try; raises the error when that would be too late, or is not wanted."""
+        if error.code == RATE_LIMITED:
+            raise error
+        bound = min(self.LONGEST_WAIT, self.FIRST_WAIT * 2.0 ** min(self._count, 16))
+        self._count += 1
+        # Between half and all of it: spread out, and never a tight loop.
+        wait = bound * (0.5 + 0.5 * self._chance())
+        if error.retry_after is not None:
+            wait = max(wait, error.retry_after)
+        if self._monotonic() + wait > self._until:
+            raise error
+        return wait
+
+
+def check_tenant(tenant: str | None) -> str | None:
+    """It travels in a header."""
+    if tenant is not None and not _TENANT.fullmatch(tenant):
+        raise ConfigurationError(f'"{tenant}" is not the name of a tenant')
+    return tenant
+
+
+def make_query(fields: Mapping[str, Any]) -> str:
+    """The query with its question mark, without what is None."""
+    parts = [
+        (name, each.isoformat() if isinstance(each, datetime) else str(each))
+        for name, value in fields.items()
+        if value is not None
+        for each in (value if isinstance(value, list) else [value])
+    ]
+    return "?" + urlencode(parts, errors="surrogateescape") if parts else ""
+
+
+def without_none(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
