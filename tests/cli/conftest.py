@@ -2,8 +2,10 @@
 
 import io
 import json
+import os
 import re
 import sys
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +16,8 @@ import structlog
 from cli.schedule_server import ScheduleServer, running
 from duetime.cli.main import main
 from nodes import NodeProcess
+
+CLOSED = "http://127.0.0.1:9/"
 
 
 @dataclass(frozen=True)
@@ -85,3 +89,23 @@ def schedules(run: Run, server: ScheduleServer, monkeypatch: pytest.MonkeyPatch)
         return run("schedules", *words, stdin=stdin)
 
     return call
+
+
+@pytest.fixture
+def name() -> str:
+    """A type, queue or label that no other test uses."""
+    return f"test.{uuid.uuid4().hex[:12]}"
+
+
+def bury(duetime: Run, name: str, count: int = 1) -> list[str]:
+    """Dead letters of a type."""
+    options = ("--target", CLOSED, "--max-attempts", "1", "--wait", "20", "--json")
+    return [duetime("submit", name, *options).json["id"] for _ in range(count)]
+
+
+def command(*words: str) -> list[str]:
+    return [sys.executable, "-m", "duetime.cli.main", *words]
+
+
+def environment(node: NodeProcess) -> dict[str, str]:
+    return {**os.environ, "DUETIME_URL": node.url, "DUETIME_KEY": node.key}

@@ -22,7 +22,7 @@ from duetime.sdk.shapes.answers import Page
 T = TypeVar("T")
 
 Given = argparse.Namespace
-Run = Callable[[Given], int]
+RunAction = Callable[[Given], int]
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 AddOptions = Callable[[argparse.ArgumentParser], object]
 
@@ -33,7 +33,7 @@ class Action:
 
     name: str
     help: str
-    run: Run
+    run: RunAction
     options: Sequence[AddOptions] = ()
     description: str | None = None
     json_meaning: str = JSON_MEANING
@@ -92,16 +92,16 @@ def named(meaning: str | None = None, metavar: str = "NAME") -> AddOptions:
     return lambda parser: parser.add_argument("name", type=right_name, metavar=metavar, help=meaning)
 
 
-def with_client(action: Callable[[Client, Given], int]) -> Run:
+def with_client(action: Callable[[Client, Given], int]) -> RunAction:
     return lambda given: talk(given, lambda client: action(client, given))
 
 
-def tell(call: Callable[[Given], Call[T]], say: Callable[[T], object]) -> Run:
+def tell(call: Callable[[Given], Call[T]], say: Callable[[T], object]) -> RunAction:
     """Send one call and say what it was answered; with --json the answer as it was sent."""
     return tell_of(call, lambda found, _: say(found))
 
 
-def tell_of(call: Callable[[Given], Call[T]], say: Callable[[T, Given], object]) -> Run:
+def tell_of(call: Callable[[Given], Call[T]], say: Callable[[T, Given], object]) -> RunAction:
     """The same, where what is said depends on what was asked too."""
 
     def run(client: Client, given: Given) -> int:
@@ -115,7 +115,7 @@ def tell_of(call: Callable[[Given], Call[T]], say: Callable[[T, Given], object])
     return with_client(run)
 
 
-def delete(call: Callable[[Given], Call[None]], done: str) -> Run:
+def delete(call: Callable[[Given], Call[None]], done: str) -> RunAction:
     """Delete what is named; `done` says so, with the name at its {}."""
 
     def run(client: Client, given: Given) -> int:
@@ -134,7 +134,7 @@ def list_all(
     empty: str = "",
     is_object: bool = False,
     most: Callable[[Given], int | None] = lambda _: None,
-) -> Run:
+) -> RunAction:
     """A list that is not long, whole; as JSON a line for each item, or one object with all of them."""
 
     def run(client: Client, given: Given) -> int:
@@ -156,6 +156,6 @@ def list_all(
     return with_client(run)
 
 
-def list_pages(call: ListCall[T], columns: Sequence[Column], row: Callable[[T], Sequence[str]], noun: str) -> Run:
+def list_pages(call: ListCall[T], columns: Sequence[Column], row: Callable[[T], Sequence[str]], noun: str) -> RunAction:
     """A list that may be long: as many pages as are asked for."""
     return with_client(lambda client, given: print_list(client, given, call, Table(columns), row, noun))

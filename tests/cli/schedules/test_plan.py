@@ -7,9 +7,9 @@ import pytest
 from duetime.cli.schedules.fields import canonical, canonical_dates
 from duetime.cli.schedules.files import Wanted, WantedCalendar
 from duetime.cli.schedules.plan import (
-    Action,
     Change,
     Step,
+    StepKind,
     differences,
     is_same,
     plan_calendar,
@@ -41,7 +41,7 @@ def words(step: Step) -> list[str]:
 def test_what_is_not_there_is_created_with_its_owner() -> None:
     (step,) = plan([wanted(jitter="5m")], [])
 
-    assert step.action is Action.CREATE
+    assert step.action is StepKind.CREATE
     assert step.body == {
         "name": "nightly",
         "spec": {"cron": "0 2 * * *"},
@@ -55,7 +55,7 @@ def test_what_is_not_there_is_created_with_its_owner() -> None:
 def test_what_means_the_same_is_unchanged() -> None:
     (step,) = plan([wanted(catchup_window="24h", timezone="UTC")], [stored(catchup_window=86400.0)])
 
-    assert (step.action, step.changes) == (Action.UNCHANGED, ())
+    assert (step.action, step.changes) == (StepKind.UNCHANGED, ())
 
 
 def test_changes_are_told_field_by_field() -> None:
@@ -68,7 +68,7 @@ def test_changes_are_told_field_by_field() -> None:
 
     (step,) = plan([want], [have])
 
-    assert step.action is Action.CHANGE
+    assert step.action is StepKind.CHANGE
     assert sorted(words(step)) == [
         "catchup_rate: 5 → 10",
         "jitter: 0s → 1m30s",
@@ -87,7 +87,7 @@ def test_a_pause_of_an_operator_outlives_a_change() -> None:
     (changed,) = plan([wanted(jitter=5)], [have])
     (resumed,) = plan([wanted(paused=False)], [have])
 
-    assert same.action is Action.UNCHANGED
+    assert same.action is StepKind.UNCHANGED
     assert changed.body is not None
     assert (changed.body["paused"], changed.body["note"]) == (True, "until Monday")
     assert words(changed) == ["jitter: 0s → 5s"]
@@ -97,10 +97,10 @@ def test_a_pause_of_an_operator_outlives_a_change() -> None:
 def test_what_no_file_has_any_more_is_deleted_only_when_pruning() -> None:
     have = [stored("old"), stored()]
 
-    assert [step.action for step in plan([wanted()], have)] == [Action.UNCHANGED]
+    assert [step.action for step in plan([wanted()], have)] == [StepKind.UNCHANGED]
     assert [(step.action, step.name) for step in plan([wanted()], have, prune=True)] == [
-        (Action.UNCHANGED, "nightly"),
-        (Action.DELETE, "old"),
+        (StepKind.UNCHANGED, "nightly"),
+        (StepKind.DELETE, "old"),
     ]
 
 
@@ -114,15 +114,15 @@ def test_what_no_file_has_any_more_is_deleted_only_when_pruning() -> None:
 def test_what_belongs_to_others_is_left_alone(owner: dict[str, str], remark: str) -> None:
     (step,) = plan([wanted(jitter=5)], [stored(**owner)], prune=True)
 
-    assert (step.action, step.remark, step.body) == (Action.CONFLICT, remark, None)
+    assert (step.action, step.remark, step.body) == (StepKind.CONFLICT, remark, None)
 
 
 def test_calendars_are_compared_by_what_they_mean() -> None:
     dates: list[object] = ["2027-12-25", "2027-12-24"]
     want = WantedCalendar("holidays", dates, canonical_dates(dates))
 
-    assert plan_calendar(want, None).action is Action.CREATE
-    assert plan_calendar(want, canonical_dates(["2027-12-24", "2027-12-25"])).action is Action.UNCHANGED
+    assert plan_calendar(want, None).action is StepKind.CREATE
+    assert plan_calendar(want, canonical_dates(["2027-12-24", "2027-12-25"])).action is StepKind.UNCHANGED
     assert words(plan_calendar(want, [])) == ['dates: [] → ["2027-12-24", "2027-12-25"]']
 
 
@@ -156,11 +156,11 @@ def test_totals_count_every_action() -> None:
     steps = plan([wanted(), wanted("new")], [stored(), stored("old")], prune=True)
 
     assert totals(steps) == {
-        Action.CREATE: 1,
-        Action.CHANGE: 0,
-        Action.UNCHANGED: 1,
-        Action.DELETE: 1,
-        Action.CONFLICT: 0,
+        StepKind.CREATE: 1,
+        StepKind.CHANGE: 0,
+        StepKind.UNCHANGED: 1,
+        StepKind.DELETE: 1,
+        StepKind.CONFLICT: 0,
     }
 
 

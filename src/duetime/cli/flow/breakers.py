@@ -1,6 +1,6 @@
 """`duetime breakers`: target hosts that are called less or not at all, whether the tenant is stopped, and why."""
 
-from duetime.cli.actions import Action, AddOptions, Command, Given, Run, Subparsers, list_all, tell
+from duetime.cli.actions import Action, AddOptions, Command, Given, RunAction, Subparsers, list_all, tell
 from duetime.cli.output import Column, local_time, print_line
 from duetime.errors import UsageError
 from duetime.model.breaker_status import TENANT_HOST
@@ -59,7 +59,7 @@ def _row(breaker: Breaker) -> tuple[str, ...]:
     return breaker.host, breaker.state, rate, failed, local_time(breaker.next_probe_at), why
 
 
-def _put(state: str) -> Run:
+def _put(state: str) -> RunAction:
     def call(given: Given) -> Call[Breaker]:
         host = TENANT_HOST if given.host == TENANT_HOST else read_host(given.host)
         if host is None:

@@ -3,7 +3,7 @@
 import argparse
 
 from duetime.cli import arguments as words
-from duetime.cli.actions import Action, Command, Given, Run, Subparsers, delete, list_all, named, tell
+from duetime.cli.actions import Action, Command, Given, RunAction, Subparsers, delete, list_all, named, tell
 from duetime.cli.flow.limits import add_limit_options, limit_words, read_limits
 from duetime.cli.output import Column, print_line, print_note
 from duetime.config import MAX_SILENCE_SECONDS, MIN_SILENCE_SECONDS
@@ -82,7 +82,7 @@ def _put(given: Given) -> Call[Queue]:
     return QUEUES.put(given.name, fields)
 
 
-def _steer(state: str) -> Run:
+def _steer(state: str) -> RunAction:
     return tell(lambda given: QUEUES.put(given.name, {"state": state}), _say)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from duetime.cli.actions import Action as CliAction
+from duetime.cli.actions import Action
 from duetime.cli.connect import Refused, open_client, sentence_of, talk
 from duetime.cli.output import Progress, counted, print_line, print_note, printable
 from duetime.cli.paging import pages
@@ -21,8 +21,8 @@ from duetime.cli.schedules.fields import canonical_dates
 from duetime.cli.schedules.files import Contents, FileText, read_contents
 from duetime.cli.schedules.options import read_named
 from duetime.cli.schedules.plan import (
-    Action,
     Step,
+    StepKind,
     has_secrets,
     plan_calendar,
     plan_schedules,
@@ -110,7 +110,7 @@ def apply_contents(arguments: argparse.Namespace, contents: Contents) -> int:
 class _Outcome:
     """What became of the plan."""
 
-    done: dict[Action, int] = field(default_factory=lambda: dict.fromkeys(Action, 0))
+    done: dict[StepKind, int] = field(default_factory=lambda: dict.fromkeys(StepKind, 0))
     refused: dict[tuple[str, str], str] = field(default_factory=dict)
 
 
@@ -134,15 +134,15 @@ class _Application:
             self._print_json(steps)
             if self._outcome.refused:
                 return 1
-            has_changes = bool(number[Action.CREATE] + number[Action.CHANGE] + number[Action.DELETE])
+            has_changes = bool(number[StepKind.CREATE] + number[StepKind.CHANGE] + number[StepKind.DELETE])
             if not self._arguments.exit_code:
                 return 0
-            return 1 if number[Action.CONFLICT] else 3 if has_changes else 0
+            return 1 if number[StepKind.CONFLICT] else 3 if has_changes else 0
         self._apply(steps)
-        for action in (Action.UNCHANGED, Action.CONFLICT):
+        for action in (StepKind.UNCHANGED, StepKind.CONFLICT):
             self._outcome.done[action] += number[action]
         self._sum_up(steps)
-        return 1 if self._outcome.refused or self._outcome.done[Action.CONFLICT] else 0
+        return 1 if self._outcome.refused or self._outcome.done[StepKind.CONFLICT] else 0
 
     def _plan(self, contents: Contents) -> tuple[list[Step], int]:
         """The steps, and how many stored schedules no file has any more and are kept."""
@@ -165,7 +165,7 @@ class _Application:
 
     def _compare_secrets(self, steps: list[Step]) -> list[Step]:
         """Secrets cannot be read, so the server says whether those of the files are others."""
-        same = [step for step in steps if step.action is Action.UNCHANGED and has_secrets(step)]
+        same = [step for step in steps if step.action is StepKind.UNCHANGED and has_secrets(step)]
         changed = set()
         for chunk in _chunks(same):
             changed |= {step.name for step, word in zip(chunk, self._try(chunk), strict=True) if word == "changed"}
@@ -207,11 +207,11 @@ class _Application:
 
     def _check(self, steps: Sequence[Step]) -> None:
         """Let the server judge what would be sent, as far as it can without storing it."""
-        coming = {step.name for step in steps if step.noun == "calendar" and step.action is Action.CREATE}
+        coming = {step.name for step in steps if step.noun == "calendar" and step.action is StepKind.CREATE}
         judged = [
             step
             for step in steps
-            if step.noun == "schedule" and step.action in (Action.CREATE, Action.CHANGE) and not _uses(step, coming)
+            if step.noun == "schedule" and step.action in (StepKind.CREATE, StepKind.CHANGE) and not _uses(step, coming)
         ]
         for number, step in enumerate(judged[:_LOOKED_UP], 1):
             body = {name: value for name, value in (step.body or {}).items() if name not in _NOT_PREVIEWED}
@@ -223,7 +223,7 @@ class _Application:
         self._progress.clear()
 
     def _apply(self, steps: Sequence[Step]) -> None:
-        todo = [step for step in steps if step.action in (Action.CREATE, Action.CHANGE, Action.DELETE)]
+        todo = [step for step in steps if step.action in (StepKind.CREATE, StepKind.CHANGE, StepKind.DELETE)]
         number = 0
         try:
             with open_client(self._arguments, _RETRY_SECONDS) as patient:
@@ -245,7 +245,7 @@ class _Application:
         first = chunk[0]
         if first.noun == "calendar":
             self._send_one(client, first, CALENDARS.put(first.name, first.body or {}).read_as(bytes))
-        elif first.action is Action.DELETE:
+        elif first.action is StepKind.DELETE:
             # Only what the plan showed: whoever changed it since then wants to keep it.
             call = calls.delete_schedule(first.name, None, first.version)
             self._send_one(client, first, call.read_as(bytes))
@@ -257,7 +257,7 @@ class _Application:
             client.send(call)
         except NotFound:
             # A delete whose first answer was lost.
-            if step.action is not Action.DELETE:
+            if step.action is not StepKind.DELETE:
                 raise
         except ServerUnavailable:
             raise
@@ -284,7 +284,7 @@ class _Application:
     def _refuse(self, step: Step, reason: str, *, is_conflict: bool = False) -> None:
         self._progress.clear()
         self._outcome.refused[step.noun, step.name] = reason
-        self._outcome.done[Action.CONFLICT] += is_conflict
+        self._outcome.done[StepKind.CONFLICT] += is_conflict
         if not self._arguments.json:
             verb = "is left alone" if is_conflict else "would be refused" if self._arguments.dry_run else "was refused"
             print_note(f"duetime: {step.noun} {printable(step.name)} {verb}: {printable(reason)}")
@@ -295,23 +295,23 @@ class _Application:
         said = [
             f"{done[action]:,} {word}"
             for action, word in (
-                (Action.CREATE, "created"),
-                (Action.CHANGE, "changed"),
-                (Action.UNCHANGED, "unchanged"),
-                (Action.DELETE, "deleted"),
+                (StepKind.CREATE, "created"),
+                (StepKind.CHANGE, "changed"),
+                (StepKind.UNCHANGED, "unchanged"),
+                (StepKind.DELETE, "deleted"),
             )
             if done[action]
         ]
         if refused := self._refused_count(steps):
             said.append(f"{refused:,} refused")
-        if done[Action.CONFLICT]:
-            said.append(f"{done[Action.CONFLICT]:,} left alone")
+        if done[StepKind.CONFLICT]:
+            said.append(f"{done[StepKind.CONFLICT]:,} left alone")
         if not self._arguments.json:
             print_line(f"Applied: {', '.join(said) or 'nothing to do'}.")
 
     def _refused_count(self, steps: Sequence[Step]) -> int:
         """Without those that only belong to others."""
-        told_late = self._outcome.done[Action.CONFLICT] - totals(steps)[Action.CONFLICT]
+        told_late = self._outcome.done[StepKind.CONFLICT] - totals(steps)[StepKind.CONFLICT]
         return len(self._outcome.refused) - told_late
 
     def _print_json(self, steps: Sequence[Step]) -> None:
@@ -322,7 +322,7 @@ class _Application:
             item: dict[str, object] = {"name": step.name, "kind": step.noun, "action": step.action.value}
             if step.changes:
                 item["changes"] = [{"path": each.path, "from": each.before, "to": each.after} for each in step.changes]
-            if step.action is Action.CONFLICT:
+            if step.action is StepKind.CONFLICT:
                 item["error"] = step.remark
             if (step.noun, step.name) in self._outcome.refused:
                 item["error"] = self._outcome.refused[step.noun, step.name]
@@ -337,7 +337,7 @@ class _Application:
 
 #: Says whose it is and how it stands, not when it fires.
 _NOT_PREVIEWED = ("name", "origin", "source", "paused", "note")
-_DONE = {"created": Action.CREATE, "changed": Action.CHANGE, "unchanged": Action.UNCHANGED}
+_DONE = {"created": StepKind.CREATE, "changed": StepKind.CHANGE, "unchanged": StepKind.UNCHANGED}
 
 
 def _uses(step: Step, calendars: set[str]) -> bool:
@@ -359,7 +359,7 @@ def _chunks(steps: Sequence[Step]) -> Iterator[list[Step]]:
     batch: list[Step] = []
     size = 0
     for step in steps:
-        is_single = step.noun == "calendar" or step.action is Action.DELETE
+        is_single = step.noun == "calendar" or step.action is StepKind.DELETE
         length = 0 if is_single else len(msgspec.json.encode(step.body))
         if batch and (is_single or len(batch) >= CHUNK or size + length > MAX_BATCH_BYTES):
             yield batch
@@ -373,7 +373,7 @@ def _chunks(steps: Sequence[Step]) -> Iterator[list[Step]]:
         yield batch
 
 
-APPLY = CliAction(
+APPLY = Action(
     "apply",
     "make schedules what files say",
     run,

@@ -15,7 +15,7 @@ _BEFORE_DIFFERENCE = 16
 _GONE = "(none)"
 
 
-class Action(Enum):
+class StepKind(Enum):
     CREATE = "create"
     CHANGE = "change"
     UNCHANGED = "unchanged"
@@ -38,7 +38,7 @@ class Change:
 class Step:
     """What happens to one schedule, or to one calendar."""
 
-    action: Action
+    action: StepKind
     name: str
     noun: str = "schedule"
     changes: tuple[Change, ...] = ()
@@ -63,15 +63,15 @@ def plan_schedules(
             found = dict(stored[name])
             version = found.get("version")
             remark = summary(canonical(found, is_lenient=True))
-            yield Step(Action.DELETE, name, remark=remark, version=version if isinstance(version, int) else None)
+            yield Step(StepKind.DELETE, name, remark=remark, version=version if isinstance(version, int) else None)
 
 
 def _plan_one(wanted: Wanted, found: Mapping[str, object] | None) -> Step:
     body = {"name": wanted.name, **wanted.definition, "origin": "file", "source": wanted.source}
     if found is None:
-        return Step(Action.CREATE, wanted.name, remark=summary(wanted.canonical), body=body)
+        return Step(StepKind.CREATE, wanted.name, remark=summary(wanted.canonical), body=body)
     if (found.get("origin"), found.get("source")) != ("file", wanted.source):
-        return Step(Action.CONFLICT, wanted.name, remark=owner_of(found))
+        return Step(StepKind.CONFLICT, wanted.name, remark=owner_of(found))
     before = canonical(dict(found), is_lenient=True)
     steered = {"paused": found.get("state") == "paused", "note": "", **_only_given(before, STEERED)}
     after = dict(wanted.canonical)
@@ -82,7 +82,7 @@ def _plan_one(wanted: Wanted, found: Mapping[str, object] | None) -> Step:
         if name not in body and value:
             body[name] = value
     changes = tuple(differences(before, after))
-    return Step(Action.CHANGE if changes else Action.UNCHANGED, wanted.name, changes=changes, body=body)
+    return Step(StepKind.CHANGE if changes else StepKind.UNCHANGED, wanted.name, changes=changes, body=body)
 
 
 def has_secrets(step: Step) -> bool:
@@ -98,16 +98,16 @@ def has_secrets(step: Step) -> bool:
 
 def with_other_secrets(step: Step) -> Step:
     """The step of a schedule whose secrets are all that changes."""
-    return replace(step, action=Action.CHANGE, changes=(Change("task.target.headers", HIDDEN, "other secrets"),))
+    return replace(step, action=StepKind.CHANGE, changes=(Change("task.target.headers", HIDDEN, "other secrets"),))
 
 
 def plan_calendar(wanted: WantedCalendar, stored: object) -> Step:
     """`stored` are its canonical entries, or None if there is no such calendar."""
     body = {"dates": wanted.dates}
     if stored is None:
-        return Step(Action.CREATE, wanted.name, "calendar", remark=f"{len(wanted.dates)} entries", body=body)
+        return Step(StepKind.CREATE, wanted.name, "calendar", remark=f"{len(wanted.dates)} entries", body=body)
     changes = tuple(differences({"dates": stored}, {"dates": wanted.canonical}))
-    return Step(Action.CHANGE if changes else Action.UNCHANGED, wanted.name, "calendar", changes, body=body)
+    return Step(StepKind.CHANGE if changes else StepKind.UNCHANGED, wanted.name, "calendar", changes, body=body)
 
 
 def owner_of(found: Mapping[str, object]) -> str:
@@ -116,8 +116,8 @@ def owner_of(found: Mapping[str, object]) -> str:
     return f"it belongs to origin {origin}" + (f", source {source}" if source else "")
 
 
-def totals(steps: Iterable[Step]) -> dict[Action, int]:
-    found = dict.fromkeys(Action, 0)
+def totals(steps: Iterable[Step]) -> dict[StepKind, int]:
+    found = dict.fromkeys(StepKind, 0)
     for step in steps:
         found[step.action] += 1
     return found

@@ -12,6 +12,7 @@ from duetime.cli.actions import (
     AddOptions,
     Command,
     Given,
+    RunAction,
     Subparsers,
     list_pages,
     named,
@@ -19,7 +20,6 @@ from duetime.cli.actions import (
     tell_of,
     with_client,
 )
-from duetime.cli.actions import Run as RunAction
 from duetime.cli.connect import Refused, ask
 from duetime.cli.output import (
     Progress,

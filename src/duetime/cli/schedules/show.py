@@ -20,7 +20,7 @@ from duetime.cli.output import (
     width_of,
 )
 from duetime.cli.schedules.fields import canonical
-from duetime.cli.schedules.plan import Action, Step, summary, totals
+from duetime.cli.schedules.plan import Step, StepKind, summary, totals
 from duetime.sdk.shapes.schedules import Backfill, Fire, Run, Schedule
 
 #: Where the template says nothing and the type's defaults do.
@@ -62,18 +62,18 @@ _FIRE_COLUMNS = (Column("AT"), Column("BY ITS CLOCK"), Column("NOTE", shrinks=Tr
 _SHOWN_UNCHANGED = 20
 _WIDEST_NAME = 48
 _MARKS = {
-    Action.CREATE: ("+", "green"),
-    Action.CHANGE: ("~", "yellow"),
-    Action.UNCHANGED: ("=", "dim"),
-    Action.DELETE: ("-", "red"),
-    Action.CONFLICT: ("!", "magenta"),
+    StepKind.CREATE: ("+", "green"),
+    StepKind.CHANGE: ("~", "yellow"),
+    StepKind.UNCHANGED: ("=", "dim"),
+    StepKind.DELETE: ("-", "red"),
+    StepKind.CONFLICT: ("!", "magenta"),
 }
 _PLANNED = {
-    Action.CREATE: "to create",
-    Action.CHANGE: "to change",
-    Action.UNCHANGED: "unchanged",
-    Action.DELETE: "to delete",
-    Action.CONFLICT: "in conflict",
+    StepKind.CREATE: "to create",
+    StepKind.CHANGE: "to change",
+    StepKind.UNCHANGED: "unchanged",
+    StepKind.DELETE: "to delete",
+    StepKind.CONFLICT: "in conflict",
 }
 #: Shown where they are not as usual: field → (name, the usual value).
 _UNUSUAL: dict[str, tuple[str, object]] = {
@@ -244,8 +244,8 @@ def share_done(backfill: Backfill) -> float:
 
 
 def print_plan(steps: Sequence[Step], left_over: int) -> None:
-    unchanged = [step for step in steps if step.action is Action.UNCHANGED]
-    shown = [step for step in steps if step.action is not Action.UNCHANGED or len(unchanged) <= _SHOWN_UNCHANGED]
+    unchanged = [step for step in steps if step.action is StepKind.UNCHANGED]
+    shown = [step for step in steps if step.action is not StepKind.UNCHANGED or len(unchanged) <= _SHOWN_UNCHANGED]
     width = min(_WIDEST_NAME, max((width_of(_title(step)) for step in shown), default=0))
     for step in shown:
         mark, colour = _MARKS[step.action]

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from duetime.cli.actions import Action, Command, Given, Run, Subparsers, list_pages, tell, with_client
+from duetime.cli.actions import Action, Command, Given, RunAction, Subparsers, list_pages, tell, with_client
 from duetime.cli.output import (
     Column,
     counted,
@@ -89,7 +89,7 @@ def _say(found: OutboxNumber) -> None:
         print_json("task", refused.body)
 
 
-def _each(done: str, act: Callable[[Client, int], object]) -> Run:
+def _each(done: str, act: Callable[[Client, int], object]) -> RunAction:
     def run(client: Client, given: Given) -> int:
         if given.all == bool(given.numbers):
             raise UsageError("give numbers, or --all")

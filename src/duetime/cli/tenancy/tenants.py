@@ -3,7 +3,7 @@
 import argparse
 
 from duetime.cli import arguments as words
-from duetime.cli.actions import Action, Command, Given, Run, Subparsers, list_all, named, tell, with_client
+from duetime.cli.actions import Action, Command, Given, RunAction, Subparsers, list_all, named, tell, with_client
 from duetime.cli.connect import ask
 from duetime.cli.output import Column, local_time, print_line, print_note, print_raw
 from duetime.cli.tenancy.egress_options import EGRESS, add_egress_options, egress_words, read_egress_options
@@ -87,7 +87,7 @@ def _put(given: Given) -> Call[Tenant]:
     return TENANTS.put(given.name, fields | {name: value for name, value in others.items() if value is not None})
 
 
-def _steer(state: str) -> Run:
+def _steer(state: str) -> RunAction:
     def run(client: Client, given: Given) -> int:
         # PUT would make a tenant of a misspelt name.
         client.send(TENANTS.get(given.name))
