@@ -83,6 +83,16 @@ async def test_a_connection_is_kept_for_the_next_call(client: HttpClient) -> Non
     assert second.timings.total_ms >= second.timings.first_byte_ms
 
 
+async def test_no_proxy_of_the_environment_is_asked(client: HttpClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+
+    async with serving(answer_everything) as target:
+        assert (await call(client, target)).status == 200
+
+        assert [each.line for each in target.received] == ["POST /hook HTTP/1.1"]
+
+
 async def test_calls_at_the_same_time_have_connections_of_their_own(client: HttpClient) -> None:
     everybody_came = asyncio.Barrier(5)
 

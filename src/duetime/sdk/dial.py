@@ -1,4 +1,4 @@
-"""New connections to the server: names with several addresses, TLS.
+"""New connections to the server: names with several addresses, proxies, TLS.
 
 In an event loop a name's addresses are tried one after the other, each a little
 after the one before and all of them at once in the end, so that a dead one costs
@@ -20,6 +20,7 @@ from duetime.http1.connection import Connection
 from duetime.http1.dial import OpenConnections, connect, tls_context
 from duetime.http1.messages import Bounds, ExchangeError, Reason
 from duetime.sdk.route import Route
+from duetime.sdk.tunnel import open_tunnel, open_tunnel_blocking
 
 #: Before the next address is tried beside the ones under way.
 _STAGGER_SECONDS = 0.25
@@ -31,17 +32,31 @@ class Dialler:
     """Makes the connections of an event loop, and knows all that are open."""
 
     def __init__(self, route: Route, tls: ssl.SSLContext | None, bounds: Bounds) -> None:
-        self._place = route.place
+        self._route = route
         self._tls = (tls or _default_tls()) if route.place.is_tls else None
         self._open = OpenConnections(bounds)
 
     async def dial(self, connect_by: float) -> Connection:
         """A new connection until a time of the loop; raises ExchangeError."""
-        place = self._place
+        place = self._route.place
         with _explaining(place.host, place.authority):
             async with asyncio.timeout_at(connect_by):
-                sock = await _reach(place.host, place.port)
-                return await self._open.start(sock, self._tls, place.host)
+                return await self._open.start(await self._reach(), self._tls, place.host)
+
+    async def _reach(self) -> socket.socket:
+        """A socket on which the server, or the proxy for it, expects the first byte."""
+        place, proxy = self._route.place, self._route.proxy
+        if proxy is None:
+            return await _reach(place.host, place.port)
+        with _explaining(proxy.host, f"the proxy {proxy.name}"):
+            sock = await _reach(proxy.host, proxy.port)
+        if place.is_tls:
+            try:
+                await open_tunnel(sock, proxy, place.host, place.port)
+            except BaseException:
+                sock.close()
+                raise
+        return sock
 
     async def close(self, some: Iterable[Connection] | None = None) -> None:
         """Close some connections or all, and wait until they are; exchanges under way on them fail."""
@@ -52,19 +67,24 @@ def dial(route: Route, connect_by: float, bounds: Bounds) -> BlockingConnection:
     """A new connection of plain code until a monotonic time; raises ExchangeError."""
     place = route.place
     with _explaining(place.host, place.authority):
-        sock = blocking.connect(place.host, place.port, connect_by)
-        if place.is_tls:
-            sock = _wrap(sock, place.host, connect_by)
-        return BlockingConnection(sock, bounds)
+        if route.proxy is None:
+            sock = blocking.connect(place.host, place.port, connect_by)
+        else:
+            with _explaining(route.proxy.host, f"the proxy {route.proxy.name}"):
+                sock = blocking.connect(route.proxy.host, route.proxy.port, connect_by)
+        try:
+            return BlockingConnection(_begin_tls(sock, route, connect_by) if place.is_tls else sock, bounds)
+        except BaseException:
+            sock.close()
+            raise
 
 
-def _wrap(sock: socket.socket, host: str, connect_by: float) -> ssl.SSLSocket:
-    try:
-        sock.settimeout(blocking.seconds_until(connect_by))
-        return _default_tls().wrap_socket(sock, server_hostname=host.rstrip("."))
-    except BaseException:
-        sock.close()
-        raise
+def _begin_tls(sock: socket.socket, route: Route, connect_by: float) -> ssl.SSLSocket:
+    place = route.place
+    if route.proxy is not None:
+        open_tunnel_blocking(sock, route.proxy, place.host, place.port, connect_by)
+    sock.settimeout(blocking.seconds_until(connect_by))
+    return _default_tls().wrap_socket(sock, server_hostname=place.host.rstrip("."))
 
 
 @contextlib.contextmanager

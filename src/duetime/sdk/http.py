@@ -16,8 +16,7 @@ from duetime.http1.kept import KeptConnections
 from duetime.http1.messages import Bounds, ExchangeError, Reason, UnansweredError
 from duetime.sdk.calls.call import Answer
 from duetime.sdk.dial import Dialler
-from duetime.sdk.errors import ServerUnreachable
-from duetime.sdk.route import CONNECT_SECONDS, IDLE_SECONDS, MAX_BYTES, Route, may_be_repeated
+from duetime.sdk.route import CONNECT_SECONDS, IDLE_SECONDS, MAX_BYTES, Route, failure_of, may_be_repeated
 
 MAX_CONNECTIONS = 100
 
@@ -56,7 +55,7 @@ class HttpClient:
         try:
             return await self._exchange(method, content, self._loop.time() + timeout)
         except ExchangeError as error:
-            raise ServerUnreachable(f"{self._route.url} does not answer: {error}") from error
+            raise failure_of(f"{self._route.name} does not answer", error) from error
 
     async def close(self) -> None:
         """Close every connection; requests under way fail."""

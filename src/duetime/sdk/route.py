@@ -1,13 +1,15 @@
-"""Where requests go and how they are written: the same for plain code and for asyncio."""
+"""Where requests go, through which proxy, and how they are written: the same for plain code and for asyncio."""
 
 from dataclasses import dataclass
 from typing import Self
 from urllib.parse import quote, urlsplit
 
 from duetime.http1.answers import AnswerReader
+from duetime.http1.messages import ExchangeError
 from duetime.sdk.calls.call import KEY_HEADER, TENANT_HEADER, Answer
-from duetime.sdk.errors import ApiError, ConfigurationError
+from duetime.sdk.errors import ApiError, ConfigurationError, ServerUnreachable
 from duetime.sdk.headers import Headers
+from duetime.sdk.proxies import Proxy, ProxyRefusedError, find_proxy
 
 #: For a place among the connections, the name, TCP and TLS together.
 CONNECT_SECONDS = 5.0
@@ -58,20 +60,32 @@ class Route:
 
     url: str
     place: Place
+    proxy: Proxy | None
     #: Before the path, and after it up to what differs.
     _prefix: str
     _fixed: str
 
     @classmethod
-    def to(cls, url: str, key: str, *, tenant: str | None = None) -> Self:
+    def to(cls, url: str, key: str, *, tenant: str | None = None, proxy: str | None = None) -> Self:
+        """Without `proxy` the environment says which; an empty one stands for none."""
         place = Place.read(url)
+        through = find_proxy(proxy, is_tls=place.is_tls, host=place.host, port=place.port)
         fixed = (
             f" HTTP/1.1\r\nHost: {place.authority}\r\nUser-Agent: duetime\r\nAccept: application/json\r\n"
             f"Accept-Encoding: identity\r\nAuthorization: Bearer {key}\r\n"
         )
         if tenant is not None:
             fixed += f"{TENANT_HEADER}: {tenant}\r\n"
-        return cls(url, place, place.prefix, fixed)
+        prefix = place.prefix
+        if through is not None and not place.is_tls:
+            prefix = f"http://{place.authority}{prefix}"
+            fixed += through.authorization
+        return cls(url, place, through, prefix, fixed)
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return self.url if self.proxy is None else f"{self.url} (through the proxy {self.proxy.name})"
 
     def write(self, method: str, path: str, body: bytes | None, idempotency_key: str | None) -> bytes:
         """A request, as it is sent."""
@@ -88,11 +102,21 @@ class Route:
         return (head + ("\r\n" if method == "GET" else "Content-Length: 0\r\n\r\n")).encode("ascii")
 
     def read(self, answered: AnswerReader) -> Answer:
-        """The answer that a connection has read; an ApiError if it is too large."""
+        """The answer that a connection has read; ApiError: it is too large, ProxyRefusedError: it is the proxy's."""
         if answered.is_truncated:
             message = f"{self.url}: the answer is larger than {answered.bounds.kept_bytes // 1024:,} KiB"
             raise ApiError(message, code="unreadable")
-        return Answer(answered.status, Headers(answered.headers), answered.body)
+        answer = Answer(answered.status, Headers(answered.headers), answered.body)
+        if self.proxy is not None and not self.place.is_tls and _is_of_proxy(answer):
+            raise ProxyRefusedError(self.proxy, answer.status)
+        return answer
+
+
+def failure_of(said: str, error: ExchangeError) -> ApiError:
+    """What is raised where there is no answer: trying again is safe, and helps if the proxy may change its mind."""
+    if isinstance(error, ProxyRefusedError) and not error.is_passing:
+        return ApiError(f"{said}: {error}", status=error.status, code="proxy_refused")
+    return ServerUnreachable(f"{said}: {error}")
 
 
 def may_be_repeated(method: str, exchanges: int) -> bool:
@@ -101,6 +125,13 @@ def may_be_repeated(method: str, exchanges: int) -> bool:
     A server may close a kept connection just as the next request is sent.
     """
     return exchanges > 1 and method in _REPEATABLE
+
+
+def _is_of_proxy(answer: Answer) -> bool:
+    """Whether the server cannot have said it: what is wrong it says as JSON."""
+    if answer.status in (502, 503, 504):
+        return "json" not in answer.headers.get("Content-Type", "")
+    return answer.status == 407
 
 
 def _ascii(host: str) -> str:

@@ -37,7 +37,7 @@ def look_for_server(
     folder = Path(data or os.environ.get("DUETIME_DATA") or ".duetime")
     url = url or environment.get("DUETIME_URL") or _read(folder / "url") or default_url
     key = key or environment.get("DUETIME_KEY")
-    if not key and _is_this_machine(url):
+    if not key and is_this_machine(_host_of(url)):
         key = _read(folder / "key")
     return url, key
 
@@ -65,9 +65,15 @@ def _read(file: Path) -> str | None:
         raise ConfigurationError(f"{file} cannot be read: {reason}") from error
 
 
-def _is_this_machine(url: str) -> bool:
+def is_this_machine(host: str) -> bool:
     try:
-        host = urlsplit(url).hostname or ""
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def _host_of(url: str) -> str:
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""

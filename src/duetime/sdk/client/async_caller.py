@@ -33,13 +33,15 @@ class AsyncCaller:
         tenant: str | None = None,
         timeout: float = 30.0,
         retry_for: float = 30.0,
+        proxy: str | None = None,
     ) -> None:
         """Without `url` and `key`: those of the environment, or of a `duetime up` in this folder.
 
         `tenant`: act for another one than the key's own, which an admin key may.
+        `proxy`: in place of the environment's `HTTPS_PROXY` or `HTTP_PROXY`; an empty one stands for none.
         """
         url, key = find_server(url, key)
-        self._transport = AsyncTransport(Route.to(url, key, tenant=check_tenant(tenant)), timeout)
+        self._transport = AsyncTransport(Route.to(url, key, tenant=check_tenant(tenant), proxy=proxy), timeout)
         self._retry_for = retry_for
 
     async def __aenter__(self) -> Self:

@@ -34,13 +34,15 @@ class Caller:
         tenant: str | None = None,
         timeout: float = 30.0,
         retry_for: float = 30.0,
+        proxy: str | None = None,
     ) -> None:
         """Without `url` and `key`: those of the environment, or of a `duetime up` in this folder.
 
         `tenant`: act for another one than the key's own, which an admin key may.
+        `proxy`: in place of the environment's `HTTPS_PROXY` or `HTTP_PROXY`; an empty one stands for none.
         """
         url, key = find_server(url, key)
-        self._transport = Transport(Route.to(url, key, tenant=check_tenant(tenant)), timeout)
+        self._transport = Transport(Route.to(url, key, tenant=check_tenant(tenant), proxy=proxy), timeout)
         self._retry_for = retry_for
 
     def __enter__(self) -> Self:

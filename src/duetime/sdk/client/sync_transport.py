@@ -4,9 +4,8 @@ from typing import Any
 
 from duetime.http1.messages import ExchangeError
 from duetime.sdk.calls.call import Answer, Call
-from duetime.sdk.errors import ServerUnreachable
 from duetime.sdk.pool import Pool
-from duetime.sdk.route import Route
+from duetime.sdk.route import Route, failure_of
 
 _MAX_KEPT = 16
 
@@ -15,7 +14,7 @@ class Transport:
     """Sends a call once."""
 
     def __init__(self, route: Route, timeout: float) -> None:
-        self._url = route.url
+        self._route = route
         self._timeout = timeout
         self._pool = Pool(route, max_kept=_MAX_KEPT)
 
@@ -25,7 +24,7 @@ class Transport:
                 call.method, call.path, call.body, timeout=self._timeout, idempotency_key=call.key
             )
         except ExchangeError as error:
-            raise ServerUnreachable(f"{self._url} does not answer: {error}") from error
+            raise failure_of(f"{self._route.name} does not answer", error) from error
 
     def close(self) -> None:
         self._pool.close()

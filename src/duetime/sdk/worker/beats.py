@@ -18,7 +18,7 @@ import msgspec
 from duetime.http1.messages import ExchangeError
 from duetime.sdk.errors import ApiError, ServerUnreachable
 from duetime.sdk.pool import Pool
-from duetime.sdk.route import Route
+from duetime.sdk.route import Route, failure_of
 from duetime.sdk.worker.context import Held
 from duetime.sdk.worker.protocol import (
     BEAT_EVERY_SECONDS,
@@ -60,6 +60,7 @@ class Beats(threading.Thread):
         self.every = BEAT_EVERY_SECONDS
         self.max_silence = _USUAL_SILENCE_SECONDS
         self._pool = Pool(route, max_kept=1)
+        self._through = "" if route.proxy is None else f" through the proxy {route.proxy.name}"
         self._worker = worker
         self._held = held
         self._on_answer = on_answer
@@ -126,7 +127,7 @@ class Beats(threading.Thread):
                 timeout=SIGN_OFF_SECONDS if is_last else _TIMEOUT_SECONDS,
             )
         except ExchangeError as error:
-            raise ServerUnreachable(f"no answer to a beat: {error}") from error
+            raise failure_of(f"no answer to a beat{self._through}", error) from error
         answer.raise_for_status()
         try:
             return read_verdicts(answer.body)

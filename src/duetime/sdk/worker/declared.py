@@ -20,6 +20,7 @@ from duetime.sdk.client.async_client import AsyncClient
 from duetime.sdk.errors import Conflict, FieldError, InvalidRequest, ServerUnavailable
 from duetime.sdk.shapes.schedules import PutResult, shape_schedule
 from duetime.sdk.worker.functions import name_of_module
+from duetime.sdk.worker.settings import WorkerSettings
 
 logger = logging.getLogger("duetime.worker")
 
@@ -55,10 +56,10 @@ def name_of_program(worker: object, function: Callable[..., Any]) -> str:
     return name if attribute is None else f"{name}:{attribute}"
 
 
-async def put_declared(url: str, key: str, shaped: Sequence[Mapping[str, Any]]) -> None:
+async def put_declared(settings: WorkerSettings, shaped: Sequence[Mapping[str, Any]]) -> None:
     """Put them all, for as long as it takes to reach the server; raises for what is wrong."""
     # Without retries of its own: each is logged here, as those of taking tasks are.
-    async with AsyncClient(url, key, retry_for=0) as client:
+    async with AsyncClient(settings.url, settings.key, retry_for=0, proxy=settings.proxy) as client:
         for start in range(0, len(shaped), MAX_PUT_BATCH):
             part = shaped[start : start + MAX_PUT_BATCH]
             for result in await _put(client, part):

@@ -35,25 +35,25 @@ class Submitter:
     and event loops, so every process and every loop may use the same ones.
     """
 
-    def __init__(self, url: str | None, key: str | None, queue: str | None) -> None:
-        self._url, self._key = url, key
+    def __init__(self, url: str | None, key: str | None, proxy: str | None, queue: str | None) -> None:
+        self._url, self._key, self._proxy = url, key, proxy
         #: None: the server's choice, by the task's type.
         self._queue = queue
         self._client: Client | None = None
         self._async_client: AsyncClient | None = None
 
-    def configure(self, url: str | None, key: str | None) -> None:
-        self._url, self._key = url, key
+    def configure(self, url: str | None, key: str | None, proxy: str | None) -> None:
+        self._url, self._key, self._proxy = url, key, proxy
         self._client = self._async_client = None
 
     def submit(self, type: str, payload: object, options: SubmitOptions) -> Task:
         if (client := self._client) is None:
-            client = self._client = Client(self._url, self._key)
+            client = self._client = Client(self._url, self._key, proxy=self._proxy)
         return client.submit(type, payload, **self._complete(options))
 
     async def submit_async(self, type: str, payload: object, options: SubmitOptions) -> Task:
         if (client := self._async_client) is None:
-            client = self._async_client = AsyncClient(self._url, self._key)
+            client = self._async_client = AsyncClient(self._url, self._key, proxy=self._proxy)
         return await client.submit(type, payload, **self._complete(options))
 
     def _complete(self, options: SubmitOptions) -> SubmitOptions:

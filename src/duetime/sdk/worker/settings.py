@@ -22,6 +22,8 @@ class WorkerSettings:
     shutdown_timeout: float
     #: How long it may be silent before it counts as dead; None: as its queues or the server say.
     max_silence: float | None = None
+    #: None: as the environment says.
+    proxy: str | None = None
 
     def __post_init__(self) -> None:
         if self.concurrency < 1 or self.threads < 1:
@@ -37,4 +39,4 @@ class WorkerSettings:
 
     @property
     def route(self) -> Route:
-        return Route.to(self.url, self.key)
+        return Route.to(self.url, self.key, proxy=self.proxy)

@@ -68,8 +68,9 @@ class Worker:
         name: str | None = None,
         shutdown_timeout: Duration = 25.0,
         max_silence: Duration | None = None,
+        proxy: str | None = None,
     ) -> None:
-        self._url, self._key = url, key
+        self._url, self._key, self._proxy = url, key, proxy
         self._queues = None if queues is None else _names(queues)
         self._tags = _names(tags)
         self._concurrency = concurrency
@@ -84,7 +85,7 @@ class Worker:
         self._prefix = name
         # Schedules are the code's: what a command line sets for one process does not change them.
         self._code_name, self._code_queues = name, self._queues
-        self._submitter = Submitter(url, key, None if self._own_queue == "default" else self._own_queue)
+        self._submitter = Submitter(url, key, proxy, None if self._own_queue == "default" else self._own_queue)
         self._stopper: _Stopper | None = None
         self._name_now: tuple[int, str] | None = None
 
@@ -170,11 +171,13 @@ class Worker:
         name: str | None = None,
         shutdown_timeout: Duration | None = None,
         max_silence: Duration | None = None,
+        proxy: str | None = None,
     ) -> None:
         """Replace settings, before it runs; what is None stays."""
         self._url = url or self._url
         self._key = key or self._key
-        self._submitter.configure(self._url, self._key)
+        self._proxy = self._proxy if proxy is None else proxy
+        self._submitter.configure(self._url, self._key, self._proxy)
         self._queues = self._queues if queues is None else _names(queues)
         self._tags = self._tags if tags is None else _names(tags)
         self._concurrency = self._concurrency if concurrency is None else concurrency
@@ -200,6 +203,7 @@ class Worker:
             self._prefetch,
             self._shutdown_timeout,
             self._max_silence,
+            self._proxy,
         )
 
     @property
@@ -242,7 +246,7 @@ class Worker:
         self._stopper = _Stopper(asyncio.get_running_loop())
         try:
             if shaped:
-                await _unless(self._stopper.wanted, put_declared(settings.url, settings.key, shaped))
+                await _unless(self._stopper.wanted, put_declared(settings, shaped))
             if not self._stopper.wanted.is_set():
                 await WorkerRun(settings, self._handlers, self.name, self._stopper.wanted).run()
         finally:
