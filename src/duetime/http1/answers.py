@@ -6,7 +6,16 @@ headers and the bounds of its body.
 
 import httptools
 
-from duetime.http1.messages import MAX_HEAD_BYTES, Bounds, ExchangeError, Headers, Reason, UnansweredError, body_length
+from duetime.http1.messages import (
+    MAX_HEAD_BYTES,
+    Bounds,
+    ExchangeError,
+    Fields,
+    Headers,
+    Reason,
+    UnansweredError,
+    body_length,
+)
 
 
 class AnswerReader:
@@ -28,10 +37,10 @@ class AnswerReader:
 
     def _clear(self) -> None:
         self.status = 0
-        self.headers: Headers = ()
         self.body = b""
         self.is_truncated = False
-        self._fields: list[tuple[bytes, bytes]] = []
+        #: Of the head, as they came.
+        self.fields: Fields = []
         self._pieces: list[bytes] = []
         self._kept_bytes = 0
         self._received_bytes = 0
@@ -51,6 +60,11 @@ class AnswerReader:
     def can_follow(self) -> bool:
         """Whether, as far as the last answer says, the next request may follow on this connection."""
         return self._is_kept_alive and not self.is_broken
+
+    @property
+    def headers(self) -> Headers:
+        """The fields with their names in lower case."""
+        return tuple([(name.lower(), value) for name, value in self.fields])
 
     def feed(self, data: bytes) -> None:
         """What has arrived; afterwards `is_waiting` says whether more is needed."""
@@ -87,8 +101,8 @@ class AnswerReader:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         # Trailers come after the head, and are not kept.
-        if not self._has_head and self.is_waiting:
-            self._fields.append((name.lower(), value))
+        if not self._has_head:
+            self.fields.append((name, value))
 
     def on_headers_complete(self) -> None:
         parser = self._parser
@@ -99,7 +113,6 @@ class AnswerReader:
             return
         self._has_head = True
         self._is_kept_alive = parser.should_keep_alive()
-        self.headers = tuple(self._fields)
         if self._is_head:
             # The parser waits for a body that does not come, and cannot be told so.
             self._finish(is_complete=False)
@@ -113,14 +126,14 @@ class AnswerReader:
             self._kept_bytes += min(len(data), room)
         if len(data) > room:
             self.is_truncated = True
-            if not self._is_kept_alive or (body_length(self.headers) or 0) > self.bounds.read_bytes:
+            if not self._is_kept_alive or (body_length(self.fields) or 0) > self.bounds.read_bytes:
                 self._finish(is_complete=False)
 
     def on_message_complete(self) -> None:
         if not self.is_waiting:
             return
         if _is_interim(self.status):
-            self._fields = []
+            self.fields = []
             return
         self._finish(is_complete=True)
 
@@ -146,7 +159,7 @@ class AnswerReader:
         """The connection has ended, which ends some answers."""
         if not self.is_waiting:
             return
-        if self._has_head and error is None and body_length(self.headers) is None:
+        if self._has_head and error is None and body_length(self.fields) is None:
             self._finish(is_complete=False)
         elif self._received_bytes:
             self._fail(Reason.CLOSED, "the connection was closed in the middle of the answer")

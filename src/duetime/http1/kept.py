@@ -38,7 +38,7 @@ class KeptConnections(Generic[Key]):
 
     def put_back(self, key: Key, connection: Connection) -> None:
         """Keep it if it can be kept; else it is closed."""
-        seconds = idle_seconds(connection.headers, self._idle_seconds)
+        seconds = idle_seconds(connection.fields, self._idle_seconds)
         if seconds <= 0 or self._count >= self._max_kept or not connection.can_be_kept():
             connection.abort()
             return

@@ -4,7 +4,8 @@ import enum
 import re
 from dataclasses import dataclass
 
-#: (name, value); names in lower case.
+#: (name, value), as they came, and with names in lower case.
+Fields = list[tuple[bytes, bytes]]
 Headers = tuple[tuple[bytes, bytes], ...]
 
 MAX_HEAD_BYTES = 64 * 1024
@@ -50,19 +51,20 @@ class UnansweredError(ExchangeError):
         super().__init__(Reason.CLOSED, message)
 
 
-def idle_seconds(headers: Headers, at_most: float) -> float:
+def idle_seconds(fields: Fields, at_most: float) -> float:
     """How long a connection may be kept after this answer; the server may have said how long it keeps its end."""
-    for name, value in headers:
-        if name == b"keep-alive" and (found := _KEEP_ALIVE_TIMEOUT.search(value)):
+    for name, value in fields:
+        # By its length first: this runs for every answer.
+        if len(name) == 10 and name.lower() == b"keep-alive" and (found := _KEEP_ALIVE_TIMEOUT.search(value)):
             return min(at_most, float(found[1]) - _MARGIN_SECONDS)
     return at_most
 
 
-def body_length(headers: Headers) -> int | None:
+def body_length(fields: Fields) -> int | None:
     """The body's length, 0 where it is chunked; None where only the connection's end ends it."""
     length: int | None = None
-    for name, value in headers:
-        match name:
+    for name, value in fields:
+        match name.lower():
             case b"transfer-encoding" if value.lower().rstrip().endswith(b"chunked"):
                 return 0
             case b"content-length" if value.strip().isdigit():

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from duetime.http1.messages import Headers as Fields
+from duetime.http1.messages import Fields
 
 
 class Headers(Mapping[str, str]):
@@ -16,12 +16,12 @@ class Headers(Mapping[str, str]):
     def __getitem__(self, name: str) -> str:
         wanted = name.lower().encode("latin-1")
         for each, value in self._fields:
-            if each == wanted:
+            if each.lower() == wanted:
                 return value.decode("latin-1")
         raise KeyError(name)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(dict.fromkeys(name.decode("latin-1") for name, _ in self._fields))
+        return iter(dict.fromkeys(name.decode("latin-1").lower() for name, _ in self._fields))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)

@@ -96,7 +96,7 @@ class Pool:
         return dial(self._route, connect_by, self._bounds)
 
     def _put_back(self, kept: _Kept, connection: BlockingConnection) -> None:
-        seconds = idle_seconds(connection.headers, IDLE_SECONDS)
+        seconds = idle_seconds(connection.fields, IDLE_SECONDS)
         is_current = self._kept.get(os.getpid()) is kept
         # Threads that come at the same time may keep one more than there is room for, which does no harm.
         if not is_current or seconds <= 0 or not connection.can_follow or len(kept) >= self._max_kept:

@@ -106,7 +106,7 @@ class Route:
         if answered.is_truncated:
             message = f"{self.url}: the answer is larger than {answered.bounds.kept_bytes // 1024:,} KiB"
             raise ApiError(message, code="unreadable")
-        answer = Answer(answered.status, Headers(answered.headers), answered.body)
+        answer = Answer(answered.status, Headers(answered.fields), answered.body)
         if self.proxy is not None and not self.place.is_tls and _is_of_proxy(answer):
             raise ProxyRefusedError(self.proxy, answer.status)
         return answer

@@ -38,8 +38,7 @@ RATE_LIMITED = "rate_limited"
 encode = msgspec.json.Encoder().encode
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True):
     status: int
     headers: Mapping[str, str]
     body: bytes
