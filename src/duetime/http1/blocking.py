@@ -5,7 +5,6 @@ takes a lock or sends anything at the end, so a forked process may close what it
 inherited, and its parent's connection goes on.
 """
 
-import select
 import socket
 import time
 
@@ -61,11 +60,15 @@ class BlockingConnection(AnswerReader):
 
     def is_quiet(self) -> bool:
         """Whether a kept connection is still open and silent, as far as this machine knows."""
-        if self._socket.fileno() < 0:
+        try:
+            self._socket.settimeout(0)
+            # Under TLS too, whose own `recv` cannot peek.
+            socket.socket.recv(self._socket, 1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return True
+        except OSError:
             return False
-        poll = select.poll()
-        poll.register(self._socket, select.POLLIN)
-        return not poll.poll(0)
+        return False
 
     def close(self) -> None:
         self.is_broken = True

@@ -14,8 +14,6 @@ from typing import cast
 from duetime.http1.answers import AnswerReader
 from duetime.http1.messages import Bounds, ExchangeError, UnansweredError
 
-_PEEK = int(socket.MSG_PEEK | socket.MSG_DONTWAIT)
-
 
 class Connection(AnswerReader, asyncio.Protocol):
     def __init__(self, on_lost: "Callable[[Connection], None]", bounds: Bounds) -> None:
@@ -79,7 +77,7 @@ class Connection(AnswerReader, asyncio.Protocol):
         if self.is_broken or self._transport is None or self._transport.is_closing() or self._socket is None:
             return False
         try:
-            self._socket.recv(1, _PEEK)
+            self._socket.recv(1, socket.MSG_PEEK)
         except BlockingIOError:
             return True
         except OSError:
