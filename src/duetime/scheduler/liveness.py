@@ -7,6 +7,7 @@ that jumped therefore lapse nobody: the watch begins anew.
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from types import MappingProxyType
@@ -34,6 +35,8 @@ LONGEST_GAP_SECONDS = 3.0
 #: Whatever any holder ever left behind; between such sweeps only those that ended lately are looked at.
 FULL_SWEEP_EVERY_SECONDS = 60.0
 _EVER = timedelta(days=3650)
+#: So many of those that lapsed, or are not heard, have a line of their own after one look.
+MOST_NAMED = 20
 
 
 class Watch:
@@ -117,8 +120,11 @@ class Liveness:
         if self._polls is not None:
             if gone := asked - alive:
                 self._polls.forget(gone)
-            for ask in self._polls.hear({row["id"]: row["beats"] for row in rows if row["id"] not in ended}):
+            unheard = self._polls.hear({row["id"]: row["beats"] for row in rows if row["id"] not in ended})
+            for ask in unheard[:MOST_NAMED]:
                 log.warning("a worker gets no work because no beat of it is heard", worker=ask.worker)
+            if len(unheard) > MOST_NAMED:
+                log.warning("more workers get no work because no beat is heard", count=len(unheard) - MOST_NAMED)
         if ended:
             self._on_lapsed(ended)
             await self._tell([row for row in rows if row["id"] in ended])
@@ -134,7 +140,13 @@ class Liveness:
         # A node's own executor has no tenant.
         tenants = {row["tenant"] for row in lapsed if row["tenant"] is not None}
         names = await read_names(self._database, tenants)
-        for row in lapsed:
+        # A tenant may make up thousands of workers: those of others have their lines all the same.
+        counts = Counter(row["tenant"] for row in lapsed)
+        lapsed = sorted(lapsed, key=lambda row: counts[row["tenant"]])
+        for row in lapsed[:MOST_NAMED]:
             # Who never beat may be the last question of a worker that has signed off by now.
             tell = log.warning if row["beats"] else log.info
             tell("holder lapsed", holder=row["name"], tenant=names.get(row["tenant"], row["tenant"]))
+        if left := Counter(names.get(row["tenant"], row["tenant"]) for row in lapsed[MOST_NAMED:]):
+            named = dict(left.most_common(MOST_NAMED))
+            log.warning("more holders lapsed, without a line each", count=left.total(), tenants=named)
