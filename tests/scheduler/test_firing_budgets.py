@@ -11,7 +11,7 @@ from duetime.clock import from_ms
 from duetime.database.pool import Database
 from duetime.model.schedule import Overlap, ScheduleBody, ScheduleState, encode_body
 from duetime.recurrence import PIECE_STEPS, ExclusionRule, NamedCalendar, Spec
-from duetime.scheduler.firing import Firing
+from duetime.scheduler.firing import BATCH, Firing
 from engine import Engine
 from scheduler.schedules import put, schedule_of
 from scheduler.test_firing import MINUTE, MovableClock, find, fired_times, firing_of, go_to
@@ -81,6 +81,32 @@ async def test_schedules_that_take_too_long_are_paused_with_the_reason_and_hold_
     assert await fired_times(engine, "a00") == []
     # Firing waits for nobody's turn.
     assert engine.recurrences.evaluations.pieces == read_before
+
+
+async def test_a_tenant_with_very_many_schedules_holds_up_no_other(
+    engine: Engine, firing: Firing, clock: MovableClock
+) -> None:
+    await put(engine, *[schedule_of(engine, f"c{number:03}") for number in range(2 * BATCH + 1)])
+    first_ms = (await find(engine, "c000")).next_ms
+    assert first_ms is not None
+    clock.ahead_ms += first_ms - engine.database.clock.now_ms()
+    # Due behind all of those, in a lane of its own.
+    neighbour = await Engine.open(engine.database, "neighbour")
+    neighbour.wake_also(lambda wakes: None)
+    await put(neighbour, schedule_of(neighbour, "z"))
+    due_ms = (await find(neighbour, "z")).next_ms
+    assert due_ms is not None
+    clock.ahead_ms += due_ms - engine.database.clock.now_ms()
+    await firing.look()
+
+    await firing.step()
+    # The second one waits until the first batch is stored.
+    await firing.step()
+
+    assert len(await fired_times(neighbour, "z")) == 1
+    await go_to(engine, clock, firing, due_ms)
+    for name in ("c000", f"c{2 * BATCH}"):
+        assert await fired_times(engine, name)
 
 
 async def test_years_that_were_missed_are_counted_in_pieces_beside_others(

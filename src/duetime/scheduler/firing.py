@@ -204,10 +204,10 @@ class Firing:
         await self._land()
         self._flight = (turns, asyncio.create_task(self._carry_out(turns)))
         if found.is_full:
-            # In the order of time over all lanes: what was read is up to here in each of them.
-            last = max([*(schedule.wake for schedule in found.schedules), *found.orphans])
-            for lane in since:
-                self._know(lane, uuid.UUID(int=last.int + 1))
+            last = found.last_of_lanes()
+            for lane, first in since.items():
+                # A part of the lane was read, or nothing is due in it.
+                self._know(lane, uuid.UUID(int=last[lane].int + 1) if lane in last else first)
         else:
             await self._land()
             await self._look_behind(since, until)

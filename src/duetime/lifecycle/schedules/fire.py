@@ -80,6 +80,11 @@ class DueSchedules:
     #: There may be more.
     is_full: bool
 
+    def last_of_lanes(self) -> dict[int, uuid.UUID]:
+        """Up to where each lane was read in which there was something."""
+        wakes = sorted([*(schedule.wake for schedule in self.schedules), *self.orphans])
+        return {lane_of(wake): wake for wake in wakes}
+
 
 async def read_due(database: Database, since: dict[int, uuid.UUID], until: uuid.UUID, batch: int) -> DueSchedules:
     """The schedules of these lanes that are due, the longest due first."""

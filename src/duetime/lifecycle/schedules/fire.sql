@@ -1,6 +1,7 @@
 -- name: read_due
 -- The schedules whose turn it is: the first rows of each schedule lane from where it
--- was left, before `until`; takes nothing.
+-- was left, before `until`; takes nothing.  The lanes share the batch evenly, so that
+-- a tenant with very many schedules holds up nobody in another lane.
 -- Index: due_pkey (lane, wake), from a lower bound on; then primary keys.
 -- Gives: a row without `schedule` for a row in due that no schedule knows of (any more).
 SELECT found.lane, found.wake, state.schedule, state.next_ms, state.fired, state.recent, state.buffer,
@@ -10,14 +11,14 @@ SELECT found.lane, found.wake, state.schedule, state.next_ms, state.fired, state
   FROM (SELECT asked.lane, waiting.wake, waiting.task
           FROM unnest(@lanes::int[], @since::uuid[]) AS asked (lane, since)
          CROSS JOIN LATERAL (
-               SELECT due.wake, due.task
+               SELECT due.wake, due.task, row_number() OVER (ORDER BY due.wake) AS place
                  FROM due
                 WHERE due.lane = asked.lane
                   AND due.wake >= asked.since
                   AND due.wake < @until::uuid
                 ORDER BY due.wake
                 LIMIT @batch::int) AS waiting
-         ORDER BY waiting.wake
+         ORDER BY waiting.place, waiting.wake
          LIMIT @batch::int) AS found
   LEFT JOIN LATERAL (
        SELECT *
