@@ -1,4 +1,4 @@
-"""What breakers have found out about target hosts, stored for the node that calls them next."""
+"""What breakers have learned about target hosts, stored for the node that calls them next."""
 
 from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
@@ -13,7 +13,7 @@ from duetime.model.breaker_memory import BreakerMemory
 #: A tenant, and a host.
 Place = tuple[int, str]
 
-#: Nobody has called the host for so long: what was known of it says nothing any more.
+#: When nobody has called a host for this long, what was learned about it no longer counts.
 KEEP = timedelta(minutes=15)
 
 _SQL = load(__package__, "breaker_states.sql")
@@ -27,7 +27,7 @@ class StoredMemory(msgspec.Struct, frozen=True):
 
 
 async def put_memories(database: Database, memories: Mapping[Place, BreakerMemory]) -> dict[Place, StoredMemory]:
-    """Write these down, in one statement."""
+    """Store these states in one statement."""
     places = sorted(memories)
     rows = await run_once(
         database,
@@ -41,7 +41,7 @@ async def put_memories(database: Database, memories: Mapping[Place, BreakerMemor
 
 
 async def remove_memories(database: Database, places: Mapping[Place, datetime]) -> None:
-    """These are over, if nobody has written anything else since."""
+    """Remove these states, unless somebody has written newer ones since."""
     await database.run(
         _SQL["remove"],
         tenants=[tenant for tenant, _ in places],
@@ -56,5 +56,5 @@ async def read_memories(database: Database, tenants: Collection[int]) -> dict[Pl
 
 
 async def retire_memories(database: Database) -> None:
-    """Drop what nobody reads any more: of nodes that are gone, of hosts that nobody calls."""
+    """Remove states that nobody reads any more: of nodes that are gone, of hosts that nobody calls."""
     await database.run(_SQL["retire"], keep=4 * KEEP)

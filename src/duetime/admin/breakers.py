@@ -36,17 +36,17 @@ class ForcedBreakers:
         obey: Callable[[Mapping[tuple[int, str], Forced]], None],
         reread: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """`obey` hears of all that are forced whenever they are looked at; `reread` reads what else is counted as a
+        """`obey` is called with all forced breakers whenever they are read; `reread` reads what else counts as a
         change of breakers.
         """
         self._database = database
         self._obey = obey
         self._reread = reread
-        #: Something was changed here: the nodes that share the shards should look now.
+        #: Something was changed on this node: the nodes that share the shards should look now.
         self.changed_here = AwaitedSignal[[]]()
         self._forced: dict[tuple[int, str], Forced] = {}
         self._seen: Change | None = None
-        # Of two that read at once, the one with the older rows must not have the last word.
+        # Of two concurrent reads, the one with the older rows must not write last.
         self._reading = asyncio.Lock()
 
     async def refresh(self, change: Change | None = None) -> None:
@@ -76,7 +76,7 @@ class ForcedBreakers:
         if host == TENANT_HOST and state == "auto":
             held = (await self.of_tenant(tenant)).get(host)
             if held is not None and held.forced == "open":
-                # Beforehand: who is let go must not start everything at once.
+                # Before the change: a host that is let go must not start everything at once.
                 await begin_slowly(self._database, tenant)
         if state == "auto":
             await run_once(self._database, _SQL["set_free"], tenant=tenant, host=host, note=note, by=by)
@@ -90,7 +90,7 @@ class ForcedBreakers:
         await self.changed()
 
     async def changed(self) -> None:
-        """Obey here, and let all nodes look that can be reached."""
+        """Obey here, and tell all nodes that can be reached to look."""
         await self.refresh()
         await self.changed_here()
 

@@ -18,7 +18,7 @@ class Change(NamedTuple):
     """The latest change of a kind of rules."""
 
     number: int
-    #: Of how many nobody knows whose they were.
+    #: How many of the changes do not name a tenant.
     unnamed: int
 
     def follows(self, seen: "Change | None") -> bool:
@@ -27,5 +27,5 @@ class Change(NamedTuple):
 
 
 async def read_changes(database: Database) -> dict[RuleKind, Change]:
-    """A number for each kind, which rises in the commit of a change: what is read after it is at least as new."""
+    """A number for each kind that rises in the commit of a change. What is read after it is at least as new."""
     return {row["kind"]: Change(row["change"], row["unnamed"]) for row in await database.run(_SQL["read_changes"])}

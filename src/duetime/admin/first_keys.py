@@ -1,4 +1,4 @@
-"""Admin keys for whoever has the database: the first one, and the way back when the last one is lost."""
+"""Admin keys for whoever has access to the database: the first one, and the way back when the last one is lost."""
 
 from duetime.admin.keys import KeyInfo, create_key
 from duetime.admin.tenants import DEFAULT_TENANT, Tenant, create_tenant, find_tenant
@@ -23,14 +23,14 @@ async def ensure_default(database: Database) -> tuple[Tenant, str | None]:
 
 
 async def bootstrap_key(database: Database) -> tuple[Tenant, KeyInfo, str]:
-    """An admin key for whoever has the database, whatever keys there are."""
+    """Make an admin key for whoever has access to the database, whatever keys exist."""
     tenant = await _default_tenant(database)
     info, key = await create_key(database, tenant.id, "admin", name="bootstrap", action="key.bootstrap")
     return tenant, info, key
 
 
 async def count_admin_keys(database: Database) -> int:
-    """How many keys can make other keys now; with none, nobody can be let in over the API."""
+    """How many keys can make other keys now. With none, nobody can get access over the API."""
     rows = await database.run(_SQL["count_admin"])
     count: int = rows[0]["keys"]
     return count

@@ -19,14 +19,14 @@ from duetime.ids import just_after, just_before
 
 SQL = load(__package__, "invariants.sql")
 
-#: Of how many lanes, and how many tasks of them all, a check that is not deep looks.
+#: How many lanes, and how many tasks of all of them, a check that is not deep reads.
 _SOME_LANES = 100
 _SOME_TASKS = 5_000
 _SOME_ROWS = 1_000
 _LIMIT_SECONDS = 15.0
 _DEEP_LIMIT_SECONDS = 6 * 3600.0
 
-#: Each rule as the sentence that says that it is broken.
+#: Each rule as the sentence that says it is broken.
 RULES = {
     "two_places": "a task is in more than one of due, claim, held and dead",
     "open_and_over": "a task has a final attempt and is still in due, claim, held or dead",
@@ -65,7 +65,7 @@ class Violation(msgspec.Struct, frozen=True):
 async def check_invariants(database: Database, *, deep: bool) -> list[Violation]:
     """Every rule that is broken; an empty list if all is well."""
     limit = _DEEP_LIMIT_SECONDS if deep else _LIMIT_SECONDS
-    # A transaction of its own connection: the pool gives one to the caller alone.
+    # A transaction on a connection of its own: while it lasts, only this caller uses the connection.
     async with database.connection() as connection:
         try:
             async with connection.transaction(isolation="repeatable_read", readonly=True):
@@ -100,7 +100,7 @@ class _Check:
         return sorted(found, key=lambda violation: list(RULES).index(violation.rule))
 
     async def _read_kept_from(self) -> uuid.UUID:
-        """Before this, only what is open still has all of its rows: the oldest partitions hold nothing else."""
+        """Before this time only open tasks still have all of their rows: the oldest partitions hold nothing else."""
         ends = [0]
         for table in ("task", "attempt"):
             ends += [end for _, (start, end) in await read_partitions(self._connection, table) if start == 0]

@@ -22,10 +22,10 @@ from duetime.service import Loop
 
 log = structlog.get_logger()
 
-#: In this time only the first use of a key counts.
+#: Within this time only the first use of a key counts.
 LOOK_EVERY = timedelta(seconds=10)
 WRITE_EVERY_SECONDS = 60.0
-#: Keys that one process can note in a minute.
+#: How many keys one process can note in a minute.
 NOTED_AT_MOST = 100_000
 _ROWS_AT_ONCE = 10_000
 
@@ -49,20 +49,20 @@ class KeyUses:
         self.loop = Loop("key uses", self.step)
 
     def note(self, caller: Caller, peer: str) -> None:
-        """The key was used now, from there."""
+        """Note that the key was used now, from that address."""
         if len(self._used) < NOTED_AT_MOST:
             self.noted.add(caller.hash)
             self._used[caller.key] = Use(self._database.clock.now(), peer)
 
     async def step(self) -> timedelta:
-        """Let every key be noted again, and store what was noted once a minute."""
+        """Let every key be noted again, and once a minute store what was noted."""
         self.noted.clear()
         if self._monotonic() - self._written_at >= WRITE_EVERY_SECONDS:
             await self.write()
         return LOOK_EVERY
 
     async def write(self) -> None:
-        """Store what was noted so far; what cannot be stored is kept for the next time."""
+        """Store what was noted so far. What cannot be stored is kept for the next time."""
         used, self._used = self._used, {}
         try:
             for rows in _pieces(sorted(used.items())):

@@ -1,4 +1,4 @@
-"""Keys whose callers wait: who waits is told as soon as its key has ended or allows something else.
+"""Watch the keys of callers that wait: they are told as soon as their key has ended or its rights have changed.
 
 A long call is authorised when it begins.  Without this, a key that is revoked
 during its call would still get what the call waited for.
@@ -16,13 +16,13 @@ Told = Callable[[Caller | None], object]
 
 
 class KeyWatch:
-    """Who waits, by the hash of the key."""
+    """Waiting callers, by the hash of their key."""
 
     def __init__(self) -> None:
         self._waiting: dict[bytes, dict[object, tuple[Caller, Told]]] = {}
 
     def hashes(self) -> list[bytes]:
-        """The keys that must be looked up again, although they are not used meanwhile."""
+        """The keys that must be looked up again although no request uses them."""
         return list(self._waiting)
 
     @contextmanager
@@ -43,14 +43,14 @@ class KeyWatch:
             told(None)
 
     def compare(self, looked_up: list[bytes], found: Mapping[bytes, Caller]) -> None:
-        """Tell those whose key is not among the ones found, or is not what it was."""
+        """Tell the callers whose key was not found, or has changed."""
         for hashed in looked_up:
             now = found.get(hashed)
             if now is None:
                 self.ended(hashed)
                 continue
             for before, told in list(self._waiting.get(hashed, {}).values()):
-                # An admin's caller acts for the tenant that it named.
+                # The caller with an admin key acts for the tenant that it named.
                 same = msgspec.structs.replace(now, tenant=before.tenant, tenant_name=before.tenant_name)
                 if same != before:
                     told(same)

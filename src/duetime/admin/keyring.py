@@ -1,10 +1,10 @@
-"""Whose key a request has, and for which tenant it acts.
+"""Find whose key a request has, and for which tenant it acts.
 
-`Keys` remembers what it looked up for a second, so a revoked key ends within
-that time on every node; keys that are in use are looked up again before that,
-all of them at once, so that no call has to wait for it.  So are the keys of
-calls that wait, which are told when their key ends.  What nobody knows is looked
-up as `wrong_keys.py` allows.
+`Keys` caches what it looked up for a second, so a revoked key ends within that
+time on every node.  Keys that are in use are looked up again before that, all of
+them at once, so that no call has to wait for it.  So are the keys of calls that
+wait, which are told when their key ends.  Unknown keys are looked up as
+`wrong_keys.py` allows.
 """
 
 import asyncio
@@ -35,14 +35,14 @@ from duetime.telemetry import Sparing
 
 REMEMBER_SECONDS = 1.0
 REFRESH_EVERY = timedelta(seconds=0.4)
-#: A key that was not used for so long is looked up when it comes again.
+#: A key that was unused for this long is looked up when it comes again.
 IN_USE_SECONDS = 10.0
-#: More than that are not refreshed: those used last go first.
+#: The most keys that are refreshed; the most recently used go first.
 REFRESH_AT_MOST = 1_000
-#: What is remembered is small, and a caller can only fill it with keys that exist.
+#: Cached entries are small, and a caller can only fill the cache with keys that exist.
 REMEMBER_AT_MOST = 10_000
 
-#: Of requests with keys that are not allowed from where they come, five lines in so long.
+#: For keys that are used from where they are not allowed: five log lines in this time.
 _OUT_OF_PLACE_SECONDS = 10.0
 
 log = structlog.get_logger()
@@ -62,7 +62,7 @@ def _nowhere() -> str:
 
 
 class Keys:
-    """Finds the caller of a key, and the tenant of a name, remembering both for a while."""
+    """Finds the caller of a key, and the tenant of a name, and caches both for a while."""
 
     def __init__(self, database: Database, monotonic: Monotonic = time.monotonic) -> None:
         self._database = database
@@ -75,7 +75,7 @@ class Keys:
         self._wrong = WrongKeys(monotonic)
         self._out_of_place = Sparing(monotonic=monotonic, seconds=_OUT_OF_PLACE_SECONDS)
         self._lookups = KeyLookups(database, monotonic)
-        #: How often a key was forgotten or made: what was asked for before that is not remembered.
+        #: How often a key was forgotten or made. Answers to earlier questions are not cached.
         self._changes = 0
         self.loop = Loop("keys", self.refresh, jitter=0.0)
 
@@ -88,7 +88,7 @@ class Keys:
         return known.caller
 
     async def resolve(self, key: str, peer: Callable[[], str] = _nowhere) -> Caller | None:
-        """The caller of a key; None if it is nobody's.  `peer` says who sent it, as allowances count."""
+        """The caller of a key; None if nobody has this key. `peer` is the sender, as allowances count it."""
         hashed = hash_key(key)
         known = self.recall(hashed)
         if known is not None:
@@ -108,7 +108,7 @@ class Keys:
         return caller
 
     async def is_valid(self, caller: Caller) -> bool:
-        """Whether the key of a caller who was let in before is still valid."""
+        """Whether the key of a caller that was accepted before is still valid."""
         return self.recall(caller.hash) is not None or await self._look_up(caller.hash, was_valid=True) is not None
 
     async def _look_up(self, hashed: bytes, *, was_valid: bool) -> Caller | None:
@@ -129,7 +129,7 @@ class Keys:
         return caller
 
     def check_place(self, caller: Caller, address: IPAddress | None) -> None:
-        """Raise if the key may not be used from there."""
+        """Raise if the key may not be used from that address."""
         if caller.is_allowed_at(address):
             return
         metrics.KEYS_OUT_OF_PLACE.inc()
@@ -145,13 +145,13 @@ class Keys:
         raise KeyNotAllowedHere(f"this API key may not be used from {where}: it is not among the key's allowed_ips")
 
     async def delay_refusal(self, peer: str) -> None:
-        """Wait before a peer that was refused often is refused once more: it takes the node's time otherwise."""
+        """Wait before refusing a peer that was refused often: otherwise it takes up the node's time."""
         penalty = self._wrong.penalty_seconds(peer)
         if penalty:
             await asyncio.sleep(penalty)
 
     async def refresh(self) -> timedelta:
-        """Look up again what is in use, and forget what is not, or no longer valid."""
+        """Look up the keys in use again, and forget those that are not in use or no longer valid."""
         self._wrong.tidy()
         asked_at = self._monotonic()
         used = [hashed for hashed, known in self._callers.items() if known.used_at > asked_at - IN_USE_SECONDS]
@@ -163,8 +163,8 @@ class Keys:
             rows = await self._database.run(_SQL["find"], hashes=list({*used, *watched}))
             found = {row["hash"]: _caller(row) for row in rows}
         for hashed in used:
-            # One that was revoked here in the meantime is not there any more, and does not come back; one that
-            # changed may have been looked up again since.
+            # A key that was revoked here in the meantime is gone and must not come back; one that changed may have
+            # been looked up again since.
             known = self._callers.get(hashed)
             if known is None or known.until > asked_at + REMEMBER_SECONDS:
                 continue
@@ -195,13 +195,13 @@ class Keys:
         self.watch.ended(hashed)
 
     def changed(self, hashed: bytes) -> None:
-        """What was read of the key may not be so any more: it is looked up again before it is believed."""
+        """The key may have changed since it was read: look it up again before it is trusted."""
         self._changes += 1
         self._lookups.forget(hashed)
         self._callers.pop(hashed, None)
 
     def welcome(self, hashed: bytes) -> None:
-        """A key was made, or is valid again: it works at once, also if it was tried before."""
+        """A key was made, or is valid again: it works at once, even if it was tried before."""
         self.changed(hashed)
         self._wrong.note_valid(hashed)
 

@@ -34,16 +34,16 @@ _SQL = load(__package__, "keys.sql")
 
 
 class Caller(msgspec.Struct, frozen=True):
-    """Who asks: a key, and the tenant for which it acts."""
+    """The caller: a key, and the tenant for which it acts."""
 
     tenant: int
     tenant_name: str
     key: int
     role: Role
-    #: Patterns that a task's type and queue must match; none: all do.
+    #: Patterns that a task's type and queue must match; none: all match.
     types: tuple[str, ...] = ()
     queues: tuple[str, ...] = ()
-    #: Of the key itself, by which it is looked up again.
+    #: The hash of the key, by which it is looked up again.
     hash: bytes = b""
     #: The first of the keys that were rotated into this one; itself if none was.
     family: int = 0
@@ -51,12 +51,12 @@ class Caller(msgspec.Struct, frozen=True):
     allowed_ips: tuple[str, ...] = ()
 
     def is_allowed_at(self, address: IPAddress | None) -> bool:
-        """Whether the key may be used from there; a local socket has no address."""
+        """Whether the key may be used from that address. A local socket has no address."""
         return not self.allowed_ips or (address is not None and address in networks_of(self.allowed_ips))
 
     @property
     def is_confined(self) -> bool:
-        """Whether there are tasks of its tenant that it does not reach."""
+        """Whether its tenant has tasks that the key does not reach."""
         return bool(self.types or self.queues)
 
     @property
@@ -65,7 +65,7 @@ class Caller(msgspec.Struct, frozen=True):
         return Confinement(self.types, self.queues) if self.is_confined else None
 
     def may_use(self, type: str | None, queue: str) -> bool:
-        """Whether the key reaches such tasks; without a type only the queue is judged."""
+        """Whether the key reaches such tasks. Without a type only the queue is judged."""
         return not self.is_confined or (
             Confinement(queues=self.queues).has_queue(queue) and (type is None or self.may_type(type))
         )
@@ -99,7 +99,7 @@ def mint_key() -> str:
 
 
 def is_readable(text: str) -> bool:
-    """Whether a key can look like that; what cannot is nobody's, and nobody has to be asked."""
+    """Whether a key can look like that. If not, it is nobody's, and the database is not asked."""
     return _READABLE.fullmatch(text) is not None
 
 
@@ -120,7 +120,7 @@ async def create_key(
     by: int | None = None,
     action: str = "key.create",
 ) -> tuple[KeyInfo, str]:
-    """Make a key; the second part is the key itself, which nobody can read again."""
+    """Make a key. The second part is the key itself, which nobody can read again."""
     if role not in ROLES:
         raise InvalidInput.at("role", f"must be one of {', '.join(ROLES)}")
     key = mint_key()
@@ -136,22 +136,22 @@ async def create_key(
 async def rotate_key(
     database: Database, tenant: int, key: int, overlap_seconds: float, *, by: int | None = None
 ) -> tuple[KeyInfo, str]:
-    """A key with the same rights, while the old one goes on for a while."""
+    """Make a key with the same rights, while the old one stays valid for a while."""
     if not 0 < key < 1 << 31:
         raise _no_valid_key(key)
     made = mint_key()
     asked: dict[str, object] = {"tenant": tenant, "key": key}
     ending: dict[str, object] = {**asked, "seconds": overlap_seconds, "by": by}
     async with changing(database) as connection:
-        # Both or neither: a key without its end would go on for good.
+        # Both or neither: a key without its end would stay valid for good.
         row = await connection.fetchrow(_SQL["lock_one"].sql, *_SQL["lock_one"].arguments(asked))
         if row is None or row["revoked_at"] is not None:
             raise _no_valid_key(key)
         if row["is_expired"]:
-            # The new one would have the same end, and so be dead from the start.
+            # The new key would end at the same time, and so be invalid from the start.
             raise Conflict(f"key {key} has expired, so there is nothing to replace: make a new one (POST /v1/keys)")
         old = _info(row)
-        # The new one may be one too many until the old one has ended.
+        # The new key may be one too many until the old one has ended.
         await _check_room(connection, tenant, spare=1)
         parameters: dict[str, object] = {"tenant": tenant, "hash": hash_key(made), "hint": made[:8], "role": old.role}
         parameters |= {"name": old.name, "types": old.types, "queues": old.queues, "expires_at": old.expires_at}
@@ -164,7 +164,7 @@ async def rotate_key(
 async def list_keys(
     database: Database, tenant: int, after: int, limit: int, *, unused_seconds: float | None = None
 ) -> list[KeyInfo]:
-    """The tenant's keys behind an id; or of these the valid ones that were not used for so long."""
+    """The tenant's keys after an id; or only the valid ones that were unused for this long."""
     rows = await database.run(
         _SQL["read_of_tenant"], tenant=tenant, after=after, limit=limit, unused_for=unused_seconds
     )
@@ -179,8 +179,8 @@ async def read_key(database: Database, tenant: int, key: int) -> KeyInfo:
 
 
 async def revoke_key(database: Database, tenant: int, key: int, *, by: int | None = None) -> bytes:
-    """End a key; returns its hash, so that a `Keys` can forget it at once."""
-    # Beyond what the column holds there is no key, and PostgreSQL would not even look.
+    """End a key. Return its hash, so that a `Keys` can forget it at once."""
+    # Beyond what the column can hold there is no key, and PostgreSQL would raise an error.
     rows = await run_once(database, _SQL["revoke"], tenant=tenant, key=key, by=by) if 0 < key < 1 << 31 else []
     if not rows:
         raise NotFound(f"there is no key {key}")
@@ -189,7 +189,7 @@ async def revoke_key(database: Database, tenant: int, key: int, *, by: int | Non
 
 
 async def _check_room(connection: asyncpg.Connection, tenant: int, *, spare: int = 0) -> None:
-    """Raise if the tenant may have no further key; nobody else makes one until the transaction ends."""
+    """Raise if the tenant may have no further key. Nobody else makes one until the transaction ends."""
     most = (await lock_quotas(connection, tenant)).max_keys
     if most is None:
         return

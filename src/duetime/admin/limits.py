@@ -26,7 +26,7 @@ from duetime.model.limits import Limits, LimitScope
 
 log = structlog.get_logger()
 MAX_RULES_PER_TENANT = 1_000
-#: Running and waiting tasks are counted up to here.
+#: Running and waiting tasks are counted up to this number.
 MAX_COUNTED = 10_000
 
 QueueState = Literal["active", "paused"]
@@ -39,7 +39,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class LimitRule(msgspec.Struct, frozen=True):
-    """What is stored under one name."""
+    """The rule that is stored under one name."""
 
     name: str
     limits: Limits
@@ -98,11 +98,11 @@ class LimitRules:
         self._seen: Change | None = None
         self._reading = asyncio.Lock()
 
-    # As they were a moment ago
+    # The cached rules
 
     @property
     def change(self) -> int:
-        """Another number whenever anything has changed."""
+        """A number that changes whenever anything has changed."""
         return self._change
 
     def of_queue(self, tenant: int, queue: str) -> Limits | None:
@@ -116,19 +116,19 @@ class LimitRules:
         return self._paused
 
     def silence_of(self, tenant: int, queues: frozenset[str] | None) -> float | None:
-        """How long a worker of these queues (None: of all) may be silent: the longest of what is said for them."""
+        """How long a worker of these queues (None: of all) may be silent: the longest setting of any of them."""
         said = self._silences.get(tenant)
         if said is None:
             return None
         return max((seconds for queue, seconds in said.items() if queues is None or queue in queues), default=None)
 
     def of_key(self, tenant: int, key: str) -> tuple[str, Limits] | None:
-        """The name that fits a key, and its limits: the key itself before the longest pattern."""
+        """The name that fits a key, and its limits: the key itself comes before the longest pattern."""
         keys = self._keys.get(tenant)
         return None if keys is None else keys.find(key)
 
     def keyed_tenants(self) -> frozenset[int]:
-        """Those that limit any key: of the others no task's keys need a look."""
+        """The tenants that limit any key. The keys of other tenants' tasks need no look."""
         return self._keyed
 
     async def refresh(self, change: Change | None = None) -> None:
@@ -154,14 +154,14 @@ class LimitRules:
         return {tenant for tenant, _ in (*self._queues, *self._paused)} | {*self._keys, *self._silences}
 
     def _forget(self, tenants: set[int]) -> None:
-        """Nothing holds for these tenants."""
+        """Forget the rules of these tenants."""
         self._queues = {place: limits for place, limits in self._queues.items() if place[0] not in tenants}
         self._paused = frozenset(place for place in self._paused if place[0] not in tenants)
         self._keys = {tenant: keys for tenant, keys in self._keys.items() if tenant not in tenants}
         self._silences = {tenant: said for tenant, said in self._silences.items() if tenant not in tenants}
 
     def _compile(self, rows: Sequence[asyncpg.Record]) -> list[tuple[int, str, str]]:
-        """Let these hold as well; returns those that cannot be used: tenant, name, why."""
+        """Add these rules. Return those that cannot be used: tenant, name, why."""
         unusable: list[tuple[int, str, str]] = []
         queues, paused, keys, silences = self._queues, {*self._paused}, self._keys, self._silences
         for row in rows:
@@ -173,7 +173,7 @@ class LimitRules:
             try:
                 limits = _decode(row["limits"])
             except msgspec.DecodeError as error:
-                # It was right when it was stored, by another version of duetime.
+                # Another version of duetime stored it, and accepted it.
                 unusable.append((tenant, name, str(error)))
                 continue
             if limits.is_empty:
@@ -191,7 +191,7 @@ class LimitRules:
             for tenant, name, error in unusable:
                 log.error("a limit cannot be used", tenant=names.get(tenant, tenant), name=name, error=error)
 
-    # As they are stored
+    # The stored rules
 
     async def put(
         self,
@@ -204,7 +204,7 @@ class LimitRules:
         max_silence: float | UnsetType | None = UNSET,
         by: int | None = None,
     ) -> tuple[bool, LimitRule]:
-        """Store a rule; what is None or not set stays as it is.  Returns whether it is new, and what is stored now."""
+        """Store a rule. What is None or not set stays as it is. Return whether it is new, and the stored rule."""
         rows = await run_once(
             self._database,
             _SQL["put"],
@@ -250,7 +250,7 @@ class LimitRules:
         return [_rule(row) for row in rows]
 
     async def count_tasks(self, lanes: Sequence[int]) -> Counted:
-        """What runs and waits in these lanes."""
+        """Count what runs and waits in these lanes."""
         if not lanes:
             return Counted(0, 0)
         until = just_after(self._database.clock.now_ms())

@@ -1,4 +1,4 @@
-"""Looking keys up: many in one statement, one statement at a time, and a rest after one that found wrong keys.
+"""Look keys up: many in one statement, one statement at a time, and a pause after a statement that found wrong keys.
 
 So a flood of wrong keys costs the database the same few statements a second,
 however many connections and addresses it comes from.  Keys that were valid
@@ -17,18 +17,18 @@ from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.errors import TooManyWrongKeys
 
-#: Keys in one statement.
+#: Keys per statement.
 BATCH = 100
-#: After a statement that found a wrong key: at most twenty statements a second, each with up to 100 keys.
+#: The pause after a statement that found a wrong key: at most twenty statements a second, each with up to 100 keys.
 REST_SECONDS = 0.05
-#: Keys that nobody knows and that wait to be looked up: half a second's worth.
+#: How many unknown keys may wait to be looked up: half a second's worth.
 WAITING_AT_MOST = 1_000
 
 _SQL = load(__package__, "keys.sql")
 
 
 class Found(NamedTuple):
-    """What the database said, of the time when it was asked; no row: the key is nobody's."""
+    """The database's answer, and when it was asked. No row: nobody has this key."""
 
     row: asyncpg.Record | None
     asked_at: float
@@ -38,7 +38,7 @@ class KeyLookups:
     def __init__(self, database: Database, monotonic: Monotonic = time.monotonic) -> None:
         self._database = database
         self._monotonic = monotonic
-        #: Those that wait, and those that the statement under way asks for.
+        #: The keys that wait, and those in the current statement.
         self._asked: dict[bytes, asyncio.Future[Found]] = {}
         self._under_way: dict[bytes, asyncio.Future[Found]] = {}
         self._known: deque[bytes] = deque()
@@ -46,13 +46,13 @@ class KeyLookups:
         self._running: asyncio.Task[None] | None = None
 
     async def find(self, hashed: bytes, *, was_valid: bool) -> Found:
-        """Whose key it is; two that ask for the same are answered by one look-up."""
+        """Whose key it is. Two callers that ask for the same key share one look-up."""
         future = self._asked.get(hashed)
         if future is None:
             if not was_valid and len(self._unknown) >= WAITING_AT_MOST:
                 raise TooManyWrongKeys(1.0)
             future = self._asked[hashed] = asyncio.get_running_loop().create_future()
-            # Whoever asked may be gone when the answer comes.
+            # The caller may be gone when the answer comes.
             future.add_done_callback(_retrieve)
             (self._known if was_valid else self._unknown).append(hashed)
             if self._running is None:
@@ -60,7 +60,7 @@ class KeyLookups:
         return await asyncio.shield(future)
 
     def forget(self, hashed: bytes) -> None:
-        """A look-up under way may answer what is not so any more: who asks from now on is not given that."""
+        """The current look-up may give an answer that is outdated: callers from now on do not get it."""
         if hashed in self._under_way:
             self._asked.pop(hashed, None)
 
@@ -91,7 +91,7 @@ class KeyLookups:
         return batch
 
     async def _look_up(self, batch: dict[bytes, asyncio.Future[Found]]) -> bool:
-        """Answer all of them; whether one was wrong."""
+        """Answer all of them. Return whether one was wrong."""
         self._under_way, asked_at = batch, self._monotonic()
         try:
             rows = {row["hash"]: row for row in await self._database.run(_SQL["find"], hashes=list(batch))}

@@ -1,4 +1,4 @@
-"""What holds for one tenant, read from the tables: for limits on what it may have.
+"""Read the quotas of one tenant from the tables, for limits on what it may have.
 
 Whoever adds to what a tenant has locks the tenant first, so that all nodes
 count one after the other: such a limit is exact.
@@ -22,7 +22,7 @@ async def read_quotas(database: Database, tenant: int) -> Quotas:
 
 
 async def lock_quotas(connection: asyncpg.Connection, tenant: int) -> Quotas:
-    """The same; nobody else adds to what the tenant has until the transaction ends."""
+    """The same. Nobody else adds to what the tenant has until the transaction ends."""
     lock, read = _SQL["lock"], _SQL["read"]
     await connection.fetch(lock.sql, *lock.arguments({"tenant": tenant}))
     # A statement of its own: it sees what was committed while this one waited.

@@ -25,23 +25,23 @@ _decode_egress = msgspec.json.Decoder(EgressRules).decode
 
 
 class Rules(msgspec.Struct, frozen=True):
-    """Of the tenants that differ from the defaults, by id; tiers are worked in."""
+    """The rules of tenants that differ from the defaults, by id; tiers are already applied."""
 
     weights: dict[int, int] = {}
     suspended: frozenset[int] = frozenset()
     #: What may run.
     limits: dict[int, Limits] = {}
-    #: Over how many shards new lanes go, where more than one.
+    #: Over how many shards new lanes are spread, where it is more than one.
     spread: dict[int, int] = {}
-    #: What may be submitted and wait, and what holds for those that are not named.
+    #: What may be submitted and wait, and what holds for tenants that are not named.
     quotas: dict[int, Quotas] = {}
     default: Quotas = DEFAULTS.of_submissions
     #: When they are stopped because their attempts fail.
     breakers: dict[int, Quotas] = {}
-    #: Where HTTP targets may be, and what holds for those that are not named; None: anywhere.
+    #: Where HTTP targets may be, and what holds for tenants that are not named; None: anywhere.
     egress: dict[int, EgressJudge | None] = {}
     default_egress: EgressJudge | None = None
-    #: How often the secret that signs its calls was rotated, where it ever was.
+    #: How often the secret that signs its calls was rotated, for tenants where it was.
     signing: dict[int, int] = {}
 
 
@@ -64,7 +64,7 @@ class _Tier(msgspec.Struct, frozen=True):
 
 Value = TypeVar("Value")
 _NO_TIER = _Tier(None, NO_QUOTAS, NO_EGRESS_RULES)
-#: The quotas that are about tenants at work, and not only about what they submit and have.
+#: The quotas about running tenants, and not only about what they submit and have.
 AT_WORK = [
     "max_running",
     "rate",
@@ -76,14 +76,14 @@ AT_WORK = [
 
 
 class TenantRules:
-    """The rules as they were a moment ago; the same object as long as nothing changes."""
+    """The cached rules; the same object as long as nothing changes."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._seen = -1
         self._stored: dict[int, _Stored] = {}
         self._tiers: dict[str, _Tier] = {}
-        #: Also the tenants that only ever had defaults were read.
+        #: Whether tenants that only have defaults were read too.
         self._has_all = False
         self.current = Rules()
 
@@ -114,11 +114,11 @@ class TenantRules:
         return self.current
 
     def egress_of(self, tenant: int) -> EgressJudge | None:
-        """What the tenant's HTTP targets are judged by, if anything."""
+        """The rules for the tenant's HTTP targets, if there are any."""
         return self.current.egress.get(tenant, self.current.default_egress)
 
     def _derive(self, changed: dict[int, _Stored]) -> Rules:
-        """The rules with these tenants worked in; the others are as they were."""
+        """The rules with these tenants replaced; the others stay as they were."""
         now = self.current
         weights, limits, spread, quotas = dict(now.weights), dict(now.limits), dict(now.spread), dict(now.quotas)
         suspended, breakers = set(now.suspended), dict(now.breakers)
@@ -184,5 +184,5 @@ def _set(values: dict[int, Value], tenant: int, value: Value | None) -> None:
 
 
 async def read_rules(database: Database) -> Rules:
-    """The rules as they are now, from the beginning."""
+    """Read all rules anew."""
     return await TenantRules(database).refresh()

@@ -20,11 +20,11 @@ from duetime.errors import InvalidInput
 from duetime.model.payload_schema import PayloadSchema, SchemaError
 
 log = structlog.get_logger()
-#: What compiled schemas hold in memory on a node, those of one tenant and all of them.
+#: How much memory compiled schemas may take on a node: those of one tenant, and all of them.
 TENANT_BYTES = 128 * 1024 * 1024
 NODE_BYTES = 256 * 1024 * 1024
 
-#: After one that took longer than this, its tenant waits several times as long before its next.
+#: After a compilation that took longer than this, its tenant waits several times as long before its next one.
 _LONG_SECONDS = 0.05
 _REST = 4
 _MAX_REST_SECONDS = 5.0
@@ -35,7 +35,7 @@ _ANYTHING = b"true"
 
 @dataclass(eq=False, slots=True)
 class StoredSchema:
-    """The schema of a type, which may be compiled."""
+    """The schema of a type, compiled or not."""
 
     tenant: int
     name: str
@@ -46,7 +46,7 @@ class StoredSchema:
 
 
 class JudgeLaterError(Exception):
-    """The payload cannot be judged at once: the schema is not compiled, or it takes so long that it needs a turn."""
+    """The payload cannot be judged at once: the schema is not compiled, or judging needs a turn of its own."""
 
     def __init__(self, schema: StoredSchema, schemas: "Schemas") -> None:
         super().__init__(f"the schema of type {schema.name} is not ready")
@@ -56,7 +56,7 @@ class JudgeLaterError(Exception):
 
 @dataclass(slots=True)
 class _Held:
-    """What is compiled of one tenant's, the latest used last."""
+    """The compiled schemas of one tenant, the most recently used last."""
 
     schemas: OrderedDict[StoredSchema, None] = field(default_factory=OrderedDict)
     bytes: int = 0
@@ -72,12 +72,12 @@ class Schemas:
         self._turn = asyncio.Lock()
         #: How long the last one took to compile.
         self._took = 0.0
-        #: Of tenants that compile or judge now: the lock, and how many wait for it.
+        #: For tenants that compile or judge now: the lock, and how many calls wait for it.
         self._tenants: dict[int, tuple[asyncio.Lock, list[None]]] = {}
 
     @property
     def held_bytes(self) -> int:
-        """What all of them hold in memory, at the most."""
+        """The most memory that all of them may take."""
         return self._bytes
 
     def find(self, schema: StoredSchema) -> PayloadSchema:
@@ -90,21 +90,21 @@ class Schemas:
         return schema.compiled
 
     async def prepare(self, schema: StoredSchema) -> None:
-        """Compile it, if that was not done."""
+        """Compile it, if that was not done yet."""
         async with self.one_at_a_time(schema.tenant):
             await self.prepare_alone(schema)
 
     async def prepare_alone(self, schema: StoredSchema) -> None:
-        """The same for whoever has made sure to be the only one of the tenant."""
+        """The same, for a caller that already holds the tenant's lock."""
         if schema.compiled is not None or schema.problem is not None:
             return
         rows = await self._database.run(_SQL["read_schema"], tenant=schema.tenant, name=schema.name)
-        # One that is gone by now judges nothing any more.
+        # A schema that was replaced in the meantime is not needed.
         text = rows[0]["schema"] if rows else None
         try:
             compiled = await self._compile(_ANYTHING if text is None else text)
         except SchemaError as error:
-            # It was right when it was stored, by another version of the library or with other limits.
+            # Another version of the library, or other limits, accepted it when it was stored.
             log.error("a type's schema cannot be used", tenant=schema.tenant, type=schema.name, error=str(error))
             schema.problem = str(error)
             return
@@ -128,7 +128,7 @@ class Schemas:
                 self._took = time.perf_counter() - began
 
     async def _rest(self) -> None:
-        """Threads take the loop's time away: whose schemas take long to compile gets a share of it and no more."""
+        """A thread takes time from the event loop: a tenant whose schemas compile slowly gets a share of it."""
         if self._took > _LONG_SECONDS:
             await asyncio.sleep(min(_MAX_REST_SECONDS, _REST * self._took))
 
@@ -149,7 +149,7 @@ class Schemas:
             self._drop_oldest(largest)
 
     def forget(self, schema: StoredSchema) -> None:
-        """It is not the type's schema any more."""
+        """It is no longer the type's schema."""
         schema.is_forgotten = True
         if schema.compiled is not None:
             self._drop(self._held[schema.tenant], schema)
@@ -168,7 +168,7 @@ class Schemas:
 
     @asynccontextmanager
     async def one_at_a_time(self, tenant: int) -> AsyncIterator[None]:
-        """Of each tenant one call at a time does what is dear."""
+        """Only one call of a tenant at a time does costly work."""
         lock, users = self._tenants.setdefault(tenant, (asyncio.Lock(), []))
         users.append(None)
         try:

@@ -39,7 +39,7 @@ class Signing(NamedTuple):
 
 class Rotated(NamedTuple):
     signing: Signing
-    #: Until when a secret was to sign that does not any more, if there was one.
+    #: Until when the former secret signed, if there was one.
     dropped_until: datetime | None
 
 
@@ -59,7 +59,7 @@ async def read_signing(database: Database, tenant: int) -> Signing:
 async def rotate_signing(
     database: Database, tenant: int, overlap_seconds: float, *, request: uuid.UUID | None = None, by: int | None = None
 ) -> Rotated:
-    """Make a new secret; a request that was done before changes nothing and gets what holds now."""
+    """Make a new secret. A request that was done before changes nothing and gets the current secret."""
     rows = await run_once(
         database,
         _SQL["rotate"],
@@ -77,7 +77,7 @@ class SigningSecrets:
 
     def __init__(self, database: Database, versions: Callable[[], Mapping[int, int]]) -> None:
         self._database = database
-        #: How often each tenant's was rotated, as the node knows; a tenant that is not there: never.
+        #: How often each tenant's secret was rotated, as far as the node knows; tenants that are missing: never.
         self._versions = versions
         self._known: dict[int, Signing] = {}
 

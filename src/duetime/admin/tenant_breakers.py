@@ -1,7 +1,7 @@
-"""The breakers of tenants as they are stored: one row says the same to every node, now and after a restart.
+"""The stored breakers of tenants: one row says the same to every node, now and after a restart.
 
-A change is one statement under a condition, so that of several nodes that want
-it one does it; the number of changes of `breakers` rises with it.
+A change is one statement under a condition, so if several nodes want it, one of
+them does it; the number of changes of `breakers` rises with it.
 """
 
 from datetime import timedelta
@@ -30,7 +30,7 @@ class TenantBreakerRow(msgspec.Struct, frozen=True):
 
 
 async def open_tenant(database: Database, tenant: int, tally: Tally, rules: BreakerRules) -> bool:
-    """Stop a tenant; whether it was this call that did."""
+    """Stop a tenant. Return whether this call did it."""
     rows = await run_once(
         database,
         _SQL["open"],
@@ -58,7 +58,7 @@ async def begin_slowly(database: Database, tenant: int) -> None:
 
 
 async def close_tenant(database: Database, tenant: int, only: TenantState | None = None) -> bool:
-    """Nothing is held back any more; whether it was this call that did."""
+    """Let the tenant run again. Return whether this call did it."""
     return bool(await run_once(database, _SQL["close"], tenant=tenant, only=only))
 
 

@@ -225,12 +225,12 @@ async def change_tenant(database: Database, name: str, change: TenantChange, *, 
 async def put_tenant(
     database: Database, name: str, change: TenantChange, *, by: int | None = None
 ) -> tuple[bool, Tenant]:
-    """Make it or change it; whether it is new."""
+    """Make it or change it. Return whether it is new."""
     if await find_tenant(database, name) is None:
         try:
             return True, await create_tenant(database, name, change, by=by)
         except Conflict:
-            # Somebody else was quicker: change what is there.
+            # Somebody else has made it: change it.
             pass
     return False, await change_tenant(database, name, change, by=by)
 
@@ -241,7 +241,7 @@ async def find_tenant(database: Database, name: str) -> Tenant | None:
 
 
 async def read_names(database: Database, tenants: Iterable[int]) -> dict[int, str]:
-    """What lines of the log call these tenants; without the database, nothing."""
+    """What log lines call these tenants; without the database, nothing."""
     try:
         return {row["id"]: row["name"] for row in await database.run(_SQL["read_names"], tenants=sorted(set(tenants)))}
     except Unavailable:

@@ -44,7 +44,7 @@ class TierChange(msgspec.Struct, frozen=True):
 
 
 async def put_tier(database: Database, name: str, change: TierChange, *, by: int | None = None) -> tuple[bool, Tier]:
-    """Make it or change it; whether it is new."""
+    """Make it or change it. Return whether it is new."""
     check_short_name("name", name)
     [row] = await database.run(_SQL["count"])
     put = _SQL["put"]

@@ -115,11 +115,11 @@ class Types:
         self._seen: Change | None = None
         #: How many types were read so far.
         self.read_count = 0
-        # Of two that read at once, the one with the older rows must not have the last word.
+        # Of two concurrent reads, the one with the older rows must not write last.
         self._reading = asyncio.Lock()
 
     def kind(self, tenant: int, name: str) -> TypeKind | None:
-        """All that a type says, as it was a moment ago."""
+        """The cached rules of a type."""
         kinds = self._kinds.get(tenant)
         return None if kinds is None else kinds.get(name)
 
@@ -129,12 +129,12 @@ class Types:
         return None if found is None else found.limits
 
     def limited_tenants(self) -> frozenset[int]:
-        """Those that have a type with limits."""
+        """The tenants that have a type with limits."""
         return self._limited
 
     @property
     def limits_change(self) -> int:
-        """Another number whenever the limits of any type have changed."""
+        """A number that changes whenever the limits of any type have changed."""
         return self._limits_change
 
     def __bool__(self) -> bool:
@@ -175,7 +175,7 @@ class Types:
                 self._learn(row)
             if place % _LEARNT_AT_ONCE == 0:
                 await asyncio.sleep(0)
-        # What is new is known by now: where there are more than are stored, some are gone.
+        # New types are known by now. If more types are known than are stored, some were deleted.
         shrunk = [tenant for tenant, count in counts.items() if len(self._kinds.get(tenant, ())) != count]
         if shrunk:
             stored: dict[int, set[str]] = {tenant: set() for tenant in shrunk}
@@ -223,7 +223,7 @@ class Types:
         rules: TypeRules = _NO_RULES,
         by: int | None = None,
     ) -> tuple[bool, TypePut]:
-        """Store a type; whether it is new, and how waiting tasks of these lanes would fare."""
+        """Store a type. Return whether it is new, and how waiting tasks of these lanes would fare."""
         compiled = await self.compile(tenant, schema)
         held_bytes = 0 if compiled is None else compiled.held_bytes
         await self._is_new(tenant, name, held_bytes)
@@ -245,26 +245,26 @@ class Types:
         return is_new, TypePut(name, stored.version, tried.sampled, tried.invalid)
 
     async def compile(self, tenant: int, schema: bytes | None) -> PayloadSchema | None:
-        """A schema that is asked for; raises InvalidInput."""
+        """Check a requested schema; raises InvalidInput."""
         try:
             return None if schema is None else await self.schemas.compile(tenant, schema)
         except SchemaError as error:
             raise InvalidInput.at("schema", str(error)) from error
 
     async def preview(self, tenant: int, name: str, schema: bytes | None, lanes: list[int]) -> TypePreview:
-        """What `put` would answer, with some of the tasks that would not match; raises what it would raise."""
+        """What `put` would answer, with some of the tasks that would not match. Raises what `put` would raise."""
         compiled = await self.compile(tenant, schema)
         is_new = await self._is_new(tenant, name, 0 if compiled is None else compiled.held_bytes)
         tried = await self._try_on_waiting(compiled, tenant, name, lanes)
         return TypePreview(name, is_new, tried.sampled, tried.invalid, tried.examples)
 
     async def _is_new(self, tenant: int, name: str, held_bytes: int) -> bool:
-        """Whether the type is new; raises if the tenant has no room for it now."""
+        """Whether the type is new. Raises if the tenant has no room for it now."""
         [row] = await self._database.run(_SQL["count_of_tenant"], tenant=tenant, name=name)
         return _check_room(row, await read_quotas(self._database, tenant), name, held_bytes)
 
     async def _try_on_waiting(self, schema: PayloadSchema | None, tenant: int, name: str, lanes: list[int]) -> "_Tried":
-        """How many were judged, and how many do not match; others are served meanwhile, and it ends after a second."""
+        """How many tasks were judged, and how many do not match.  Ends after a second; other work gets its turn."""
         tried = _Tried()
         if schema is None:
             return tried
@@ -304,7 +304,7 @@ class Types:
     async def page(
         self, tenant: int, after: str, limit: int, likes: list[str] | None = None
     ) -> tuple[list[TypeInfo], bool]:
-        """The types behind a name, and whether there are more; `likes` are patterns of which a name must fit one."""
+        """The types after a name, and whether there are more. A name must fit one of the patterns `likes`."""
         found = await self._database.run(
             _SQL["read_of_tenant"], tenant=tenant, after=after, limit=limit + 1, likes=likes, bytes=PAGE_BYTES
         )
@@ -329,7 +329,7 @@ class _Tried:
 
 
 def _check_room(row: asyncpg.Record, quotas: Quotas, name: str, held_bytes: int) -> bool:
-    """Whether the type is new, by what the tenant has; raises if there is no room for it."""
+    """Whether the type is new, by what the tenant has. Raises if there is no room for it."""
     most = quotas.max_types
     if most is not None and not row["is_known"] and row["types"] >= most:
         raise InvalidInput.at("name", f"a tenant has at most {most:,} registered types (max_types)")
@@ -359,7 +359,7 @@ def _kind_of(row: asyncpg.Record) -> TypeKind:
     try:
         rules = _rules_of(row)
     except msgspec.DecodeError as error:
-        # A newer node has stored what this one does not know.
+        # A newer node has stored something that this one does not know.
         log.error("a type's rules cannot be read", type=row["name"], error=str(error))
     return TypeKind(row["updated_at"], schema, rules, rules.limits_in_force())
 

@@ -26,16 +26,16 @@ log = structlog.get_logger()
 REMEMBER_SECONDS = 1.0
 #: Each is a hash and a time.
 REMEMBER_AT_MOST = 10_000
-#: What a peer has of look-ups that find nothing, and of refusals that are answered at once.
+#: How many look-ups without a result, and refusals at once, a peer may have.
 BURST = 100.0
 PER_SECOND = 10.0
-#: Look-ups that were under way together may overdraw the allowance; at most by this, so that it is back within seconds.
+#: Concurrent look-ups may overdraw the allowance, at most by this, so that it recovers within seconds.
 MOST_OVERDRAWN = 50.0
 #: How long a refusal waits when the peer has had too many.
 PENALTY_SECONDS = 1.0
-#: The peers that failed last are remembered.
+#: The most peers that are remembered; those that failed last stay.
 PEERS_AT_MOST = 10_000
-#: Keys that were valid here, so that they are never refused unasked.
+#: The most keys that were valid here, which are never refused without a look-up.
 VALID_AT_MOST = 20_000
 REPORT_EVERY_SECONDS = 10.0
 LINES_AT_MOST = 5
@@ -63,9 +63,9 @@ class _Peer:
 class WrongKeys:
     def __init__(self, monotonic: Monotonic = time.monotonic) -> None:
         self._monotonic = monotonic
-        #: When each is to be asked for again; the oldest first.
+        #: When the database is to be asked again for each; the oldest first.
         self._wrong: OrderedDict[bytes, float] = OrderedDict()
-        #: Those that failed last at the end.
+        #: Peers; those that failed last are at the end.
         self._peers: OrderedDict[str, _Peer] = OrderedDict()
         self._valid: OrderedDict[bytes, None] = OrderedDict()
         #: Peers with something to report.
@@ -73,7 +73,7 @@ class WrongKeys:
         self._reported_at = float("-inf")
 
     def is_wrong(self, hashed: bytes) -> bool:
-        """Whether it was looked up a moment ago and nobody's."""
+        """Whether it was looked up a moment ago and belongs to nobody."""
         until = self._wrong.get(hashed)
         return until is not None and until > self._monotonic()
 
@@ -81,7 +81,7 @@ class WrongKeys:
         return hashed in self._valid
 
     def note_valid(self, hashed: bytes) -> None:
-        """It is somebody's: from now on it is looked up whatever its peer has sent."""
+        """The key is valid: from now on it is looked up whatever its peer has sent."""
         self._wrong.pop(hashed, None)
         self._valid[hashed] = None
         self._valid.move_to_end(hashed)
@@ -97,7 +97,7 @@ class WrongKeys:
             self._wrong.popitem(last=False)
 
     def check(self, peer: str, key: str) -> None:
-        """Whether a key that nobody knows may be looked up for this peer; raises if not."""
+        """Raise if an unknown key may not be looked up for this peer."""
         found = self._peers.get(peer)
         if found is None:
             return
@@ -109,20 +109,20 @@ class WrongKeys:
             raise TooManyWrongKeys((1.0 - found.lookups) / PER_SECOND)
 
     def charge_lookup(self, peer: str, key: str) -> None:
-        """The peer had a key looked up that is nobody's."""
+        """Note that the peer sent a key that nobody has."""
         metrics.WRONG_KEYS_LOOKED_UP.inc()
         found = self._failing(peer)
         found.lookups = max(found.lookups - 1.0, -MOST_OVERDRAWN)
         self._count(peer, found, key)
 
     def charge(self, peer: str, key: str, *, is_readable: bool) -> None:
-        """The peer sent what needed no look-up: what cannot be a key, or one that was wrong a moment ago."""
+        """Note that the peer sent what needed no look-up: no possible key, or one that was just wrong."""
         (metrics.WRONG_KEYS_REMEMBERED if is_readable else metrics.WRONG_KEYS_UNREADABLE).inc()
-        # What cannot be a key of ours may be a secret of somebody's: nothing of it is written down.
+        # What cannot be one of our keys may be a secret of somebody else: none of it is logged.
         self._count(peer, self._failing(peer), key if is_readable else "")
 
     def penalty_seconds(self, peer: str) -> float:
-        """How long the answer to a wrong key waits; it takes one from the peer's allowance."""
+        """How long the answer to a wrong key is delayed. It takes one from the peer's allowance."""
         found = self._failing(peer)
         if found.answers >= 1.0:
             found.answers -= 1.0
@@ -130,7 +130,7 @@ class WrongKeys:
         return PENALTY_SECONDS
 
     def tidy(self) -> None:
-        """Forget what is over, and report what came."""
+        """Forget what is over, and log what came."""
         now = self._monotonic()
         while self._wrong and next(iter(self._wrong.values())) <= now:
             self._wrong.popitem(last=False)
