@@ -45,6 +45,18 @@ gone AS (
  RETURNING task
 )
 
+-- fragment: claims_asked_for
+-- The claims of those attempts that are asked for and are still with their holder.
+-- Index: claim_pkey; the LIMIT keeps the look-up by key, whatever the planner thinks of the table.
+unnest(@lanes::int[], @tasks::uuid[], @numbers::int[]) AS asked (lane, task, number)
+ CROSS JOIN LATERAL (
+       SELECT *
+         FROM claim
+        WHERE claim.lane = asked.lane
+          AND claim.task = asked.task
+          AND claim.number = asked.number
+        LIMIT 1) AS claim
+
 -- fragment: rule_changed
 -- Counts a change of a tenant's rules: `changed` has one row with its `kind`, or none if nothing was changed.
 -- Locks: the row of the kind in rule_change, until the commit.

@@ -43,14 +43,7 @@ SELECT claim.holder, claim.task, claim.number, NULL
        OFFSET 0) AS claim
  UNION ALL
 SELECT claim.holder, claim.task, claim.number, NULL
-  FROM unnest(@lanes::int[], @tasks::uuid[], @numbers::int[]) AS asked (lane, task, number)
- CROSS JOIN LATERAL (
-       SELECT *
-         FROM claim
-        WHERE claim.lane = asked.lane
-          AND claim.task = asked.task
-          AND claim.number = asked.number
-        LIMIT 1) AS claim;
+  FROM {claims_asked_for};
 
 -- name: read_beats
 -- The counters of all living holders, and the database's time.

@@ -111,14 +111,7 @@ SELECT task, NULL, wake FROM again;
 -- failures that count was picked (a redriven task begins anew).
 SELECT claim.lane, claim.task, claim.number, claim.holder, claim.failures, claim.crashes, claim.releases,
        task.options, COALESCE(first.picked_at, claim.picked_at) AS first_picked_at
-  FROM unnest(@lanes::int[], @tasks::uuid[], @numbers::int[]) AS asked (lane, task, number)
- CROSS JOIN LATERAL (
-       SELECT *
-         FROM claim
-        WHERE claim.lane = asked.lane
-          AND claim.task = asked.task
-          AND claim.number = asked.number
-        LIMIT 1) AS claim
+  FROM {claims_asked_for}
  CROSS JOIN LATERAL (
        SELECT task.options
          FROM task
