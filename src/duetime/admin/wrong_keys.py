@@ -20,6 +20,7 @@ import structlog
 from duetime import metrics
 from duetime.clock import Monotonic
 from duetime.errors import TooManyWrongKeys
+from duetime.model.token_bucket import TokenBucket
 
 log = structlog.get_logger()
 #: How long a wrong key is remembered.
@@ -45,19 +46,21 @@ _HINT_LENGTH = 8
 
 @dataclass(slots=True)
 class _Peer:
-    lookups: float
-    answers: float
-    filled_at: float
+    lookups: TokenBucket
+    answers: TokenBucket
     #: Since the last report.
     count: int = 0
     throttled: int = 0
     hint: str = ""
 
+    @classmethod
+    def at(cls, now: float) -> "_Peer":
+        lookups, answers = (TokenBucket(PER_SECOND, BURST, BURST, now * 1000) for _ in range(2))
+        return cls(lookups, answers)
+
     def refill(self, now: float) -> None:
-        gained = (now - self.filled_at) * PER_SECOND
-        self.lookups = min(BURST, self.lookups + gained)
-        self.answers = min(BURST, self.answers + gained)
-        self.filled_at = now
+        self.lookups.fill(now * 1000)
+        self.answers.fill(now * 1000)
 
 
 class WrongKeys:
@@ -102,17 +105,17 @@ class WrongKeys:
         if found is None:
             return
         found.refill(self._monotonic())
-        if found.lookups < 1.0:
+        if not found.lookups.whole:
             metrics.WRONG_KEYS_THROTTLED.inc()
             self._count(peer, found, key)
             found.throttled += 1
-            raise TooManyWrongKeys((1.0 - found.lookups) / PER_SECOND)
+            raise TooManyWrongKeys(found.lookups.seconds_until(1.0))
 
     def charge_lookup(self, peer: str, key: str) -> None:
         """Note that the peer sent a key that nobody has."""
         metrics.WRONG_KEYS_LOOKED_UP.inc()
         found = self._failing(peer)
-        found.lookups = max(found.lookups - 1.0, -MOST_OVERDRAWN)
+        found.lookups.take(min(1.0, found.lookups.tokens + MOST_OVERDRAWN))
         self._count(peer, found, key)
 
     def charge(self, peer: str, key: str, *, is_readable: bool) -> None:
@@ -124,8 +127,8 @@ class WrongKeys:
     def penalty_seconds(self, peer: str) -> float:
         """How long the answer to a wrong key is delayed. It takes one from the peer's allowance."""
         found = self._failing(peer)
-        if found.answers >= 1.0:
-            found.answers -= 1.0
+        if found.answers.whole:
+            found.answers.take(1.0)
             return 0.0
         return PENALTY_SECONDS
 
@@ -158,7 +161,7 @@ class WrongKeys:
         now = self._monotonic()
         found = self._peers.get(peer)
         if found is None:
-            found = self._peers[peer] = _Peer(BURST, BURST, now)
+            found = self._peers[peer] = _Peer.at(now)
             if len(self._peers) > PEERS_AT_MOST:
                 gone, _ = self._peers.popitem(last=False)
                 self._unreported.pop(gone, None)

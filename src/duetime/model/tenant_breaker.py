@@ -15,6 +15,8 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from duetime.model.token_bucket import TokenBucket
+
 BUCKET_MS = 10_000
 MIN_WINDOW_SECONDS = 60.0
 MAX_WINDOW_SECONDS = 3_600.0
@@ -159,31 +161,32 @@ def rate_after(resumed_ms: int, now_ms: int) -> float:
 
 
 class Resumption:
-    """The part of one node in the rate of a tenant that resumes: a token bucket."""
+    """The part of one node in the rate of a tenant that resumes, which doubles all the time."""
 
-    __slots__ = ("_filled_ms", "_resumed_ms", "_tokens")
+    __slots__ = ("_bucket", "_resumed_ms")
 
     def __init__(self, resumed_ms: int) -> None:
-        self._resumed_ms = self._filled_ms = resumed_ms
-        self._tokens = 1.0
+        self._resumed_ms = resumed_ms
+        self._bucket = TokenBucket(0.0, 1.0, 1.0, resumed_ms)
 
     def rate(self, now_ms: int, nodes: int) -> float:
         return rate_after(self._resumed_ms, now_ms) / max(1, nodes)
 
     def available(self, now_ms: int, nodes: int) -> int:
-        rate = self.rate(now_ms, nodes)
-        if now_ms > self._filled_ms:
-            depth = max(1.0, rate * _BURST_SECONDS)
-            self._tokens = min(depth, self._tokens + rate * (now_ms - self._filled_ms) / 1000)
-            self._filled_ms = now_ms
-        return max(0, int(self._tokens + 1e-6))
+        self._speed_up(now_ms, nodes)
+        self._bucket.fill(now_ms)
+        return self._bucket.whole
 
     def take(self, count: int) -> None:
-        self._tokens -= count
+        self._bucket.take(count)
 
     def next_ms(self, now_ms: int, nodes: int) -> int:
-        missing = max(0.0, 1.0 - self._tokens)
-        return now_ms + max(1, int(missing * 1000 / self.rate(now_ms, nodes)) + 1)
+        self._speed_up(now_ms, nodes)
+        return self._bucket.full_ms(1.0, now_ms)
+
+    def _speed_up(self, now_ms: int, nodes: int) -> None:
+        rate = self.rate(now_ms, nodes)
+        self._bucket.change(rate, max(1.0, rate * _BURST_SECONDS))
 
 
 def words(tally: Tally, rules: BreakerRules) -> str:
