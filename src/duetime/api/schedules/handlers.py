@@ -35,7 +35,9 @@ from duetime.api.schedules.schemas import (
     NoteRequest,
     PreviewRequest,
     RawScheduleBatch,
+    SchedulePolicies,
     ScheduleRequest,
+    TemplateRequest,
     TriggerRequest,
 )
 from duetime.api.server.http import Answer, Request, Route, decode_json, json_answer, make_decoder
@@ -108,7 +110,7 @@ class ScheduleCalls:
         judge = partial(self._judge, caller, name)
         asked = await request.json(_decode_schedule, judge=judge)
         try:
-            schedule = await self._read(caller, name, asked)
+            schedule = await self._read(caller, name, asked, asked.task)
             [done] = await self.schedules.put(tenant, [schedule], check=self._check_for(caller))
             if isinstance(done, DuetimeError):
                 raise done
@@ -137,7 +139,7 @@ class ScheduleCalls:
                 item = decode_json(_decode_item, bytes(raw), judge)
                 if item.name in names[:-1]:
                     raise InvalidInput.at("name", f"{item.name} stands twice in this batch")
-                results.append(await self._read(caller, item.name, item))
+                results.append(await self._read(caller, item.name, item, item.task))
             except DuetimeError as error:
                 results.append(error)
                 # To say all that is wrong takes longer, so others are served behind each such item.
@@ -163,7 +165,8 @@ class ScheduleCalls:
         asked = await request.json(_decode_preview, judge=judge)
         try:
             name = _PREVIEWED if asked.name is None else check_name(asked.name)
-            body = (await self._read(caller, name, asked)).body if asked.task is not None else read_times(asked)
+            task = asked.task
+            body = read_times(asked) if task is None else (await self._read(caller, name, asked, task)).body
             if body.spec.after is not None:
                 raise InvalidInput.at(
                     "spec.after", "has no times of its own: each run follows the end of the one before"
@@ -175,12 +178,12 @@ class ScheduleCalls:
         lines = await self.schedules.preview(tenant, recurrence, from_ms + 1, asked.count)
         return json_answer(200, views.PreviewView(recurrence.words, fires(lines)))
 
-    async def _read(self, caller: Caller, name: str, asked: ScheduleRequest) -> NewSchedule:
+    async def _read(self, caller: Caller, name: str, asked: SchedulePolicies, task: TemplateRequest) -> NewSchedule:
         """The schedule that is asked for, of tasks that the caller reaches."""
         # What is wrong with a payload tells of its type's schema.
-        need_type(caller, asked.task.type)
+        need_type(caller, task.type)
         tenant, now = caller.tenant, self.database.clock.now()
-        schedule = await self.judging.one(tenant, lambda reader: read_schedule(reader, tenant, name, asked, now))
+        schedule = await self.judging.one(tenant, lambda reader: read_schedule(reader, tenant, name, asked, task, now))
         need_reach(caller, schedule.task.type, schedule.task.lane.queue)
         return schedule
 

@@ -8,7 +8,14 @@ from msgspec import UNSET
 
 from duetime.admin.schemas import JudgeLaterError
 from duetime.api.bodies.requests import NAME_PATTERN, TargetRequest, TaskRequest
-from duetime.api.schedules.schemas import ScheduleRequest, ScheduleTimes, SpecRequest, TemplateRequest
+from duetime.api.schedules.schemas import (
+    PreviewRequest,
+    SchedulePolicies,
+    ScheduleRequest,
+    ScheduleTimes,
+    SpecRequest,
+    TemplateRequest,
+)
 from duetime.api.tasks.targets import secret_names_of
 from duetime.api.tasks.validation import TaskReader, invalid
 from duetime.errors import DuetimeError, EgressRefused, FieldError, InvalidInput, NoSecretsKey
@@ -58,17 +65,19 @@ def read_times(asked: ScheduleTimes) -> ScheduleBody:
     )
 
 
-def read_schedule(reader: TaskReader, tenant: int, name: str, asked: ScheduleRequest, now: datetime) -> NewSchedule:
+def read_schedule(
+    reader: TaskReader, tenant: int, name: str, asked: SchedulePolicies, template: TemplateRequest, now: datetime
+) -> NewSchedule:
     """The schedule that is asked for; raises InvalidInput with every field that is wrong."""
     errors: list[FieldError] = []
-    task = _read_parts(reader, tenant, name, asked, now, errors)
+    task = _read_parts(reader, tenant, name, asked, template, now, errors)
     _check_policies(asked, errors)
     if errors or task is None:
         raise invalid(errors)
     window, rate = asked.catchup_window, asked.catchup_rate
     body = msgspec.structs.replace(
         read_times(asked),
-        task=msgspec.Raw(_encode(_shown(asked.task, task))),
+        task=msgspec.Raw(_encode(_shown(template, task))),
         max_fires=asked.max_fires,
         overlap=asked.overlap,
         misfire=asked.misfire,
@@ -81,7 +90,7 @@ def read_schedule(reader: TaskReader, tenant: int, name: str, asked: ScheduleReq
         name=name,
         body=body,
         task=task,
-        expires_after=None if asked.task.expires_after is None else float(asked.task.expires_after),
+        expires_after=None if template.expires_after is None else float(template.expires_after),
         origin=asked.origin,
         source=asked.source,
         is_paused=asked.paused,
@@ -170,10 +179,16 @@ def _read_task(
 
 
 def _read_parts(
-    reader: TaskReader, tenant: int, name: str, asked: ScheduleRequest, now: datetime, errors: list[FieldError]
+    reader: TaskReader,
+    tenant: int,
+    name: str,
+    asked: ScheduleTimes,
+    template: TemplateRequest | None,
+    now: datetime,
+    errors: list[FieldError],
 ) -> NewTask | None:
     errors += _wrong_name(name) + _wrong_bounds(asked)
-    return None if asked.task is None else _read_task(reader, tenant, name, asked.task, now, errors)
+    return None if template is None else _read_task(reader, tenant, name, template, now, errors)
 
 
 def _wrong_name(name: str) -> list[FieldError]:
@@ -208,12 +223,12 @@ def _named_twice(spec: SpecRequest) -> list[FieldError]:
 
 
 def wrong_with_schedule(
-    reader: TaskReader, tenant: int, name: str, asked: ScheduleRequest, now: datetime
+    reader: TaskReader, tenant: int, name: str, asked: ScheduleRequest | PreviewRequest, now: datetime
 ) -> list[FieldError]:
     """All that is wrong with one that is refused, its spec part by part, but not what fields ask of each other."""
     errors: list[FieldError] = []
     try:
-        _read_parts(reader, tenant, name, asked, now, errors)
+        _read_parts(reader, tenant, name, asked, asked.task, now, errors)
     except JudgeLaterError:
         # Nothing but its payload is left, and that takes longer than anybody else should wait.
         pass
@@ -224,7 +239,7 @@ def wrong_with_schedule(
     return errors + [FieldError(each.path, each.message) for each in find_spec_errors(definition)]
 
 
-def _check_policies(asked: ScheduleRequest, errors: list[FieldError]) -> None:
+def _check_policies(asked: SchedulePolicies, errors: list[FieldError]) -> None:
     """Policies that contradict each other, or that would be ignored."""
     if asked.spec.after is not None and asked.overlap is not Overlap.SKIP:
         errors.append(FieldError("overlap", "a schedule with `after` waits for its run to end; leave overlap out"))

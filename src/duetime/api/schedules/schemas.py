@@ -156,10 +156,9 @@ class ScheduleTimes(Struct, forbid_unknown_fields=True):
     end_at: Instant | None = None
 
 
-class ScheduleRequest(ScheduleTimes, forbid_unknown_fields=True, kw_only=True):
-    """A schedule: when, what, and what to do when it does not go smoothly."""
+class SchedulePolicies(ScheduleTimes, forbid_unknown_fields=True, kw_only=True):
+    """When, and what to do when it does not go smoothly."""
 
-    task: TemplateRequest
     max_fires: Annotated[int, Meta(ge=1, le=1_000_000_000)] | None = None
     overlap: Annotated[Overlap, Meta(description="What to do while a run before it is not over.")] = Overlap.SKIP
     misfire: Annotated[Misfire, Meta(description="What to do with times that went by unserved.")] = Misfire.FIRE_LATEST
@@ -178,6 +177,12 @@ class ScheduleRequest(ScheduleTimes, forbid_unknown_fields=True, kw_only=True):
         Meta(description="The version that is replaced; 0: there must be none. Another one is a 409."),
     ] = None
     force: Annotated[bool, Meta(description="Take over a schedule of another origin.")] = False
+
+
+class ScheduleRequest(SchedulePolicies, forbid_unknown_fields=True, kw_only=True):
+    """A schedule: when, what, and what to do when it does not go smoothly."""
+
+    task: TemplateRequest
 
 
 class NamedScheduleRequest(ScheduleRequest, forbid_unknown_fields=True, kw_only=True):
@@ -200,10 +205,10 @@ class RawScheduleBatch(Struct, forbid_unknown_fields=True):
     items: Annotated[list[Raw], Meta(max_length=MAX_SCHEDULE_BATCH)]
 
 
-class PreviewRequest(ScheduleRequest, forbid_unknown_fields=True, kw_only=True, rename={"from_": "from"}):
+class PreviewRequest(SchedulePolicies, forbid_unknown_fields=True, kw_only=True, rename={"from_": "from"}):
     """When a schedule would fire: its times, or all of it, to be judged as a whole."""
 
-    task: TemplateRequest | None = None  # type: ignore[assignment]
+    task: TemplateRequest | None = None
 
     name: Annotated[ScheduleName | None, Meta(description="Decides the slots of `H` and jitter.")] = None
     from_: Instant | None = None

@@ -15,9 +15,10 @@ and connections for ever.  And it has to take what it asked for (`taking.py`).
 import asyncio
 import math
 from collections.abc import Coroutine
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 from httptools import HttpParserError, HttpParserUpgrade
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from duetime.api.problems import problem_of
 from duetime.api.server import express, heads
@@ -75,10 +76,10 @@ class DuetimeProtocol(TakingProtocol):
     _resting_since = 0.0
     _resting: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        self._plain_transport = transport
-        self._joining = _JoiningTransport(transport, self.loop)
-        super().connection_made(self._joining)  # type: ignore[arg-type]
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._plain_transport = cast(asyncio.Transport, transport)
+        self._joining = _JoiningTransport(self._plain_transport, self.loop)
+        super().connection_made(cast(asyncio.Transport, self._joining))
         self._expect_rest()
         self._book: Connections | None = getattr(self.app, "connections", None)
         if self._book is not None:
@@ -170,7 +171,7 @@ class DuetimeProtocol(TakingProtocol):
         if self._arriving is not None:
             self._is_here()
         self._unset_keepalive_if_required()
-        self.cycle = self._running = cycle  # type: ignore[assignment]
+        self.cycle = self._running = cast(RequestResponseCycle, cycle)
         return True
 
     def _remember(self, data: bytes, head: express.Head, body_size: int) -> None:
@@ -246,7 +247,7 @@ class DuetimeProtocol(TakingProtocol):
             self._kept = b""
         else:
             self._start_cycle(method)
-            self.scope[TRANSPORT] = self._plain_transport  # type: ignore[literal-required]
+            cast(dict[str, object], self.scope)[TRANSPORT] = self._plain_transport
         self._is_in_body = self._has_advanced = True
 
     def on_body(self, body: bytes) -> None:
@@ -271,7 +272,7 @@ class DuetimeProtocol(TakingProtocol):
             cycle = _ShortCycle(self, self._keep_alive, head.request_id)
             if self.app.express.take(head, body, cycle.finish):
                 self._taken = (head, len(body)) if cycle.keep_alive else None
-                self.cycle = self._running = cycle  # type: ignore[assignment]
+                self.cycle = self._running = cast(RequestResponseCycle, cycle)
                 return
             # The long way, as if the request had come just now.
             self._start_cycle(express.METHOD)

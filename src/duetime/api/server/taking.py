@@ -6,6 +6,7 @@ and ends it.
 """
 
 import asyncio
+from typing import cast
 
 from duetime.api.server.strict import StrictProtocol
 from duetime.api.server.unsent import NOBODY, Unsent
@@ -24,7 +25,8 @@ class TakingProtocol(StrictProtocol):
     #: An answer is complete, and what follows it waits until it is taken.
     _is_held = False
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport = cast(asyncio.Transport, transport)
         super().connection_made(transport)
         self._unsent = getattr(self.app, "unsent", None)
         # `pause_writing` when the system does not take all of an answer, `resume_writing` when it has.
@@ -65,4 +67,4 @@ class TakingProtocol(StrictProtocol):
 
     def _start_cycle(self, method: bytes) -> None:
         super()._start_cycle(method)
-        self.scope[LINE] = self  # type: ignore[literal-required]
+        cast(dict[str, object], self.scope)[LINE] = self
