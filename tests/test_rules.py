@@ -4,10 +4,14 @@ import ast
 import re
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "duetime"
+TESTS = ROOT / "tests"
 #: How SQL begins.  "DELETE" alone is a method of HTTP.
 _SQL = re.compile(
     r"\s*(?:(?:SELECT|INSERT INTO|UPDATE|DELETE FROM|MERGE|WITH|VALUES|SET|RESET|SHOW|DECLARE|FETCH|COPY|CALL|DO"
@@ -19,12 +23,72 @@ SQL_IN_PYTHON = {
     "outbox.py": "runs on the producer's own connection: each driver marks parameters in its own way",
     "sdk/once.py": "as outbox.py",
 }
+#: Where values have no type that we could name: JSON, other packages, what users hand in.
+ANY_TYPE = (
+    *("api/", "cli/", "sdk/", "outbox.py", "watchdog.py"),
+    *(
+        "model/flow.py",
+        "model/payload_schema.py",
+        "model/schema_parts.py",
+        "model/schema_weight.py",
+        "model/template.py",
+    ),
+)
+MOST_LINES = 400
+#: Modules that are longer and have no seam yet along which they come apart.  None may be added.
+LONG_MODULES = {
+    "api/schedules/handlers.py",
+    "api/tasks/handlers.py",
+    "api/tasks/validation.py",
+    "database/embedded.py",
+    "executor/consume.py",
+    "lifecycle/holders/holders.py",
+    "lifecycle/schedules/changes.py",
+    "lifecycle/submission/flow.py",
+    "lifecycle/submission/submit.py",
+    "model/breaker.py",
+    "parts.py",
+    "scheduler/core.py",
+    "scheduler/feed.py",
+    "scheduler/firing.py",
+    "scheduler/gating.py",
+    "scheduler/limits.py",
+    "scheduler/sharing.py",
+}
+#: Tests that sleep for a fixed time, and what no condition could tell them.
+SLEEPING_TESTS = {
+    "test_garbage_behind_a_long_poll_is_answered_after_it": "that what was sent first was read by itself",
+    "test_a_poll_ends_with_its_connection_although_something_came_behind_it": "as above",
+    "test_nothing_expires_after_the_close": "that nothing happens",
+    "test_the_hold_outlasts_a_database_that_is_away": "that nothing happens",
+    "test_a_worker_that_waits_for_the_server_can_be_stopped": "that it waits",
+    "test_a_server_that_is_away_loses_no_report": "that it is away for a while",
+    "test_a_process_that_was_stopped_blames_nobody": "that the process stood still",
+}
+#: Tests that replace a function of ours.  None may be added: hand in a clock, a double of the other side, or force the
+#: race with real parts.
+REPLACING_FILES = {
+    "admin/test_wrong_keys.py",
+    "api/limits/test_breakers.py",
+    "api/server/test_express.py",
+    "api/server/test_unread.py",
+    "api/tenancy/test_key_networks.py",
+    "api/tenancy/test_key_uses.py",
+    "cluster/test_mesh.py",
+    "lifecycle/holders/test_holder_names.py",
+    "lifecycle/submission/test_singles.py",
+    "scheduler/test_firing_wakes.py",
+    "scheduler/test_gating.py",
+    "scheduler/test_sharing.py",
+}
+DOCS_WIDTH = 120
 
 
-def modules() -> Iterator[tuple[str, ast.Module]]:
+@cache
+def modules() -> list[tuple[str, ast.Module]]:
     """Every module of the package, by its place in it."""
-    for file in sorted(PACKAGE.rglob("*.py")):
-        yield str(file.relative_to(PACKAGE)), ast.parse(file.read_text("utf-8"))
+    files = sorted(PACKAGE.rglob("*.py"))
+    return [(str(file.relative_to(PACKAGE)), ast.parse(file.read_text("utf-8"))) for file in files]
 
 
 def texts(tree: ast.Module) -> Iterator[ast.Constant]:
@@ -53,3 +117,152 @@ def test_the_documented_layers_are_those_that_import_linter_checks() -> None:
     assert " ".join(documented[1].split()) == " > ".join(layers), (
         "docs/architecture.md: write the layers as pyproject.toml has them"
     )
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    silent = [place for place, tree in modules() if tree.body and ast.get_docstring(tree) is None]
+
+    assert silent == [], "begin the module with a docstring: what it is for, and what must hold"
+
+
+def test_no_type_is_ignored() -> None:
+    ignored = [
+        f"{file.relative_to(PACKAGE)}:{number}"
+        for file in sorted(PACKAGE.rglob("*.py"))
+        for number, line in enumerate(file.read_text("utf-8").splitlines(), 1)
+        if re.search(r"#\s*type:\s*ignore|#\s*mypy:", line)
+    ]
+
+    assert ignored == [], "say the type, with `cast` where another package is wrong about it"
+
+
+def test_any_is_for_the_edges() -> None:
+    found = {
+        place for place, tree in modules() for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == "Any"
+    }
+
+    assert {place for place in found if not place.startswith(ANY_TYPE)} == set(), "say the type"
+
+
+def test_modules_are_short() -> None:
+    lines = {place: len((PACKAGE / place).read_text("utf-8").splitlines()) for place, _ in modules()}
+    long = {place for place, count in lines.items() if count > MOST_LINES}
+
+    assert long - LONG_MODULES == set(), f"more than {MOST_LINES} lines: split it by noun or verb"
+    assert LONG_MODULES - long == set(), "not long any more: take it from the list"
+
+
+def test_there_is_one_token_bucket() -> None:
+    """Nothing else adds the tokens that a rate gives in some time."""
+    filling = re.compile(r"tokens \+ .*\b_?(rate|per_second) \*", re.IGNORECASE)
+    others = {
+        f"{place}:{node.lineno}"
+        for place, tree in modules()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.BinOp) and filling.search(ast.unparse(node))
+        if place != "model/token_bucket.py"
+    }
+
+    assert others == set(), "use model/token_bucket.py"
+
+
+def test_tests_wait_for_what_they_want_to_see() -> None:
+    """A loop may pause before it looks again, and slow work or a slow client may sleep; a test may not."""
+    sleeping = {
+        function.name
+        for file in sorted(TESTS.rglob("test_*.py"))
+        for function in ast.walk(ast.parse(file.read_text("utf-8")))
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef) and function.name.startswith("test_")
+        if any(_sleeps(statement) for statement in function.body)
+    }
+
+    assert sleeping - SLEEPING_TESTS.keys() == set(), "wait for the condition in place of a time"
+    assert SLEEPING_TESTS.keys() - sleeping == set(), "does not sleep any more: take it from the list"
+
+
+def _sleeps(node: ast.AST) -> bool:
+    """Whether it sleeps for a time outside of loops and of functions of its own."""
+    if isinstance(node, ast.While | ast.For | ast.AsyncFor | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return False
+    if isinstance(node, ast.Call) and ast.unparse(node.func) in ("asyncio.sleep", "time.sleep"):
+        return not (isinstance(node.args[0], ast.Constant) and node.args[0].value == 0)
+    return any(_sleeps(child) for child in ast.iter_child_nodes(node))
+
+
+def test_no_test_is_left_out() -> None:
+    skipping = re.compile(r"pytest\.(skip|importorskip|xfail)\(|mark\.(skip|skipif|xfail)\b")
+    files = {
+        str(file.relative_to(TESTS))
+        for file in TESTS.rglob("*.py")
+        if file != Path(__file__) and skipping.search(file.read_text("utf-8"))
+    }
+
+    # A call of the system that only Linux has.
+    assert files == {"database/test_trickle.py"}
+
+
+def test_tests_replace_nothing_of_ours() -> None:
+    """They may lower a limit, and stand in for the standard library and the other side."""
+    replacing = set()
+    for file in sorted(TESTS.rglob("*.py")):
+        text = file.read_text("utf-8")
+        assert "unittest" + ".mock" not in text, f"{file.name}: use real parts"
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "monkeypatch.setattr" and not _is_limit(node):
+                replacing.add(str(file.relative_to(TESTS)))
+
+    assert replacing - REPLACING_FILES == set(), "hand in a clock or a double of the other side, or use real parts"
+    assert REPLACING_FILES - replacing == set(), "replaces nothing any more: take it from the list"
+
+
+def _is_limit(call: ast.Call) -> bool:
+    """Whether a patch gives a constant or a number another value, or is about another package."""
+    *target, value = call.args
+    path = ast.unparse(target[0]).strip("'") + ("." + str(ast.literal_eval(target[1])) if len(target) > 1 else "")
+    owner, _, name = path.rpartition(".")
+    return (
+        owner in ("sys", "loop")
+        or bool(re.fullmatch(r"_?[A-Z0-9_]+", name))
+        or isinstance(value, ast.BinOp | ast.Constant)
+    )
+
+
+def test_the_fixtures_of_the_guide_exist() -> None:
+    guide = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    section = guide[guide.index("## Fixtures") : guide.index("## Migrations")]
+    named = set(re.findall(r"`(\w+)`(?=[^|\n]*\|[^|\n]+\|$)", section, re.MULTILINE))
+    made = {
+        node.name
+        for node in ast.walk(ast.parse((TESTS / "conftest.py").read_text("utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+
+    assert named
+    assert named - made == set()
+
+
+#: Pages that are not wrapped yet.
+WIDE_PAGES = {"docs/architecture.md", "docs/cli.md", "docs/sdk.md"}
+#: Written by programs.
+GENERATED_PAGES = {"docs/benchmarks.md", "docs/fairness.md"}
+
+
+def _pages() -> list[Path]:
+    top = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
+    return [page for page in [*top, *sorted((ROOT / "docs").rglob("*.md"))] if _name(page) not in GENERATED_PAGES]
+
+
+def _name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", _pages(), ids=_name)
+def test_docs_are_wrapped(page: Path) -> None:
+    """Tables, headings, code and generated parts are as wide as they are."""
+    text = re.sub(r"^```.*?^```$|<!-- .*?<!-- [^>]*-->", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+    wide = [line for line in text.splitlines() if len(line) > DOCS_WIDTH and not line.startswith(("|", "#"))]
+
+    if _name(page) in WIDE_PAGES:
+        assert wide, f"take {_name(page)} from the list of pages that are not wrapped"
+    else:
+        assert wide == [], f"wrap at {DOCS_WIDTH} characters"
