@@ -119,6 +119,26 @@ def test_the_documented_layers_are_those_that_import_linter_checks() -> None:
     )
 
 
+def test_the_paths_of_the_architecture_exist() -> None:
+    """A path from the package on; a name alone belongs to the folder that was named before, and may stand anywhere."""
+    page = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    files = {str(file.relative_to(PACKAGE)) for file in PACKAGE.rglob("*") if file.suffix in (".py", ".sql")}
+    names = {Path(file).name for file in files}
+    folders = {str(parent) for file in files for parent in Path(file).parents}
+    written = re.findall(r"`([\w/]+(?:/|\.py|\.sql))`", page)
+    drawn = [path for block in re.findall(r"^```\n(.*?)^```", page, re.M | re.S) for path in _DRAWN.findall(block)]
+
+    missing = [path for path in written if path not in files | names and path.rstrip("/") not in folders]
+    missing += [path for path in drawn if path not in folders and f"{path}.py" not in files]
+
+    assert len(written) > 50
+    assert missing == []
+
+
+#: `scheduler/feed` in a drawing; not a path of the API, which begins with a slash.
+_DRAWN = re.compile(r"(?<![/\w])(?:api|cluster|executor|lifecycle|model|scheduler|sdk)(?:/\w+)+")
+
+
 def test_every_module_says_what_it_is_for() -> None:
     silent = [place for place, tree in modules() if tree.body and ast.get_docstring(tree) is None]
 
