@@ -26,6 +26,8 @@ def test_a_node_in_order_is_well_while_it_runs_and_when_it_is_stopped(
     assert while_running.code == 0
     assert [check["check"] for check in while_running.json["checks"]] == CHECKS
     assert while_running.json["ok"] is True
+    [settings] = [check for check in while_running.json["checks"] if check["check"] == "settings"]
+    assert "search_path = duetime, public; enable_seqscan = off" in settings["detail"]
 
     fresh_node.stop()
     monkeypatch.setenv("DUETIME_DATA", folder)

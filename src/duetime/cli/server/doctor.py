@@ -124,7 +124,10 @@ async def _check_settings(connection: asyncpg.Connection) -> Finding:
         for row in rows
         if row["value"] != PLANNER_SETTINGS[row["name"]]
     ]
-    return Finding("settings", not problems, f"{len(PLANNER_SETTINGS)} planner settings in force", problems)
+    given = "; ".join(f"{name} = {value}" for name, value in PLANNER_SETTINGS.items())
+    return Finding(
+        "settings", not problems, f"this role has the planner settings that statements need ({given})", problems
+    )
 
 
 async def _check_durability(connection: asyncpg.Connection) -> Finding:
