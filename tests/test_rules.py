@@ -139,6 +139,17 @@ def test_the_paths_of_the_architecture_exist() -> None:
 _DRAWN = re.compile(r"(?<![/\w])(?:api|cluster|executor|lifecycle|model|scheduler|sdk)(?:/\w+)+")
 
 
+def test_the_code_uses_the_words_of_the_glossary() -> None:
+    glossary = (ROOT / "docs" / "concepts.md").read_text("utf-8").partition("## Internal words")[2]
+    words = [word for row in re.findall(r"^\| ([^|]+) \|", glossary, re.M)[2:] for word in row.split(", ")]
+    code = " ".join(file.read_text("utf-8").lower() for file in PACKAGE.rglob("*.py"))
+
+    unused = [word for word in words if not re.search(rf"(?<![a-z]){word.replace('-', '[-_ ]?')}", code)]
+
+    assert len(words) > 20
+    assert unused == [], "take it from the glossary"
+
+
 def test_every_module_says_what_it_is_for() -> None:
     silent = [place for place, tree in modules() if tree.body and ast.get_docstring(tree) is None]
 
