@@ -297,3 +297,27 @@ def test_docs_are_wrapped(page: Path) -> None:
         assert wide, f"take {_name(page)} from the list of pages that are not wrapped"
     else:
         assert wide == [], f"wrap at {DOCS_WIDTH} characters"
+
+
+@pytest.mark.parametrize("page", _pages(), ids=_name)
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    wrong = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", _without_code(page)):
+        path, _, anchor = link.partition("#")
+        target = page if not path else page.parent / path
+        if "://" not in link and (
+            not target.exists() or (anchor and target.suffix == ".md" and anchor not in _anchors(target))
+        ):
+            wrong.append(link)
+
+    assert wrong == []
+
+
+def _without_code(page: Path) -> str:
+    return re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
+def _anchors(page: Path) -> set[str]:
+    """The names of the headings, as Markdown makes them."""
+    headings = re.findall(r"^#+ (.*)$", _without_code(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower().replace("`", "")).replace(" ", "-") for heading in headings}
