@@ -9,9 +9,9 @@ def add_heading(page: Page, runs: list[Results]) -> None:
     results = runs[0]
     page.add("# Benchmarks")
     page.add(
-        "duetime beside other job systems, on one machine; what is compared ran side by side, in one run. This page "
-        "and its plots are written by `make bench` from what it measured ([results.json](benchmarks/results.json)); no "
-        "figure on it is written by hand."
+        "This page compares duetime with other job systems on one machine. What is compared ran alternately, in one "
+        "run. `make bench` writes this page and its plots from its results ([results.json](benchmarks/results.json)). "
+        "No figure on it is written by hand."
     )
     if any(run.is_quick for run in runs):
         page.add("**This was a quick run: small counts, one run each. Its figures are not for comparing.**")
@@ -20,7 +20,7 @@ def add_heading(page: Page, runs: list[Results]) -> None:
     versions = ", ".join(f"{name} {version}" for name, version in found.items())
     is_other = any(run.machine != machine for run in runs)
     rows = [
-        ["machine", _name_machine(machine) + (", where nothing else is said" if is_other else "")],
+        ["machine", _name_machine(machine) + (", unless another one is named" if is_other else "")],
         ["system", f"{machine.system}, Linux {machine.kernel}"],
         ["versions", versions],
         *[["measured", _when(run, machine, of=len(runs))] for run in runs],
@@ -28,27 +28,27 @@ def add_heading(page: Page, runs: list[Results]) -> None:
     page.add(table(["", ""], rows))
     if is_other:
         page.add(
-            "Not all of it was measured on one machine. What is compared, ratios and percentages, always was; "
-            "absolute figures of different scenarios may not be."
+            "Not all of it was measured on one machine. What is compared (ratios and percentages) always was. "
+            "Do not compare absolute figures of different scenarios."
         )
     words = cell(" ".join(results.arguments))
     page.add(
         "To repeat it: `make bench` measures everything and writes this page; `python -m bench sustained drain --peers "
-        "graphile-worker,bullmq` measures some of it. It starts its own PostgreSQL and Redis on free ports, installs "
+        "graphile-worker,bullmq` measures a part. It starts its own PostgreSQL and Redis on free ports, installs "
         "the peers into `.bench/`, and stops by itself. "
         + (f"This run was `python -m bench {words}`." if words else "")
     )
     page.add(
-        "A no-op task with a payload of about 150 bytes, one producer, at most two worker processes, everything on "
-        "this machine. PostgreSQL commits are durable (fsync on). Redis appends to its log and syncs it every "
-        "second, so what it acknowledged in the last second can be lost. For `bullmq-synced` Redis syncs its log "
-        "before it answers, which is as durable as PostgreSQL; targets name that one. Each peer is set up as its "
-        "own documentation recommends for throughput ([below](#how-each-was-set-up)). Figures are medians of the "
-        "runs; quiet runs of the same tool vary by up to a quarter, so small differences mean nothing. A short run "
-        f"during which the host gave more than {MOST_PERCENT:.0f} % of the processors' time to others is made "
-        f"again, {MORE_RUNS} times at the most and for every peer alike; the least disturbed counts. duetime is "
-        "measured through its HTTP API and its Python SDK; the others through libraries that speak to the store "
-        "themselves."
+        "The task does nothing and has a payload of about 150 bytes. There are one producer and at most two worker "
+        "processes, and everything runs on this machine. PostgreSQL commits are durable (fsync on). Redis appends to "
+        "its log and syncs it every second, so it can lose what it acknowledged in the last second. For "
+        "`bullmq-synced` Redis syncs its log before it answers, which is as durable as PostgreSQL; targets name that "
+        "one. Each peer is set up as its own documentation recommends for throughput "
+        "([below](#how-each-was-set-up)). Figures are medians of the runs. Quiet runs of the same tool vary by up to a "
+        "quarter, so small differences mean nothing. If the host gave more than "
+        f"{MOST_PERCENT:.0f} % of the processors' time to others during a short run, that run is repeated, at most "
+        f"{MORE_RUNS} times and for every peer alike, and the least disturbed run counts. duetime is measured through "
+        "its HTTP API and its Python SDK, the others through libraries that talk to the store directly."
     )
 
 

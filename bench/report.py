@@ -125,7 +125,7 @@ def _side_by_side(page: Page, results: Results) -> None:
     if not columns:
         return
     page.add("## Side by side")
-    page.add("Tasks a second, or milliseconds where the title says so.")
+    page.add("The figures are tasks per second, or milliseconds where the title says so.")
     rows = []
     for peer in results.peers:
         name = f"**{peer.name}**" if peer.name == OURS else _title(peer)
@@ -232,9 +232,10 @@ def _ratios(page: Page, results: Results) -> None:
         return
     page.add("## How many times as fast duetime is")
     page.add(
-        "Rates are ours by theirs, times theirs by ours: above 1 duetime is faster. Submissions one by one and 20 at a "
-        "time are those driven by wrk where they were measured, and the SDK's in brackets: wrk spends so "
-        "little itself that its figure is the server's, the SDK's has a Python program in it."
+        "For rates this is our figure divided by theirs, for times theirs divided by ours: above 1 duetime is faster. "
+        "For submissions one by one and 20 at a time, the first figure is with wrk as the client, if it was measured, "
+        "and the one in brackets is with the SDK. wrk needs so little itself that its figure is that of the server; the "
+        "SDK's figure includes a Python program."
     )
     page.add(table(["duetime beside", *(column.name for column in columns)], rows))
 
@@ -260,7 +261,7 @@ def _promises(page: Page, results: Results) -> None:
     if not any(each.holds is not None for each in judged):
         return
     page.add("## What we hold ourselves to")
-    page.add(f"Judged by the figures on this page. {promises.summarize(judged)}")
+    page.add(f"These are our own targets, checked against the figures on this page. {promises.summarize(judged)}")
     verdicts = {True: "holds", False: "**does not hold**", None: "–"}
     rows, previous = [], 0
     for each in judged:
@@ -286,8 +287,8 @@ def _cpu(page: Page, results: Results) -> None:
         return
     page.add("## CPU time a task")
     page.add(
-        "Microseconds of processor time that each part spends on one task; steadier than a rate, and what one pays "
-        "for. The server is PostgreSQL or Redis; a node is duetime's own process."
+        "This is the processor time in microseconds that each part spends on one task. It is steadier than a rate, "
+        "and it is what you pay for. The server is PostgreSQL or Redis. A node is duetime's own process."
     )
     for part in parts:
         page.add(part)

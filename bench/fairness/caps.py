@@ -27,13 +27,13 @@ STOP_SECONDS = 15.0
 DRAIN_SECONDS = 180.0
 #: Succeeded, failed, snoozed: what a holder reports itself.  All else is the database's word that it holds no more.
 REPORTED = (1, 2, 3)
-METHOD = f"""The queue `{QUEUE}` has `max_running` {CAP}, strict (`PUT /v1/queues/{QUEUE}`), on `duetime up
---processes {PROCESSES}`; {WORKERS} worker processes each have room for 20. Every few seconds a node process or a
-worker gets kill -9, or a worker is stopped for {STOP_SECONDS:.0f} s (SIGSTOP), which is longer than a silent holder
-is waited for. Each worker writes down when an attempt begins and ends. An attempt counts from its beginning until
-its end, or until it has lapsed by the database's word: that of a worker that was killed has no end of its own. A
-worker that was stopped does not know that its attempt has lapsed and goes on when it wakes; no limit can prevent
-that, so these are listed apart."""
+METHOD = f"""The queue `{QUEUE}` has a strict `max_running` of {CAP} (`PUT /v1/queues/{QUEUE}`) on `duetime up
+--processes {PROCESSES}`. Each of {WORKERS} worker processes has room for 20. Every few seconds a node process or a
+worker gets kill -9, or a worker is stopped for {STOP_SECONDS:.0f} s (SIGSTOP), which is longer than a holder may be
+silent. Each worker writes down when an attempt begins and ends. An attempt counts from its beginning until its end. If
+its worker was killed, it has no end of its own, and counts until it has lapsed according to the database. A worker that
+was stopped does not know that its attempt has lapsed, and goes on when it wakes. No limit can prevent that, so such
+attempts are listed separately."""
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,11 @@ LOW, CRITICAL = 1, 8
 FAIR = LOW / (LOW + CRITICAL)
 #: A task of a class that asks for less than its share waits for a turn, not for the backlog of the others.
 MOST_WAIT_SECONDS = 1.0
-METHOD = f"""One tenant submits `critical` tasks at five times what can be done ({CALLS} calls at once to a target
-that answers after {DELAY_SECONDS * 1000:.0f} ms). At first `low` submits half of its share: none of its tasks may
-wait longer than {MOST_WAIT_SECONDS:.0f} s, although tens of thousands of `critical` ones wait. Then it submits more
-than can be done, too: its share is 1 of 9, because the weights are 8 and 1, and grows while its tasks wait, because
-classes age."""
+METHOD = f"""One tenant submits `critical` tasks at five times the capacity ({CALLS} calls at once to a target
+that answers after {DELAY_SECONDS * 1000:.0f} ms). First it also submits `low` tasks at half of their share: none of
+them may wait longer than {MOST_WAIT_SECONDS:.0f} s, although tens of thousands of `critical` tasks wait. Then it
+submits more `low` tasks than the capacity, too. Their share is 1 of 9 at first, because the weights are 8 and 1. It
+grows while they wait, because classes age."""
 
 
 async def run(options: Options) -> Outcome:

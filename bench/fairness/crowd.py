@@ -11,9 +11,9 @@ from bench.fairness.records import Start, percentile
 from bench.plots import Line, Panel, draw_lines
 from bench.processes import BenchError
 
-METHOD = """Two thousand tenants submit one task each with an HTTP target: first with the same due time a few
-seconds ahead, so that all compete in the same millisecond; then due at once, as fast as one client of a hundred
-connections can submit them. The last one of those that are due together has to start within a second."""
+METHOD = """Two thousand tenants submit one task each with an HTTP target. First all tasks have the same due time
+a few seconds ahead, so that they compete in the same millisecond. Then they are due at once, as fast as one client with
+a hundred connections can submit them. The last of the tasks that are due together has to start within a second."""
 _IN_FLIGHT = 100
 
 

@@ -30,10 +30,10 @@ SILENT_HOSTS = 6
 MOST_GROWTH_MB = 150.0
 _LOOK_SECONDS = 0.1
 METHOD = f"""Twenty tenants submit one task a second each with an HTTP target, and share one host. Their lag is the
-time from just before the call of `POST /v1/tasks` until their task has begun. For each attack there is a new node; in
-turns, {ROUNDS} times, the lag is measured for {SECONDS:.0f} s without the attack and for {SECONDS:.0f} s beside it, and
-the medians of the p99 are compared. Whoever attacks has one process, which gets the processors last: it stands for
-other machines. *memory* is by how much the node grew, at most, over what it had before the attack."""
+time from just before the call of `POST /v1/tasks` until their task has begun. Each attack has a new node. The lag is
+measured {ROUNDS} times alternately for {SECONDS:.0f} s without the attack and for {SECONDS:.0f} s during it, and the
+medians of the p99 are compared. The attacker is one process with the lowest priority for the processors, because it
+stands for other machines. *memory* is by how much the node grew at most during the attack."""
 
 
 async def run(options: Options) -> Outcome:

@@ -23,14 +23,14 @@ EMPTY_SECONDS = 6
 #: A tail is made longer by less than what a rate notices.
 MOST_STOLEN_PERCENT = 3.0
 NOISY = 0
-METHOD = f"""One tenant, A, submits 200,000 tasks at once, from a process of its own; B to J submit one task a
-second each. Their lag is the time from just before the call of `POST /v1/tasks` until their task has begun. On one
-node, five rounds of: B to J alone (the empty system), A alone (what it gets done with everything for itself, from
-its first start to its last), and all together; figures are medians of the five. A round in which the host gave more
-than {MOST_STOLEN_PERCENT:.0f} % of the processors' time to others is made again, {MORE_RUNS} times at the most.
-*pull*: each tenant has a worker of its own, A's in a process for itself. *push*: tasks are calls to HTTP targets, a
-host for each tenant, so all tenants compete for the executor of the node. Each submits from a process of its own,
-with its own key."""
+METHOD = f"""Tenant A submits 200,000 tasks at once, from a process of its own. Tenants B to J submit one task a
+second each. Their lag is the time from just before the call of `POST /v1/tasks` until their task has begun. On one node
+there are five rounds of three phases: B to J alone (the empty system), A alone (its rate with everything for itself,
+from its first start to its last), and all together. Figures are medians of the five rounds. If the host gave more than
+{MOST_STOLEN_PERCENT:.0f} % of the processors' time to others during a round, the round is repeated, at most
+{MORE_RUNS} times. *pull*: each tenant has a worker of its own; A's is in a process of its own. *push*: tasks are calls
+to HTTP targets, one host for each tenant, so all tenants compete for the executor of the node. Each tenant submits from
+a process of its own, with its own key."""
 
 
 async def run(options: Options) -> Outcome:

@@ -20,11 +20,12 @@ OTHER_RATE = 600.0
 SETTLE_SECONDS = 3.0
 MOST_SETTLE_SECONDS = 60.0
 METHOD = f"""Tasks with `rate_key: "sms"` and a limit of {RATE:.0f} a second (`PUT /v1/limits/sms`, burst 1) call an
-HTTP target; beside them another queue of the same tenant has {OTHER_RATE:.0f} a second, all the time. Three times
-on one node: without the limited backlog, with 100,000 of its tasks waiting, and without it again (they are
-cancelled). What others lose is their rate with the backlog beside the mean of the two without. Index reads are
-`pg_stat_user_indexes.idx_tup_read` of `due`, less what the other queue's tasks cost in the first time; they are
-told in terms of what one task costs that is claimed without any limit, which is what "read once" means."""
+HTTP target. At the same time another queue of the same tenant runs {OTHER_RATE:.0f} tasks a second. This is measured
+three times on one node: without waiting limited tasks, with 100,000 of them waiting, and without them again (they are
+cancelled). The loss of the other queue is its rate with the waiting tasks, compared with the mean of the two rates
+without. Index reads are `pg_stat_user_indexes.idx_tup_read` of `due`, minus the reads for the other queue's tasks in
+the first measurement. Their unit is the reads of one task that is claimed without any limit; "read once" means one
+unit."""
 _READS = """
 SELECT COALESCE(sum(idx_tup_read), 0)::bigint
   FROM pg_stat_user_indexes

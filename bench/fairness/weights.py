@@ -14,9 +14,9 @@ WEIGHTS = (1, 2, 4)
 CALLS = 128
 DELAY_SECONDS = 0.1
 METHOD = f"""Three tenants of weight 1, 2 and 4 have tasks with HTTP targets, all due at the same time and more than
-can be done. The executor makes {CALLS} calls at once, and a target answers after {DELAY_SECONDS * 1000:.0f} ms, so
-what they compete for is fixed. The shares are those of the time in which all three have work, without its first two
-seconds; then the tenant of weight 4 has no more, and the other two get what it leaves."""
+the capacity. The executor makes {CALLS} calls at once, and a target answers after {DELAY_SECONDS * 1000:.0f} ms, so the
+capacity that they compete for is fixed. The shares are measured while all three have work, without the first two
+seconds. Then the tenant of weight 4 has no more tasks, and the other two get what it leaves."""
 
 
 async def run(options: Options) -> Outcome:
