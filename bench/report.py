@@ -232,10 +232,10 @@ def _ratios(page: Page, results: Results) -> None:
         return
     page.add("## How many times as fast duetime is")
     page.add(
-        "For rates this is our figure divided by theirs, for times theirs divided by ours: above 1 duetime is faster. "
-        "For submissions one by one and 20 at a time, the first figure is with wrk as the client, if it was measured, "
-        "and the one in brackets is with the SDK. wrk needs so little itself that its figure is that of the server; the "
-        "SDK's figure includes a Python program."
+        "For rates this is our figure divided by theirs, for times theirs divided by ours: above 1 duetime is "
+        "faster. For submissions one by one and 20 at a time, the first figure is with wrk as the client, if it "
+        "was measured, and the one in brackets is with the SDK. wrk needs so little itself that its figure is "
+        "that of the server; the SDK's figure includes a Python program."
     )
     page.add(table(["duetime beside", *(column.name for column in columns)], rows))
 
