@@ -1,8 +1,8 @@
 """A rate that falls at once and rises with success; no I/O.
 
-Overload multiplies it, at most once for what was under way together; success
-doubles it in a given time.  Rest does not raise it: who has not been called
-for long is not known to bear more.
+An overload answer reduces it, at most once for all calls that were under way
+together; success doubles it in a given time.  Idle time does not raise it: a
+target that was not called for long has not shown that it can take more.
 """
 
 from duetime.model.breaker_config import BreakerConfig
@@ -22,17 +22,17 @@ class AdaptiveRate:
         return self.bucket.rate
 
     def next_ms(self, now_ms: int) -> int:
-        """When there is a token more."""
+        """When there is one more token."""
         return self.bucket.full_ms(self.bucket.whole + 1.0, now_ms)
 
     def rest(self, until_ms: int) -> None:
-        """No tokens come before this."""
+        """Add no tokens before this time."""
         bucket = self.bucket
         bucket.tokens = min(bucket.tokens, 0.0)
         bucket.skip_to(max(bucket.filled_ms, until_ms))
 
     def decrease(self, now_ms: int, started_ms: int | None, least: float) -> bool:
-        """Less, unless it was made less since the call that says so was started; whether it is less now."""
+        """Reduce the rate unless it was reduced after the reporting call had started. Return whether it was reduced."""
         config = self._config
         self._grown_ms = now_ms
         is_new = now_ms - self._decreased_ms >= config.decrease_every_ms
@@ -46,7 +46,7 @@ class AdaptiveRate:
         return True
 
     def grow(self, now_ms: int, doubles_ms: int) -> bool:
-        """More, by the time that success has lasted; whether it is no limit any more."""
+        """Raise the rate by the time that success has lasted. Return whether it is no longer a limit."""
         gone_by = min(now_ms - self._grown_ms, self._config.growth_gap_ms)
         self._grown_ms = now_ms
         self._change(self.value * 2.0 ** (gone_by / doubles_ms))

@@ -1,9 +1,10 @@
 """What a task does after an attempt has ended: pure rules, no I/O.
 
-Failures count against the task's retries, crashes (a holder died while it ran
-the attempt) against a budget apart, and releases (it never ran, as far as its
-holder ever said) against neither: after a few the task waits, longer each time.
-An attempt that its holder gives back itself counts against nothing, begun or not.
+Failures count against the task's retries.  Crashes (a holder died while it ran the
+attempt) count against a separate budget.  Releases (as far as its holder ever said,
+the attempt never ran) count against neither: after a few of them the task waits,
+longer each time.  An attempt that its holder gives back itself counts against
+nothing, whether it had begun or not.
 """
 
 import random
@@ -15,7 +16,7 @@ from typing import NamedTuple, assert_never
 from duetime.model.retry import DEFAULT_RETRY, MOST_RELEASES, wait_after_release
 from duetime.model.task import Options, Outcome, TaskState, Waiting
 
-#: Beyond so many crashes a task is given up whatever ran beside it: its holders may not run suspects one at a time.
+#: After this many crashes a task is given up whatever ran beside it: its holders may not run suspects one at a time.
 MOST_SHARED_CRASHES = 10
 #: A task, and the number of its attempt.
 Attempt = tuple[uuid.UUID, int]
@@ -24,11 +25,11 @@ _ENDED = frozenset({TaskState.SUCCEEDED, TaskState.DEAD, TaskState.CANCELLED, Ta
 
 
 class Past(NamedTuple):
-    """An attempt that runs no more."""
+    """An attempt that no longer runs."""
 
     task: uuid.UUID
     number: int
-    #: It was claimed, and given back before anybody began with it.
+    #: It was claimed, and given back before anybody began it.
     never_began: bool = False
 
 
@@ -57,16 +58,16 @@ Next = Over | Again | Bury
 
 @dataclass(frozen=True)
 class Ended:
-    """How an attempt ended, as its holder or its death told."""
+    """How an attempt ended, as its holder reported it or as its holder's death shows."""
 
     outcome: Outcome
     is_permanent: bool = False
     retry_after: float | None = None
-    #: Whoever gives it back says so itself, instead of having died or forgotten it: no loop to be feared.
+    #: The holder itself gives it back: it has not died or forgotten it, so there is no danger of a loop.
     is_certain: bool = False
-    #: A holder that stops gives it back although it had begun with it.
+    #: A holder that stops gives it back although it had begun it.
     has_begun: bool = False
-    #: Of what its holder ran when it died, something else had been lost in as many crashes or more.
+    #: Another task that its holder ran when it died had been lost in as many crashes or more.
     has_rivals: bool = False
 
 
@@ -107,7 +108,7 @@ def what_follows(
             if once_only:
                 return Outcome.UNKNOWN, Bury("unknown")
             crashes = waiting.crashes + 1
-            # Who is to blame for a repeated crash shows when the suspects run one at a time.
+            # Which task is to blame for repeated crashes shows when the suspects run one at a time.
             is_excused = ended.has_rivals and waiting.crashes > 0 and crashes < MOST_SHARED_CRASHES
             if crashes >= (options.retry or DEFAULT_RETRY).max_crashes and not is_excused:
                 return Outcome.LAPSED, Bury("crashes")
@@ -127,18 +128,18 @@ def what_follows(
 
 
 def most_attempts(options: Options) -> int:
-    """How many attempts of a task may fail, at which the last one makes it a dead letter."""
+    """How many failed attempts make the task a dead letter."""
     return 1 if options.delivery == "at_most_once" else (options.retry or DEFAULT_RETRY).max_attempts
 
 
 def attempts_left(state: TaskState, failures: int | None, options: Options) -> int:
-    """How many attempts it has after the running one, if none of them is snoozed, lost or given back."""
+    """How many attempts the task has after the running one, if none of them is snoozed, lost or given back."""
     if failures is None or state in _ENDED:
         return 0
     return max(0, most_attempts(options) - failures - (state is TaskState.RUNNING))
 
 
-#: Why a task is a dead letter, for people; for releases no task becomes one any more.
+#: Why a task is a dead letter, for people. Releases no longer make a task one.
 REASONS = {
     "permanent": "its last failure was permanent",
     "attempts": "its attempts are used up",

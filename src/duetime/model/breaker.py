@@ -1,4 +1,4 @@
-"""When a target that fails is left in peace, and how it gets its calls back: pure rules, no I/O.
+"""When a failing target gets no more calls, and how its calls come back: pure rules, no I/O.
 
 One `Breaker` is about one host as one tenant calls it.
 
@@ -7,11 +7,13 @@ One `Breaker` is about one host as one tenant calls it.
       │ └──────── the rate has grown enough ──── closing ◀────┘
       └── 429, 503 ──▶ slowed ── the rate has grown enough ──▶ closed
 
-A target that is new, or comes from a rest, is closed and begins slowly (`ramp`).
+A target that is new, or was not called for a while, is closed and begins slowly
+(`ramp`).
 
-Time is milliseconds of any clock; one that goes back stands still here.  An
-attempt is told of by `took`, and once more when it is over.  Ends of attempts
-that nobody told of are fine: what is in flight is never counted below zero.
+Time is milliseconds of any clock; while that clock goes back, time stands still
+here.  `took` reports attempts that start, and one more call reports each end.
+Reports of ends without a start are harmless: the count of running attempts never
+falls below zero.
 """
 
 import random
@@ -25,7 +27,7 @@ from duetime.model.call_window import CallWindow
 from duetime.model.cool_down import CoolDown
 from duetime.model.ramp import Ramp
 
-#: Closed and ramping are one to what is learned here: a ramp knows nothing of how calls end.
+#: What is learned here does not tell closed and ramping apart: a ramp does not know how calls end.
 _Phase = Literal["closed", "slowed", "open", "half_open", "closing"]
 
 
@@ -64,7 +66,7 @@ class Breaker:
         self._skew_ms = 0
         self._in_flight = 0
         self._failing_since_ms: int | None = None
-        # Open: when it is probed.  Slowed: when its pause ends.
+        # Open: when it is probed. Slowed: when its pause ends.
         self._until_ms = now_ms
         self._opened_ms: int | None = None
         self._probing = self._passed = 0
@@ -92,7 +94,7 @@ class Breaker:
                 assert_never(self._state)
 
     def next_ms(self, now_ms: int) -> int | None:
-        """When `available` may rise by itself; None: only when something ends, or is forced."""
+        """When `available` may rise by itself; None: only when an attempt ends, or the breaker is forced."""
         now = self._advance(now_ms)
         if self.forced is not None:
             return None
@@ -108,7 +110,7 @@ class Breaker:
         return self._rate.next_ms(now) - self._skew_ms
 
     def begin(self, n: int, now_ms: int) -> bool:
-        """Attempts are started, if all of them may be; if not, whoever calls the target has to ask from now on."""
+        """Note that attempts start, if all of them may. If not, callers of the target have to ask from now on."""
         if self.available(now_ms) < n:
             self._ramp.is_felt = True
             return False
@@ -116,7 +118,7 @@ class Breaker:
         return True
 
     def took(self, n: int, now_ms: int) -> None:
-        """Attempts were started."""
+        """Note that attempts were started."""
         self._touched_ms = now = self._advance(now_ms)
         self._in_flight += n
         if self._state == "closed":
@@ -129,7 +131,7 @@ class Breaker:
             self._rate.bucket.take(n)
 
     def gave_back(self, n: int, now_ms: int, *, started_ms: int | None = None) -> None:
-        """Attempts that were taken were not started after all."""
+        """Note that attempts that were taken were not started after all."""
         self._touched_ms = self._advance(now_ms)
         known = min(n, self._in_flight)
         self._in_flight -= known
@@ -141,7 +143,7 @@ class Breaker:
                 self._ramp.put_back(known)
 
     def abandoned(self, now_ms: int, *, started_ms: int | None = None) -> None:
-        """An attempt ended without saying anything of its target."""
+        """Note that an attempt ended without saying anything about its target."""
         self._touched_ms = self._advance(now_ms)
         self._in_flight = max(0, self._in_flight - 1)
         if not self._is_stale(started_ms):
@@ -158,10 +160,10 @@ class Breaker:
         detail: str = "",
         started_ms: int | None = None,
     ) -> None:
-        """An attempt ended, and this is what it says of its target.
+        """Note that an attempt ended, and what it says about its target.
 
-        With `started_ms` (by the same clock), what was started before the last
-        opening is told from what was started since: it says nothing new.
+        `started_ms` (by the same clock) tells attempts that started before the last
+        opening from later ones: the earlier ones say nothing new.
         """
         self._touched_ms = now = self._advance(now_ms)
         if self._in_flight:
@@ -215,7 +217,7 @@ class Breaker:
         window = self._window
         return window.calls >= min_calls and window.failures >= self._config.failure_share * window.calls
 
-    # From state to state
+    # Changes of state
 
     def _open(self, now: int, why: str, retry_after: float | None) -> None:
         if self._state in ("closed", "slowed"):
@@ -240,22 +242,22 @@ class Breaker:
         self._rate = AdaptiveRate(self._config, self._config.closing_rate, now)
 
     def _slow(self, now: int, retry_after: float | None, started_ms: int | None) -> None:
-        """The target says that it is too much: less at once, and nothing until it wants more."""
+        """The target says that it is overloaded: slow down at once, and send nothing until its pause ends."""
         config = self._config
         pause_ms = self._pause_ms(retry_after)
-        # Who asks for a pause is believed, whatever else it takes.
+        # A target that asks for a pause gets it, however many calls it accepts.
         least = 0.0 if pause_ms else self._window.accepted(now) * config.accepted
         if self._rate is None:
             rate = self._window.rate(now)
             if not pause_ms and (least >= rate or rate < config.slow_from_rate):
-                # It takes most of what it is sent, or is sent next to nothing.
+                # It accepts most of what it is sent, or is sent next to nothing.
                 return
             self._rate = AdaptiveRate(config, max(config.lowest_rate, rate * config.decrease, least), now)
             is_less = True
         else:
             is_less = self._rate.decrease(now, None if started_ms is None else started_ms + self._skew_ms, least)
         if is_less:
-            # Being slowed is given its time to help before the target is taken for broken.
+            # Slowing down gets time to help before the target counts as broken.
             self._failing_since_ms = None
         self._state, self._why = "slowed", f"it is overloaded: {self._detail}"
         if pause_ms:
@@ -264,7 +266,7 @@ class Breaker:
             self._rate.rest(self._until_ms)
 
     def _grow(self, now: int) -> None:
-        """Success raises the rate, except of what was under way when a pause began."""
+        """Raise the rate after a success, unless the call was under way when a pause began."""
         if self._rate is None or now < self._until_ms:
             return
         config = self._config
@@ -282,7 +284,7 @@ class Breaker:
     def force(self, state: Forced | None, now_ms: int) -> None:
         """Hold it open or closed whatever happens; None: it decides by itself again.
 
-        After being held open it begins with probes, after being held closed anew.
+        After it was held open it begins with probes, after it was held closed like a new one.
         """
         now = self._advance(now_ms)
         if state == self.forced:
@@ -298,15 +300,15 @@ class Breaker:
             self._cool_down.openings = 0
             self._close(now)
 
-    # What outlives the process
+    # What the next process inherits
 
     @property
     def touched_ms(self) -> int:
-        """When something of it was last told."""
+        """When anything was last reported to it."""
         return self._touched_ms - self._skew_ms
 
     def remember(self, now_ms: int) -> BreakerMemory | None:
-        """What a successor has to know; None: nothing that a new one would do otherwise."""
+        """What a successor has to know; None: a new breaker would do the same."""
         now, skew, cool_down = self._advance(now_ms), self._skew_ms, self._cool_down
         if self.forced is not None or (self._state == "closed" and not cool_down.is_remembered(now)):
             return None
@@ -319,7 +321,7 @@ class Breaker:
     def recall(
         cls, memory: BreakerMemory, now_ms: int, config: BreakerConfig = DEFAULT, chance: random.Random | None = None
     ) -> "Breaker":
-        """The successor of one that was remembered."""
+        """Make the successor of a breaker that was remembered."""
         breaker = cls(now_ms, config, chance)
         breaker._state, breaker._why = memory.phase, memory.why
         # No pause is longer, whatever clock it was measured by.
@@ -332,22 +334,22 @@ class Breaker:
             breaker._rate = AdaptiveRate(config, max(config.lowest_rate, rate), now_ms)
             breaker._rate.rest(breaker._until_ms)
         elif memory.phase == "open":
-            # What its predecessor had under way says nothing about the probes.
+            # Attempts of its predecessor that still run say nothing about the probes.
             breaker._opened_ms = now_ms
         return breaker
 
-    # What is seen
+    # What readers see
 
     @property
     def state(self) -> State:
-        """As of the last call that told the time."""
+        """The state as of the last call that gave the time."""
         if self.forced is not None:
             return self.forced
         return "ramping" if self._state == "closed" and self._ramp.is_felt else self._state
 
     @property
     def reason(self) -> str:
-        """Why it is as it is, a sentence; empty where nothing is limited."""
+        """A sentence that says why it is in this state; empty if nothing is limited."""
         if self.forced is not None:
             return f"it is held {self.forced} by hand"
         match self._state:
@@ -362,7 +364,7 @@ class Breaker:
 
     @property
     def next_probe_ms(self) -> int | None:
-        """When calls are let through again, if nothing is let through now."""
+        """When calls are let through again, if none are now."""
         is_paused = self._state in ("slowed", "closing") and self._now_ms < self._until_ms
         if self.forced is None and (self._state == "open" or is_paused):
             return self._until_ms - self._skew_ms
@@ -401,7 +403,7 @@ class Breaker:
     # Time
 
     def _advance(self, now_ms: int) -> int:
-        """Time that never goes back; what time alone changes has changed by then."""
+        """Return a time that never goes back, after the changes that time alone makes."""
         now = now_ms + self._skew_ms
         if now < self._now_ms:
             self._skew_ms += self._now_ms - now

@@ -1,7 +1,7 @@
 """How many of a target's last calls have failed: counters for whole seconds, no I/O.
 
-It looks back over some seconds, and no further than the second that completes
-a number of calls, so that a busy target is judged by what it does now.
+The window covers some seconds, and begins no earlier than the second that
+completes a number of calls, so that a busy target is judged by what it does now.
 """
 
 from collections import deque
@@ -41,7 +41,7 @@ class CallWindow:
             self.trim(now_ms)
 
     def trim(self, now_ms: int) -> None:
-        """Leave out what is too long ago."""
+        """Leave out what is too old."""
         seconds, earliest = self._seconds, now_ms // 1000 - self._longest_seconds
         while seconds and (
             seconds[0].number <= earliest or (len(seconds) > 1 and self.calls - seconds[0].calls >= self._enough_calls)

@@ -12,7 +12,7 @@ import msgspec
 
 
 class Confinement(msgspec.Struct, frozen=True):
-    """Patterns of types and of queues; none of a kind: all of it."""
+    """Patterns of types and of queues; without patterns of a kind, everything of that kind fits."""
 
     types: tuple[str, ...] = ()
     queues: tuple[str, ...] = ()
@@ -21,11 +21,11 @@ class Confinement(msgspec.Struct, frozen=True):
         return bool(self.types or self.queues)
 
     def has_type(self, name: str) -> bool:
-        """Whether tasks of this type are reached, in the queues that are."""
+        """Whether the key reaches tasks of this type, in the queues that it reaches."""
         return not self.types or _compile(self.types).fullmatch(name) is not None
 
     def has_queue(self, name: str) -> bool:
-        """Whether tasks in this queue are reached, of the types that are."""
+        """Whether the key reaches tasks in this queue, of the types that it reaches."""
         return not self.queues or _compile(self.queues).fullmatch(name) is not None
 
     @property

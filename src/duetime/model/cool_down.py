@@ -11,9 +11,9 @@ class CoolDown:
     def __init__(self, config: BreakerConfig, now_ms: int, chance: random.Random) -> None:
         self._config = config
         self._chance = chance
-        #: Since it was last forgiven.
+        #: Counted since the openings were last forgiven.
         self.openings = 0
-        #: Who stays closed until then begins anew.
+        #: A breaker that stays closed until then begins anew.
         self.forgiven_ms = now_ms
 
     def forgive_if_due(self, now_ms: int) -> None:
@@ -25,7 +25,7 @@ class CoolDown:
         return self.openings > 0 and now_ms < self.forgiven_ms
 
     def next_ms(self) -> int:
-        """It opens once more: for how long."""
+        """Note one more opening. Return how long it lasts."""
         config = self._config
         cool_down = min(config.first_cool_down_ms * 2 ** min(self.openings, 20), config.max_cool_down_ms)
         spread = 1.0 + config.jitter * (2.0 * self._chance.random() - 1.0)

@@ -7,7 +7,7 @@ The text is days, hours, minutes and seconds in that order, each at most once:
 import math
 import re
 
-#: The same rule for a reader of the API's schema, where a pattern cannot name groups.
+#: The same rule for readers of the API's schema, whose patterns cannot name groups.
 DURATION_PATTERN = (
     r"^(?=.)([0-9]{1,9}(\.[0-9]{1,6})?d)?([0-9]{1,9}(\.[0-9]{1,6})?h)?"
     r"([0-9]{1,9}(\.[0-9]{1,6})?m)?([0-9]{1,9}(\.[0-9]{1,6})?s)?$"
@@ -19,7 +19,7 @@ _RIGHT = 'give seconds as a number, or text like "30s", "5m", "2h", "1d", "1h30m
 
 
 def parse_duration(value: object) -> float:
-    """Seconds; raises ValueError with a message that says what would be right."""
+    """Return the seconds. Raise ValueError with a message that says what would be right."""
     match value:
         case bool():
             raise ValueError(_RIGHT)

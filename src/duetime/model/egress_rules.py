@@ -1,7 +1,7 @@
-"""Which hosts the HTTP targets of a tenant may be at: an allow-list that an admin sets.  Pure, no I/O.
+"""The hosts that a tenant's HTTP targets may be at: an allow-list that an admin sets.  Pure, no I/O.
 
-It only ever narrows: the node's own guard decides about addresses afterwards,
-whatever is listed here.
+It only ever narrows: whatever it lists, the node's own guard judges the addresses
+afterwards.
 """
 
 import ipaddress
@@ -23,7 +23,7 @@ EGRESS_REFUSED = "egress_refused"
 
 RIGHT_HOST = "use a host (api.example.com), an address, *.example.com for every host below it, or * for every host"
 _LABEL = "[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
-#: A host, or a pattern of hosts; an address of IPv6 is one as well.
+#: A host, or a pattern of hosts; an IPv6 address is a host as well.
 HOST_PATTERN = rf"^(\*|(\*\.)?{_LABEL}(\.{_LABEL})*\.?)$"
 _HOST = re.compile(HOST_PATTERN[1:-1])
 
@@ -41,7 +41,7 @@ class EgressRules(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknow
     https_only: Annotated[bool | None, HTTPS_ONLY] = None
 
     def over(self, defaults: "EgressRules") -> "EgressRules":
-        """These, with the defaults where they say nothing."""
+        """These rules, with the defaults for those that are absent."""
         if self == NO_EGRESS_RULES:
             return defaults
         return EgressRules(
@@ -55,7 +55,7 @@ NO_EGRESS_RULES = EgressRules()
 
 
 class EgressLayers(msgspec.Struct, frozen=True):
-    """A tenant's rules, and what fills them in: its tier's, then those of the tier `default`."""
+    """A tenant's rules, and the defaults for them: its tier's, then those of the tier `default`."""
 
     own: EgressRules
     tier: EgressRules = NO_EGRESS_RULES
@@ -66,7 +66,7 @@ class EgressLayers(msgspec.Struct, frozen=True):
         return self.own.over(self.tier).over(self.defaults)
 
     def sources(self) -> dict[str, Source]:
-        """Who says each of the rules that hold, as `egress.hosts`."""
+        """Where each rule that holds comes from, by names like `egress.hosts`."""
         together = self.together
         layers: Sequence[tuple[Source, EgressRules]] = (
             ("own", self.own),
@@ -95,12 +95,12 @@ class EgressJudge:
 
     @classmethod
     def of(cls, rules: EgressRules) -> "EgressJudge | None":
-        """None if there is nothing to judge by."""
+        """None if there is no rule to judge by."""
         judge = cls(rules)
         return None if judge._any_host and judge._ports is None and not judge._https_only else judge
 
     def refusal(self, origin: Origin) -> str | None:
-        """Why the tenant may not call there, beginning with the name of the rule; None if it may."""
+        """Why the tenant may not call this host, beginning with the name of the rule; None if it may."""
         if self._https_only and origin.scheme != "https":
             return "egress.https_only: the tenant may call https only"
         if not self._any_host:
@@ -113,7 +113,7 @@ class EgressJudge:
 
 
 def read_host_pattern(text: str) -> str | None:
-    """A pattern as it is stored; None if it is none."""
+    """A pattern as it is stored; None if it is not a pattern."""
     host = text.strip().lower()
     if len(host) > MAX_HOST_CHARACTERS:
         return None
@@ -124,7 +124,7 @@ def read_host_pattern(text: str) -> str | None:
 
 
 def _plain(host: str) -> str | None:
-    """An IPv6 address in its usual form; other hosts as they are; None for what is none."""
+    """An IPv6 address in its usual form, other hosts unchanged; None for what is not a host."""
     if ":" not in host:
         return host
     try:

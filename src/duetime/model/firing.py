@@ -1,11 +1,11 @@
 """What a schedule does when its turn comes: pure rules, no I/O.
 
 A fire is planned a little ahead, so that its task waits for its own time to the
-millisecond.  Where a run before it is not over by then, nothing is planned: it
-is decided when the time has come, by what the run before it is doing then.  A
-fire that is later than the schedule's threshold is a misfire, and the misfire
-policy decides.  A fire for which the tenant's quotas leave no room is skipped;
-what is buffered stays so.
+millisecond.  If a run before it is not over at the time of planning, nothing is
+planned: the decision is made when the fire's time has come, by the state of that
+run then.  A fire that is later than the schedule's threshold is a misfire, and the
+misfire policy decides.  A fire for which the tenant's quotas leave no room is
+skipped; buffered fires stay buffered.
 """
 
 import uuid
@@ -18,15 +18,15 @@ from duetime.recurrence import PIECE_STEPS, Fire, Recurrence, finish
 
 #: How long before its time a fire becomes a task.
 AHEAD_MS = 2_000
-#: How often to look whether the run is over for which others wait.
+#: How often to look whether the run that others wait for is over.
 WATCH_MS = 500
 _LONGEST_WATCH_MS = 10_000
-#: How long a cancelled run may take to hear of it: its holder beats every 3 seconds.
+#: How long a cancelled run may take to learn of it: its holder beats every 3 seconds.
 CANCEL_GRACE_MS = 5_000
-#: One turn is bounded: what is left is the next turn's.
+#: One turn is bounded: the next turn does the rest.
 MAX_FIRES_AT_ONCE = 100
 MAX_MISSED_AT_ONCE = 10_000
-#: The same in steps of the recurrence.
+#: The same bound in steps of the recurrence.
 TURN_STEPS = 200_000
 
 _OVER = frozenset({TaskState.SUCCEEDED, TaskState.DEAD, TaskState.CANCELLED, TaskState.EXPIRED})
@@ -47,7 +47,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """Where a schedule stands when its turn comes."""
+    """The state of a schedule when its turn comes."""
 
     next_ms: int | None
     fired: int
@@ -58,7 +58,7 @@ class Situation:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A task to be made: for the nominal time, to be run at `run_at_ms`, not before `due_ms`."""
+    """A task to be made: for the nominal time, to run at `run_at_ms`, not before `due_ms`."""
 
     nominal_ms: int
     run_at_ms: int
@@ -68,12 +68,12 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """A time at which no task was made, and why."""
+    """A time for which no task was made, and why."""
 
     nominal_ms: int
     outcome: FireOutcome
     reason: str | None
-    #: Missed times that have no line of their own stand in the line of the first.
+    #: Missed times without a line of their own are counted in the line of the first.
     times: int = 1
 
 
@@ -88,11 +88,11 @@ class Turn:
     next_ms: int | None = None
     #: None: there is no next turn, the schedule has ended.
     wake_ms: int | None = None
-    #: It pauses instead, for this reason.
+    #: It pauses instead of waiting for a next turn, for this reason.
     pause: str | None = None
-    #: How many of what is noted were skipped for want of room.
+    #: How many of the noted times were skipped because there was no room.
     refused: int = 0
-    #: What deciding it took.
+    #: How many steps of the recurrence the decision took.
     steps: int = 0
 
     @property
@@ -106,7 +106,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """How many tasks may be made at most, and why not more."""
+    """The most tasks that may be made, and why not more."""
 
     most: int
     why: str
@@ -115,14 +115,14 @@ class Room:
 def take_turn(
     body: ScheduleBody, recurrence: Recurrence, situation: Situation, now_ms: int, room: Room | None = None
 ) -> Turn:
-    """Everything that is due by now or a little ahead; None: there is room for all of it."""
+    """Decide everything that is due by now or a little later. `room` None: there is room for all of it."""
     return finish(take_turn_in_pieces(body, recurrence, situation, now_ms, room))
 
 
 def take_turn_in_pieces(
     body: ScheduleBody, recurrence: Recurrence, situation: Situation, now_ms: int, room: Room | None = None
 ) -> Generator[None, None, Turn]:
-    """The same; whoever decides many turns lets others go on between two pieces."""
+    """Like `take_turn`, in pieces: a caller that decides many turns lets other work run between two pieces."""
     if body.pause_on_failure and any(run.state is TaskState.DEAD for run in situation.runs):
         return Turn(
             pause="the last run failed for good, and the schedule pauses on failure",
@@ -139,7 +139,7 @@ def take_turn_in_pieces(
 
 
 def put_off(situation: Situation, until_ms: int) -> Turn:
-    """Nothing happens now; the schedule comes again then."""
+    """Do nothing now; the next turn of the schedule is at that time."""
     return Turn(buffer=list(situation.buffer), next_ms=situation.next_ms, wake_ms=until_ms)
 
 
@@ -154,7 +154,7 @@ class _Taking:
         self.threshold_ms = int(body.misfire_threshold * 1000)
         self.open = [run for run in situation.runs if run.is_open]
         self.runs = situation.runs
-        # What is put aside counts as fired: it will be.
+        # What is buffered counts as fired, because it will be.
         self.fired = situation.fired + len(situation.buffer)
         self.next_ms = situation.next_ms
         self.turn = Turn(buffer=list(situation.buffer))
@@ -163,7 +163,7 @@ class _Taking:
 
     def _find(self, after_ms: int) -> Fire | None:
         """The next fire after this time."""
-        # Others may ask the same recurrence between two pieces.
+        # Other callers may use the same recurrence between two pieces.
         before = self.recurrence.spent
         fire = self.recurrence.next(after_ms)
         self.steps += self.recurrence.spent - before
@@ -203,7 +203,7 @@ class _Taking:
             return turn
         if not self._has_room():
             self._refuse(fire)
-            # As if a run had ended now: the next time is as far away.
+            # As if a run had ended now: the next time is just as far away.
             following = self._find_after_completion(max(fire.at_ms, self.now_ms))
             if following is not None:
                 turn.next_ms, turn.wake_ms = following.nominal_ms, max(following.at_ms - AHEAD_MS, self.now_ms)
@@ -220,7 +220,7 @@ class _Taking:
         fire = None if self.next_ms is None else self._find(self.next_ms - 1)
         pause_until: int | None = None
         while fire is not None and pause_until is None and not self._is_used_up():
-            # A long threshold may hold any number of times, all of which are skipped.
+            # A long threshold may contain any number of times, all of which are skipped.
             if fire.at_ms > self.now_ms + AHEAD_MS or len(turn.planned) + len(turn.noted) >= MAX_FIRES_AT_ONCE:
                 break
             if self.steps > TURN_STEPS:
@@ -287,7 +287,7 @@ class _Taking:
                 self._plan_or_refuse(fire, reason)
 
     def _grace_ms(self, fire: Fire) -> int:
-        """Time for the cancelled run to hear of it, and at least as much for the new one before the next fire."""
+        """Time for the cancelled run to learn of it; the new run gets at least as much before the next fire."""
         following = self._find(fire.nominal_ms)
         if following is None:
             return CANCEL_GRACE_MS
@@ -299,7 +299,7 @@ class _Taking:
         return f"the run before it is still {self.open[-1].state}"
 
     def _misfire(self, fire: Fire) -> Generator[None, None, tuple[Fire | None, int | None]]:
-        """Make up for what was missed, or not; returns the next fire, and how long to wait for it."""
+        """Make up for missed fires, or not. Return the next fire, and until when to wait for it."""
         oldest_ms = self.now_ms - int(self.body.catchup_window * 1000)
         if self.body.misfire is Misfire.FIRE_ALL and fire.at_ms >= oldest_ms:
             return (yield from self._catch_up(fire))
@@ -317,11 +317,11 @@ class _Taking:
         self._miss(first, count - makes_up)
         if makes_up:
             self._fire_or_not(last, "late" if count == 1 else f"the latest of {count} that were missed")
-        # The rest is another turn's, at once.
+        # The next turn, which follows at once, does the rest.
         return next_fire, None if is_all else self.now_ms
 
     def _is_missed(self, fire: Fire, oldest_ms: int) -> bool:
-        """Whether it goes by without a run of its own: too late, or too long ago to make up for."""
+        """Whether the fire gets no run of its own: it is too late, or too long ago to make up for."""
         if self.body.misfire is Misfire.FIRE_ALL:
             return fire.at_ms < oldest_ms
         return self.now_ms - fire.at_ms > self.threshold_ms
@@ -329,7 +329,7 @@ class _Taking:
     def _catch_up(self, fire: Fire) -> Generator[None, None, tuple[Fire | None, int | None]]:
         step_ms = 1000.0 / self.body.catchup_rate
         if self.body.overlap is not Overlap.ALLOW:
-            # Each is decided by what the one before it does.
+            # The run before it decides each fire.
             self._fire_or_not(fire, "late")
             return self._find(fire.nominal_ms), self.now_ms + max(1, int(step_ms))
         count = 0
@@ -374,7 +374,7 @@ class _Taking:
         due_ms = max(fire.at_ms, self.now_ms + wait_ms)
         self.turn.planned.append(Planned(fire.nominal_ms, fire.at_ms, due_ms, reason or fire.note))
         self.fired += 1
-        # It has no id yet, and it is open.
+        # It has no id yet, and it is not over.
         self.open.append(Run(uuid.UUID(int=0), TaskState.SCHEDULED))
 
     def _note(self, fire: Fire, outcome: FireOutcome, reason: str | None) -> None:

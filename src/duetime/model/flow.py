@@ -1,8 +1,8 @@
 """What a task type says about its tasks, and how single submissions are kept apart or together, as pure data.
 
-`TypeRules` is what is stored with a type.  `Flow` is what they, or the
+`TypeRules` is what is stored with a type.  `Flow` is what those rules, or the
 submission itself, mean for one new task: by which keys it is counted, unique or
-debounced.  A key is a hash, so that a value of any size and kind is one.
+debounced.  A key is a hash, so that it has one size whatever the value is.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ from duetime.model.limits import TypeLimits
 from duetime.model.retry import RetryPolicy
 from duetime.model.task import TaskState
 
-#: Names joined by dots: where in a payload a key is.
+#: Names joined by dots: where in a payload the key is.
 KEY_PATH_PATTERN = r"^[^.\u0000-\u001F\u007F]{1,100}(\.[^.\u0000-\u001F\u007F]{1,100}){0,7}$"
 OPEN_STATES = (
     TaskState.BLOCKED,
@@ -32,10 +32,10 @@ _encode_sorted = msgspec.json.Encoder(order="sorted").encode
 
 
 class TypeDefaults(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a submission gets where it says nothing."""
+    """What a submission gets for the fields that it leaves out."""
 
     queue: str | None = None
-    #: As it is written: `high`.
+    #: As text: `high`.
     priority: str | None = None
     retry: RetryPolicy | None = None
     timeout: float | None = None
@@ -43,11 +43,11 @@ class TypeDefaults(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Throttle(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Attempts start at this pace; what is beyond it waits.  Durations in seconds."""
+    """Attempts start at this pace; those beyond it wait. Durations in seconds."""
 
     limit: int
     period: float
-    #: Beyond the limit.
+    #: How many may start beyond the limit.
     burst: int = 0
     key: str | None = None
 
@@ -61,7 +61,7 @@ class RateLimit(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Debounce(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Of submissions that follow each other within the period only the last one runs."""
+    """Of submissions that follow each other within the period, only the last one runs."""
 
     period: float
     key: str | None = None
@@ -77,7 +77,7 @@ class Unique(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TypeRules(msgspec.Struct, frozen=True, omit_defaults=True):
-    """All that a type says beside its schema."""
+    """Everything a type says besides its schema."""
 
     defaults: TypeDefaults | None = None
     limits: TypeLimits | None = None
@@ -95,7 +95,7 @@ class TypeRules(msgspec.Struct, frozen=True, omit_defaults=True):
         return not (self.defaults is None and self.rate_limit is None and self.debounce is None and self.unique is None)
 
     def limits_in_force(self) -> TypeLimits | None:
-        """The limits, with the throttle written as one: a rate, its burst, its key."""
+        """The limits, with the throttle written as a limit: a rate, its burst, its key."""
         if self.throttle is None:
             return self.limits
         asked = self.throttle
@@ -111,7 +111,7 @@ _NO_RULES = TypeRules()
 
 
 class RateTicket(msgspec.Struct, frozen=True):
-    """Counted under this key, at most so many at once and in each period."""
+    """Counted under this key: at most this many at once and in each period."""
 
     key: bytes
     limit: int
@@ -131,7 +131,7 @@ class DebounceTicket(msgspec.Struct, frozen=True):
 
 
 class Flow(msgspec.Struct, frozen=True):
-    """What stands between a submission and its task; at most one of `unique` and `debounce`."""
+    """The rules between a submission and its task; at most one of `unique` and `debounce`."""
 
     rate: RateTicket | None = None
     unique: UniqueTicket | None = None
@@ -143,7 +143,7 @@ def is_key_path(text: str) -> bool:
 
 
 def value_at(payload: Any, path: str) -> object:
-    """The value of a payload at a path; null where there is none."""
+    """The value at a path in a payload; null if there is none."""
     for name in path.split("."):
         if not isinstance(payload, dict):
             return None
@@ -152,17 +152,17 @@ def value_at(payload: Any, path: str) -> object:
 
 
 def key_of(type: str, payload: bytes, path: str | None) -> bytes:
-    """The key of a type's rule: what stands at the path, or the type alone."""
+    """The key of a type's rule: what the payload has at the path, or the type alone."""
     return _hash([type] if path is None else [type, value_at(_decode(payload), path)])
 
 
 def key_named(type: str, name: str) -> bytes:
-    """A key that a submission gives itself; the same as that of a payload in which it stands."""
+    """A key that a submission gives itself; equal to the key of a payload that contains the same value."""
     return _hash([type, name])
 
 
 def key_of_payload(type: str, payload: bytes) -> bytes:
-    """All of the payload, however it is formatted."""
+    """The whole payload, however it is formatted."""
     return _hash([type, "payload", _decode(payload)])
 
 

@@ -1,10 +1,10 @@
-"""The gate of a task: the limits beside those of its tenant and queue that it has to pass.
+"""The gate of a task: the limits that it has to pass besides those of its tenant and queue.
 
-Tasks with the same gate, of the same queue and class, are alike in all that may
+Tasks with the same gate, of the same queue and class, are alike in everything that may
 keep them waiting; when they have to wait, they do so in one lane of that gate.
 
-A task that a worker was about to get and does not handle waits at a gate, too: that
-of its type, which only those pass who handle the type.
+A task that a worker was about to get but does not handle waits at a gate, too: at the
+gate of its type, which only workers that handle the type pass.
 """
 
 import hashlib
@@ -17,14 +17,14 @@ from duetime.model.limits import TypeLimits
 from duetime.model.origin import host_of
 from duetime.model.task import Options
 
-#: What it is, its name, and the value inside the payload: ("type", "mail", ""), ("type_key", "mail", "c-7"),
-#: ("type_rate", "mail", "c-7"), ("key", "c-7", ""), ("rate", "sms", ""), ("host", "example.com:443", "").
-#: ("handles", "mail", "") limits nothing: whoever takes what waits there has to handle the type.
+#: Its kind, its name, and the value inside the payload: ("type", "mail", ""), ("type_key", "mail", "c-7"),
+#: ("type_rate", "mail", "c-7"), ("key", "c-7", ""), ("rate", "sms", ""), ("host", "example.com:443", ""). ("handles",
+#: "mail", "") limits nothing: a worker that takes what waits there has to handle the type.
 MeterName = tuple[str, str, str]
 Gate = tuple[MeterName, ...]
 
 _HANDLES = "handles"
-#: Scopes that name a type: all that waits there is of it.
+#: Scopes that name a type: all tasks that wait there are of that type.
 _OF_A_TYPE = frozenset({_HANDLES, "type", "type_key", "type_rate"})
 
 MAX_VALUE = 255
@@ -34,7 +34,7 @@ _decode_gate = msgspec.json.Decoder(tuple[MeterName, ...]).decode
 
 
 class GateRules(Protocol):
-    """What a gate follows from."""
+    """The rules that decide which gate a task has."""
 
     def of_type(self, tenant: int, name: str) -> TypeLimits | None: ...
 
@@ -43,12 +43,12 @@ class GateRules(Protocol):
         ...
 
     def is_slowed(self, tenant: int, host: str) -> bool:
-        """Whether the calls to a target are held back."""
+        """Whether calls to a target are held back."""
         ...
 
 
 def gate_of(rules: GateRules, tenant: int, type_name: str, payload: bytes, options: Options | None) -> Gate:
-    """What the task has to pass, in a fixed order; nothing for most."""
+    """What the task has to pass, in a fixed order; nothing for most tasks."""
     gate: list[MeterName] = []
     limits = rules.of_type(tenant, type_name)
     if limits is not None and not limits.is_empty:
@@ -69,32 +69,32 @@ def encode_gate(gate: Gate) -> str:
     return _encode(gate).decode() if gate else ""
 
 
-# A plan asks this of each lane, for each of its limits.
+# A plan calls this for each lane, for each of its limits.
 @lru_cache(maxsize=2_048)
 def decode_gate(text: str) -> Gate:
     return _decode_gate(text) if text else ()
 
 
 def with_type(gate: Gate, type_name: str) -> Gate:
-    """The same gate, for those of one type alone."""
+    """The same gate, for tasks of one type alone."""
     return gate if any(scope in _OF_A_TYPE for scope, _, _ in gate) else (*gate, (_HANDLES, type_name, ""))
 
 
 def limits_at(gate: str) -> Gate:
-    """What of a gate is a limit."""
+    """The parts of a gate that are limits."""
     return tuple(name for name in decode_gate(gate) if name[0] != _HANDLES)
 
 
-# A claim asks this of each lane and each holder that waits.
+# A claim calls this for each lane and each holder that waits.
 @lru_cache(maxsize=8_192)
 def type_at(gate: str) -> str | None:
-    """The type of all that waits at the gate; None: there may be any."""
+    """The type of all tasks that wait at the gate; None: they may be of any type."""
     return next((name for scope, name, _ in decode_gate(gate) if scope in _OF_A_TYPE), None)
 
 
 @lru_cache(maxsize=8_192)
 def is_for_type_alone(gate: str) -> bool:
-    """Whether all that waits there waits for somebody who handles its type, and for no limit."""
+    """Whether the tasks at the gate wait only for a worker that handles their type, and for no limit."""
     return bool(gate) and not limits_at(gate)
 
 
@@ -114,7 +114,7 @@ def _of_type(limits: TypeLimits, name: str, payload: bytes) -> list[MeterName]:
 
 
 def _value_at(value: object, path: str) -> str:
-    """The value as text; tasks without one share the text of null."""
+    """The value as text; tasks without a value share the text of null."""
     for name in path.split("."):
         value = value.get(name) if isinstance(value, dict) else None
     text = value if isinstance(value, str) else _encode(value).decode()

@@ -1,4 +1,4 @@
-"""Which headers of a target are secret, and what readers see in their place.  Pure data, no I/O."""
+"""Which headers of a target are secret, and what readers see in place of their values.  Pure data, no I/O."""
 
 from collections.abc import Iterable
 
@@ -7,9 +7,9 @@ from msgspec import Raw
 
 from duetime.model.task import Target
 
-#: What stands in the place of a secret value wherever it is read.
+#: What replaces a secret value wherever it is read.
 HIDDEN = "***"
-#: Headers that hold credentials wherever they are used, in lower case; a target may name more.
+#: Headers that always hold credentials, in lower case; a target may name more.
 SECRET_HEADERS = frozenset(
     {
         "access-token",
@@ -51,7 +51,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def secret_names(names: Iterable[str], marked: Iterable[str] = ()) -> list[str]:
-    """Those of the names that are secret: by themselves, or because they are marked; whatever their case."""
+    """The secret names among these: secret by themselves, or because they are marked, in any case."""
     wanted = {name.lower() for name in marked}
     return [name for name in names if name.lower() in SECRET_HEADERS or name.lower() in wanted]
 
@@ -60,15 +60,15 @@ def shown_headers(target: Target) -> tuple[dict[str, str], list[str]]:
     """The headers as readers see them, and which of them are secret."""
     if not target.headers and not target.secret_headers:
         return {}, []
-    # Tasks that are older than the encryption have their secrets among the plain ones.
+    # Tasks that are older than the encryption have their secrets among the plain headers.
     secret = [*secret_names(target.headers), *target.secret_headers]
     return {**target.headers, **dict.fromkeys(secret, HIDDEN)}, sorted(secret)
 
 
 def redact_body(body: bytes) -> bytes:
-    """A task's body as JSON, with what may be secret in its target hidden; raises what a decoder raises.
+    """A task's body as JSON, with what may be secret in its target hidden. Raises what a decoder raises.
 
-    What is not read, as the payload, stays byte for byte as it is.
+    Everything else, as the payload, stays byte for byte as it is.
     """
     parts = _decode_mapping(body)
     if parts is None or "target" not in parts:
@@ -90,12 +90,12 @@ def _decode_mapping(text: bytes) -> dict[str, Raw] | None:
     try:
         return _decode_parts(text)
     except msgspec.ValidationError:
-        # It is JSON, and no object.
+        # It is JSON, but not an object.
         return None
 
 
 def _texts(raw: Raw | None) -> list[str] | None:
-    """The names that are marked; None: nobody can tell which."""
+    """The names that are marked as secret; None: the body does not tell."""
     try:
         return [] if raw is None else msgspec.json.decode(raw, type=list[str])
     except msgspec.ValidationError:

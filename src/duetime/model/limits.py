@@ -1,9 +1,9 @@
 """What may run at once and how fast: the limits of a tenant, a queue, a type or a key, as pure data.
 
-A limit of a type may be split by a key inside the payload: then each value of
-it has the limit for itself.  A key that a task names itself (`concurrency_key`,
-`rate_key`) has the limit that is stored under its name, or under the longest
-pattern (`customer-*`) that fits it.
+A limit of a type may be split by a key inside the payload: then each value of the
+key has the whole limit for itself.  A key that a task names itself
+(`concurrency_key`, `rate_key`) has the limit that is stored under its name, or
+under the longest pattern (`customer-*`) that fits it.
 """
 
 import enum
@@ -20,14 +20,14 @@ MAX_BURST = 1_000_000
 
 
 class LimitScope(enum.IntEnum):
-    """What a limit is about that is stored by itself; the number is what is stored."""
+    """What a stored limit is about; the number is what is stored."""
 
     QUEUE = 1
     KEY = 3
 
 
 class Limits(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A cap on what runs at once, and a rate at which attempts start; what is absent is not limited."""
+    """A limit on what runs at once, and a rate at which attempts start; what is absent is not limited."""
 
     max_running: Annotated[
         int | None,
@@ -60,14 +60,14 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
 
     @property
     def depth(self) -> float:
-        """How many may start at once after a rest."""
+        """How many may start at once after an idle time."""
         if self.burst is not None:
             return float(self.burst)
         return max(1.0, self.rate or 1.0)
 
 
 class TypeLimits(Limits, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The limits of a type; with a key, each of its values has them for itself."""
+    """The limits of a type; with a key, each value of the key has them for itself."""
 
     concurrency_key: Annotated[
         str | None, Meta(description="Where in the payload the key of `max_running` is: `customer`, `order.shop`.")
@@ -78,7 +78,7 @@ class TypeLimits(Limits, frozen=True, omit_defaults=True, forbid_unknown_fields=
 def wrong_with(limits: Limits, *, is_part: bool = False) -> list[tuple[str, str]]:
     """(field, what would be right) for each value that is out of range.
 
-    `is_part`: what is absent may have been given and cannot be read, so nothing is said of its absence.
+    `is_part`: an absent value may have been given but be unreadable, so its absence is no error.
     """
     wrong = []
     if limits.max_running is not None and not 0 <= limits.max_running <= MAX_RUNNING:

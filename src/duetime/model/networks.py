@@ -1,7 +1,7 @@
 """Lists of IP addresses and networks, and whether an address is in one.
 
-A list is put together once and found by bisection, so that a long one costs a
-request no more than a short one.
+A list is built once and searched by bisection, so that a long list costs a request
+no more than a short one.
 """
 
 import ipaddress
@@ -12,7 +12,7 @@ from functools import lru_cache
 IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 IPNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 
-#: IPv4 mapped into IPv6: peers are told in IPv4.
+#: IPv4 mapped into IPv6: peers are given in IPv4.
 _MAPPED = ipaddress.IPv6Network("::ffff:0:0/96")
 
 
@@ -45,9 +45,9 @@ def _spans(networks: Iterable[IPNetwork]) -> tuple[list[int], list[int]]:
 
 
 def read_network(text: str) -> IPNetwork:
-    """An address or a network as people write them; ValueError says what is wrong with it."""
+    """Read an address or a network as people write it. ValueError says what is wrong with it."""
     if "%" in text:
-        # Peers are told without the zone of their interface.
+        # Peers are given without the zone of their interface.
         raise ValueError("an address with a zone")
     network = ipaddress.ip_network(text)
     if isinstance(network, ipaddress.IPv6Network) and network.subnet_of(_MAPPED):
@@ -56,11 +56,11 @@ def read_network(text: str) -> IPNetwork:
 
 
 def write_network(network: IPNetwork) -> str:
-    """The one way to write it: a single address without its prefix."""
+    """Its one canonical form: a single address has no prefix."""
     return str(network.network_address if network.prefixlen == network.max_prefixlen else network)
 
 
 @lru_cache(maxsize=10_000)
 def networks_of(texts: tuple[str, ...]) -> Networks:
-    """A list that was checked before it was stored."""
+    """Read a list that was checked before it was stored."""
     return Networks(map(read_network, texts))

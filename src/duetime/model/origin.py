@@ -1,4 +1,4 @@
-"""Whom a URL speaks to, and the name under which a target's host is known: pure, no I/O."""
+"""The server that a URL leads to, and the name under which a target's host is known: pure, no I/O."""
 
 import functools
 import re
@@ -9,7 +9,7 @@ _HOST = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+(%[A-Za-z0-9._-]+)?")
 
 
 class Origin(NamedTuple):
-    """Whom to speak to; `host` is in ASCII and lower case, without brackets."""
+    """The server to call; `host` is in ASCII and lower case, without brackets."""
 
     scheme: str
     host: str
@@ -17,7 +17,7 @@ class Origin(NamedTuple):
 
 
 class TargetError(ValueError):
-    """The task's target cannot be called, now or later; the message is for the tenant."""
+    """The task's target can never be called; the message is for the tenant."""
 
 
 def split_origin(url: str) -> tuple[Origin, urllib.parse.SplitResult]:
@@ -47,7 +47,7 @@ def default_port(scheme: str) -> int:
 
 @functools.lru_cache(maxsize=4096)
 def host_of(url: str) -> str:
-    """`host:port` of a URL, in lower case and always with the port; empty if it has none that could be called."""
+    """`host:port` of a URL, in lower case and always with the port; empty if the URL cannot be called."""
     try:
         origin, _ = split_origin(url)
     except TargetError:
@@ -57,7 +57,7 @@ def host_of(url: str) -> str:
 
 
 def read_host(text: str) -> str | None:
-    """A host as people write it, as `host_of` has it; without a port it is that of https; None if it is none."""
+    """A host as people write it in the form of `host_of`; the default port is that of https; None if it is no host."""
     if "//" in text:
         return host_of(text) or None
     if not text.isprintable() or any(each in text for each in "/?#@\\ ") or len(text) > 300:

@@ -1,8 +1,8 @@
 """What a pattern of a JSON Schema can cost, before it is compiled: memory, and time for each byte of a text.
 
 The engine runs in linear time, but it writes bounded repetition out: `.{1000}`
-is a thousand places, and each costs memory.  Where many places can be reached at
-once, each byte of a text is looked at in all of them.  Both are counted here, as
+becomes a thousand places, and each costs memory.  If many places can be reached at
+once, each byte of a text is compared in all of them.  Both are counted here, as
 upper bounds.  The figures were measured with jsonschema-rs 0.60 and are rounded up.
 """
 
@@ -12,7 +12,7 @@ from functools import cached_property
 from math import inf
 from typing import NamedTuple
 
-#: No pattern may hold more memory, or be written out to more places.
+#: The most memory that a pattern may hold, and the most places that it may be written out to.
 MAX_PATTERN_BYTES = 8 * 1024 * 1024
 #: The memory for states that a pattern makes while it runs, in each direction.
 DFA_BYTES = 128 * 1024
@@ -20,27 +20,27 @@ DFA_BYTES = 128 * 1024
 _BASE_BYTES = 16_000
 _PLACE_BYTES = 250
 _GROUP_BYTES = 100
-#: A class that knows more than ASCII, and one that is a property of Unicode.
+#: For a class beyond ASCII, and for one that is a property of Unicode.
 _WIDE_BYTES = 3_000
 _RANGE_BYTES = 1_000
 _PROPERTY_BYTES = 60_000
-#: A pattern may be looked at with other cases, too.
+#: A pattern may have to be compared in other cases, too.
 _CASES = 4
 _STATE_BYTES = 600
 _MAX_NESTING = 100
 _REPEAT = re.compile(r"\{\s*(\d{1,9})\s*(?:(,)\s*(\d{1,9})?\s*)?\}")
 _FLAGS = re.compile(r"\(\?([a-zA-Z-]+)([:)])")
 _NAME = re.compile(r"\(\?P?<[^>]*>")
-#: So many places at once are looked up in a table after a short while.
+#: Up to this many places at once, the engine soon finds its next state in a table.
 _FEW_PLACES = 3
 
 
 class PatternError(ValueError):
-    """The pattern is too large, or is not one that can be counted."""
+    """The pattern is too large, or cannot be counted."""
 
 
 class Span(NamedTuple):
-    """After how many characters a place may be reached: at least, and at most."""
+    """The fewest and the most characters after which a place may be reached."""
 
     least: float
     most: float
@@ -51,7 +51,7 @@ class _Place:
     """One character of a text, or an assertion, which takes none."""
 
     bytes: int
-    #: How much looking costs, compared with ASCII; 0: it takes no character.
+    #: How much a comparison costs, relative to ASCII; 0: it takes no character.
     width: int
     #: `^` or `$`, which fix where a match begins or ends.
     anchor: str = ""
@@ -125,7 +125,7 @@ _Node = _Place | _Repeat | _Sequence | _Choice
 
 @dataclass(frozen=True)
 class PatternWeight:
-    #: What it holds in memory, with what it makes while it runs.
+    #: The memory that it holds, including what it makes while it runs.
     bytes: int
     #: Nanoseconds for each byte of a text, and for a text however short.
     byte_ns: int
@@ -133,7 +133,7 @@ class PatternWeight:
 
 
 def weigh_pattern(pattern: str, room: int = MAX_PATTERN_BYTES) -> PatternWeight:
-    """Raises PatternError if there is no room for so many bytes."""
+    """Raise PatternError if there is no room for this many bytes."""
     reading = _Reading(pattern)
     node = reading.read()
     cases = _CASES if reading.ignores_case else 1
@@ -142,7 +142,7 @@ def weigh_pattern(pattern: str, room: int = MAX_PATTERN_BYTES) -> PatternWeight:
         raise _too_large(pattern)
     at_once = _count_at_once(node, "^")
     if not _begins_with(node, "^"):
-        # The engine may look from the end as well.
+        # The engine may search from the end as well.
         at_once = max(at_once, _count_at_once(node, "$"))
     at_once *= cases
     is_simple = at_once <= _FEW_PLACES and not reading.has_word_boundary
@@ -164,7 +164,7 @@ def _shown(pattern: str) -> str:
 
 
 class _Reading:
-    """Takes a pattern apart as the engine does; what the engine refuses may be read in any way."""
+    """Parses a pattern as the engine does; what the engine refuses may be read in any way."""
 
     def __init__(self, pattern: str) -> None:
         self._text = pattern
@@ -250,7 +250,7 @@ class _Reading:
         return inner
 
     def _class(self) -> _Node:
-        """Brackets do not nest; one that closes is meant literally where it comes first."""
+        """Read a class. Brackets do not nest; a closing bracket is literal where it comes first."""
         self._at += 1
         is_negated = self._peek() == "^"
         self._at += is_negated
@@ -310,7 +310,7 @@ def _begins_with(node: _Node, anchor: str) -> bool:
 
 
 def _count_at_once(node: _Node, anchor: str) -> int:
-    """How many places may be reached by the same character, looking from the side of an anchor."""
+    """How many places the same character may reach, counted from the side of an anchor."""
     begins: dict[float, int] = {}
     ends: dict[float, int] = {}
 

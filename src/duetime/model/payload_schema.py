@@ -1,9 +1,9 @@
 """JSON Schemas for payloads: judged in microseconds, without network and without slow patterns.
 
 A schema is code from outside: it may not fetch anything, its patterns run in
-linear time, and it is bounded in size, in what it holds in memory and in what it
-can cost (`schema_weight`): a judgement cannot be broken off, and everybody waits
-for it, because the library lets no other thread run meanwhile.
+linear time, and it is bounded in size, in the memory that it holds and in what it
+can cost (`schema_weight`).  A judgement cannot be interrupted, and everything else
+waits for it, because the library lets no other thread run in the meantime.
 """
 
 import itertools
@@ -16,19 +16,19 @@ from duetime.model.pattern_weight import DFA_BYTES
 from duetime.model.schema_weight import EndlessError, PatternError, weigh
 
 MAX_SCHEMA_BYTES = 64 * 1024
-#: What a compiled schema may hold in memory; it also bounds the time to compile it.
+#: The most memory that a compiled schema may hold; it also bounds the time to compile it.
 MAX_HELD_BYTES = 8 * 1024 * 1024
-#: Nanoseconds that a judgement may take by its weight: twice to twenty times of what it takes in fact.
+#: The most nanoseconds that a judgement may take by its weight, which is 2 to 20 times the real time.
 MAX_COST = 40_000_000
-#: Up to here nobody notices a judgement.
+#: Up to this cost a judgement is too short to be noticed.
 LIGHT_COST = 1_000_000
-#: Up to here a payload that is wrong is judged again, to say where.
+#: Up to this cost a payload that is wrong is judged again, to say where.
 _AGAIN_COST = 5_000_000
-#: All that is wrong is looked for up to here: the library makes every error before it tells the first.
+#: Up to this cost all errors are collected: the library makes every error before it returns the first.
 _TOLD_COST = 15_000_000
 MAX_ERRORS = 5
 _MAX_MESSAGE = 300
-#: An error, and each value in what it is about, which it carries.
+#: The cost of an error, and of each value inside the value that the error is about, which the error contains.
 _ERROR_NS, _ERROR_VALUE_NS = 8_000, 200
 
 
@@ -60,7 +60,7 @@ class PayloadSchema:
             )
         if self._weight.small_ns > MAX_COST:
             raise SchemaError("is too dear even for a small payload: simplify its references, enums or patterns")
-        #: A payload of so many bytes need not be looked at before it is judged.
+        #: A payload of up to this many bytes is judged without a look at its cost.
         self._light_bytes = self._find_size(LIGHT_COST)
         self._right_bytes = self._find_size(MAX_COST)
         options = jsonschema_rs.RegexOptions(max(self._weight.pattern_bytes, 1024), DFA_BYTES)
@@ -72,21 +72,21 @@ class PayloadSchema:
 
     @property
     def held_bytes(self) -> int:
-        """What it holds in memory, at the most."""
+        """The most memory that it holds."""
         return self._weight.held_bytes
 
     def is_light(self, size: int) -> bool:
-        """Whether a payload of so many bytes is judged before anybody notices."""
+        """Whether judging a payload of this many bytes is too short to be noticed."""
         return size <= self._light_bytes
 
     def is_valid(self, payload: object, size: int) -> bool:
-        """`size` is the payload's length as JSON."""
+        """Whether the payload matches; `size` is its length as JSON."""
         if size > self._right_bytes and self._weight.cost_of(payload)[0] > MAX_COST:
             return False
         return bool(self._validator.is_valid(payload))
 
     def judge(self, payload: object, size: int) -> list[tuple[str, str]]:
-        """What is wrong, as (path, message): the first few; nothing is wrong with a payload that matches."""
+        """The first few errors as (path, message); a payload that matches has none."""
         if size <= self._light_bytes and self._validator.is_valid(payload):
             return []
         cost, checks, values = self._weight.cost_of(payload)
@@ -106,7 +106,7 @@ class PayloadSchema:
         return []
 
     def _find_size(self, most: int) -> int:
-        """Up to how many bytes every payload costs no more, to the next power of two below."""
+        """The largest power of two, in bytes, up to which no payload costs more than this."""
         size = 1 << 20
         while size and self._weight.bound_of(size) > most:
             size >>= 1

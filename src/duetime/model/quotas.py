@@ -1,10 +1,9 @@
-"""What a tenant may submit, keep waiting, run and have: its quotas, and what fills in those that it does not set.
+"""What a tenant may submit, keep waiting, run and have: its quotas, and the defaults for those that it does not set.
 
-First its tier fills in, then the tier `default`, then the defaults of this
-module.  The last two leave out tenants that are without defaults.  A rate and its
-burst belong together: a tenant that sets a rate of its own has its own burst
-too, not that of its tier.  The largest value of a quota that may grow without
-harm stands for no limit.
+The defaults come first from its tier, then from the tier `default`, then from this
+module.  The last two do not apply to tenants without defaults.  A rate and its burst
+belong together: a tenant that sets a rate of its own has its own burst too, not that
+of its tier.  For a quota that may grow without harm, the largest value means no limit.
 """
 
 from collections.abc import Sequence
@@ -26,18 +25,18 @@ from duetime.model.tenant_breaker import (
 MAX_WEIGHT = 1_000
 MAX_SPREAD = 64
 MAX_WAITING = 10**12
-#: The most that a tenant can be allowed to have, and what it may have where nothing says otherwise.
+#: The most that a tenant can be allowed to have, and what it may have if nothing else is set.
 MAX_SCHEDULES = 10_000_000
 MAX_TYPES = 10_000
 MAX_KEYS = 100_000
 MAX_CALENDARS = 10_000
 MAX_CALENDAR_BYTES = 1 << 40
-#: A payload has at most 64 KiB, so any burst lets any task through.
+#: A payload has at most 64 KiB, so any burst lets any single task through.
 MIN_BYTES_RATE = 1_024.0
 MAX_BYTES_RATE = float(1 << 40)
 MIN_BYTES_BURST = 64 * 1024
 MAX_BYTES_BURST = 1 << 40
-#: The tier whose values hold for tenants without a tier, and where their tier says nothing.
+#: The tier whose values hold for tenants without a tier, and for values that their tier leaves out.
 DEFAULT_TIER = "default"
 
 Value = TypeVar("Value")
@@ -60,7 +59,7 @@ MinAttempts = Annotated[int, Meta(ge=1, le=MAX_MIN_ATTEMPTS)]
 
 
 class Quotas(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Quotas; of those that hold, what is absent is not limited."""
+    """Quotas; in the effective quotas, what is absent is not limited."""
 
     submit_rate: Annotated[Rate | None, Meta(description="Tasks that may be submitted in a second.")] = None
     submit_burst: Annotated[
@@ -104,23 +103,23 @@ class Quotas(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     ] = None
 
     def over(self, defaults: "Quotas") -> "Quotas":
-        """These, with the defaults where they say nothing."""
+        """These quotas, with the defaults for those that are absent."""
         if self == NO_QUOTAS:
             return defaults
         return Quotas(**{name: getattr(self if self.says(name) else defaults, name) for name in self.__struct_fields__})
 
     def says(self, name: str) -> bool:
-        """Whether these decide about a quota; a burst goes with its rate."""
+        """Whether these quotas set a value; a burst goes with its rate."""
         return getattr(self, _RATES.get(name, name)) is not None
 
     @property
     def limits(self) -> Limits:
-        """What is about running."""
+        """The quotas about running tasks."""
         return Limits(self.max_running, self.rate, self.burst)
 
     @property
     def has_breaker(self) -> bool:
-        """Whether anything is said of the breaker."""
+        """Whether they say anything about the breaker."""
         return self.breaker_rules(_SAME) != _SAME
 
     def breaker_rules(self, defaults: BreakerRules) -> BreakerRules:
@@ -133,24 +132,24 @@ class Quotas(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
 
     @property
     def submit_depth(self) -> float:
-        """How many may be submitted at once after a rest."""
+        """How many may be submitted at once after an idle time."""
         return float(self.submit_burst) if self.submit_burst is not None else max(1.0, self.submit_rate or 1.0)
 
     @property
     def submit_bytes_depth(self) -> float:
-        """How many bytes may be submitted at once after a rest."""
+        """How many bytes may be submitted at once after an idle time."""
         if self.submit_bytes_burst is not None:
             return float(self.submit_bytes_burst)
         return max(float(MIN_BYTES_BURST), self.submit_bytes_rate or 0.0)
 
     @property
     def of_submissions(self) -> "Quotas":
-        """Only what is asked at each submission."""
+        """Only the quotas that are checked at each submission."""
         return Quotas(**{name: getattr(self, name) for name in _OF_SUBMISSIONS})
 
     @property
     def enforced(self) -> "Quotas":
-        """Without those whose value stands for no limit."""
+        """These quotas without those whose value means no limit."""
         return self if not self._lifted else msgspec.structs.replace(self, **dict.fromkeys(self._lifted))
 
     @property
@@ -159,7 +158,7 @@ class Quotas(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
 
 
 NO_QUOTAS = Quotas()
-#: What holds where nobody says otherwise.
+#: What holds if nothing else is set.
 DEFAULTS = Quotas(
     submit_bytes_rate=float(64 << 20),
     submit_bytes_burst=256 << 20,
@@ -170,9 +169,9 @@ DEFAULTS = Quotas(
     max_calendars=1_000,
     max_calendar_bytes=64 << 20,
 )
-#: What holds of them also for tenants without defaults: every node keeps these in its memory.
+#: The defaults that hold also for tenants without defaults: every node keeps these in its memory.
 LEAST_DEFAULTS = Quotas(max_types=DEFAULTS.max_types, max_calendars=DEFAULTS.max_calendars)
-#: The values that stand for no limit.
+#: The values that mean no limit.
 UNLIMITED: dict[str, float] = {
     "submit_rate": MAX_RATE,
     "submit_bytes_rate": MAX_BYTES_RATE,
@@ -186,19 +185,19 @@ UNLIMITED: dict[str, float] = {
 #: The rate that a burst belongs to.
 _RATES = {"submit_burst": "submit_rate", "submit_bytes_burst": "submit_bytes_rate", "burst": "rate"}
 _OF_SUBMISSIONS = ("submit_rate", "submit_burst", "submit_bytes_rate", "submit_bytes_burst", "max_waiting")
-#: What no tenant can have.
+#: The values that no tenant can have.
 _SAME = BreakerRules(-1.0, -1.0, -1.0, -1)
 
-#: Who says a value that holds: the tenant itself, its tier, or the defaults.
+#: Where an effective value comes from: the tenant itself, its tier, or the defaults.
 Source = Literal["own", "tier", "default"]
 
 
 class Layers(msgspec.Struct, frozen=True):
-    """A tenant's quotas, and what fills them in."""
+    """A tenant's quotas, and the defaults for them."""
 
     own: Quotas
     tier: Quotas = NO_QUOTAS
-    #: Those of the tier `default`, over those of this module.
+    #: The quotas of the tier `default`, completed by those of this module.
     defaults: Quotas = DEFAULTS
 
     @property
@@ -206,7 +205,7 @@ class Layers(msgspec.Struct, frozen=True):
         return self.own.over(self.tier).over(self.defaults)
 
     def sources(self) -> dict[str, Source]:
-        """Who says each value of those that hold."""
+        """Where each effective value comes from."""
         together = self.together
         layers: Sequence[tuple[Source, Quotas]] = (("own", self.own), ("tier", self.tier), ("default", self.defaults))
         return {
@@ -217,7 +216,7 @@ class Layers(msgspec.Struct, frozen=True):
 
 
 def defaults_of(default_tier: Quotas, *, has_defaults: bool) -> Quotas:
-    """What fills in a tenant's quotas and its tier's."""
+    """The defaults for what a tenant and its tier do not set."""
     return default_tier.over(DEFAULTS) if has_defaults else LEAST_DEFAULTS
 
 
@@ -226,7 +225,7 @@ def _or(own: Value | None, default: Value) -> Value:
 
 
 def wrong_pairs(quotas: Quotas) -> list[tuple[str, str]]:
-    """(field, what would be right) for a burst that has no rate beside it."""
+    """(field, what would be right) for a burst without its rate."""
     return [
         (burst, f"only with a {rate}")
         for burst, rate in _RATES.items()

@@ -1,17 +1,17 @@
-"""How a target that was not called for a while gets its calls back: slowly at first, pure rules, no I/O.
+"""How calls to a target that was idle for a while come back: slowly at first, pure rules, no I/O.
 
-What stood still may have shrunk meanwhile: connections are gone, caches are
-cold, a function has to be started.  So after a rest, and for a target that is
-new, calls begin at a rate that a few tasks never feel, which doubles while it
-is called, until nothing is limited.  Who is not called during the ramp begins
-anew: a call now and then shows nothing of what the target bears.
+An idle target may have shrunk in the meantime: connections are closed, caches are
+cold, a function has to be started.  So for a target that is new or was idle, calls
+begin at a rate that a few tasks never notice.  The rate doubles while the target is
+called, until nothing is limited.  A target that is not called during the ramp begins
+anew: an occasional call does not show what the target can take.
 """
 
 from duetime.model.breaker_config import BreakerConfig
 from duetime.model.breaker_status import FREE
 from duetime.model.token_bucket import TokenBucket
 
-#: What waits is worth a claim when so much of a second has come together.
+#: Waiting tasks are worth a claim when tokens for this part of a second have come together.
 _WORTH_SECONDS = 0.01
 _NEVER = 1 << 62
 
@@ -23,11 +23,11 @@ class Ramp:
         self._config = config
         self._bucket = TokenBucket(0.0, 0.0, 0.0, now_ms)
         self._grown_ms = now_ms
-        #: Nothing is limited until the next rest.
+        #: If true, nothing is limited until the next idle time.
         self.is_over = True
-        #: Something had to wait for it.
+        #: Whether anything had to wait for it.
         self.is_felt = False
-        #: Without a call for so long it begins anew.
+        #: Without a call for this time it begins anew.
         self.patience_ms = _NEVER
         if not self.is_off:
             self.begin(now_ms)
@@ -48,7 +48,7 @@ class Ramp:
         return f"ramping after a rest, or because it is new: up to {self.rate:.0f} calls a second now"
 
     def begin(self, now_ms: int) -> None:
-        """A rest is over."""
+        """Start the ramp, at the end of an idle time."""
         rate = self._config.ramp_rate
         self._bucket = TokenBucket(rate, rate, rate, now_ms)
         self._grown_ms = now_ms
@@ -68,7 +68,7 @@ class Ramp:
         return self._bucket.whole
 
     def take(self, n: int, now_ms: int) -> None:
-        """So many start, whether they may or not; being called is what makes it faster."""
+        """Note that this many start, whether they may or not. Only calls raise the rate."""
         bucket = self._bucket
         bucket.fill(now_ms)
         rate = bucket.rate * 2.0 ** ((now_ms - self._grown_ms) / self._config.ramp_doubles_ms)
@@ -81,11 +81,11 @@ class Ramp:
         self.is_felt = self.is_felt or bucket.tokens < 0.0
 
     def put_back(self, n: int) -> None:
-        """So many that were taken were not started after all."""
+        """Note that this many that were taken were not started after all."""
         self._bucket.put_back(n)
 
     def next_ms(self, now_ms: int) -> int | None:
-        """When there is more by itself; None: nothing is limited."""
+        """When more may start by itself; None: nothing is limited."""
         if self.is_over:
             return None
         bucket = self._bucket

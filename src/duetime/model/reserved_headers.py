@@ -1,6 +1,6 @@
 """The request headers that duetime sets itself: a target cannot have them.
 
-They frame the message, belong to one connection, or must be ours to be believed.
+They frame the message, belong to one connection, or are trusted only because duetime sets them.
 """
 
 RESERVED_HEADERS = frozenset(

@@ -1,7 +1,7 @@
 """What a schedule is: a recurrence, a template, its policies, as pure data.
 
-`ScheduleBody` is stored as JSON and is what a user sees again.  Durations are
-seconds, times are instants.
+`ScheduleBody` is stored as JSON and is what users read.  Durations are seconds,
+times are instants.
 """
 
 import enum
@@ -36,7 +36,7 @@ class Overlap(enum.StrEnum):
 
 
 class Misfire(enum.StrEnum):
-    """What to do with fires whose time went by while nobody could fire them."""
+    """What to do with fires whose time passed while no node could fire them."""
 
     FIRE_LATEST = "fire_latest"
     FIRE_ALL = "fire_all"
@@ -67,7 +67,7 @@ class ScheduleBody(msgspec.Struct, frozen=True, omit_defaults=True):
     """A schedule as it is stored."""
 
     spec: Spec
-    #: The template as it was given.
+    #: The template as the user gave it.
     task: Raw
     timezone: str = "UTC"
     dst: Dst = msgspec.field(default_factory=Dst)
@@ -80,11 +80,11 @@ class ScheduleBody(msgspec.Struct, frozen=True, omit_defaults=True):
     catchup_window: float = DEFAULT_CATCHUP_WINDOW_SECONDS
     catchup_rate: float = DEFAULT_CATCHUP_RATE
     pause_on_failure: bool = False
-    #: A fire that is later than this is a misfire; up to it, it is fired as if it were on time.
+    #: A fire that is later than this is a misfire; up to it, it fires as if it were on time.
     misfire_threshold: float = DEFAULT_MISFIRE_THRESHOLD_SECONDS
 
     def definition(self, key: str) -> Definition:
-        """The recurrence alone; `key` is what its hashed slots are made from."""
+        """The recurrence alone; `key` is what its hashed fields are computed from."""
         return Definition(
             spec=self.spec,
             timezone=self.timezone,
@@ -108,18 +108,18 @@ def _ms(instant: datetime) -> int:
 encode_body = msgspec.json.Encoder().encode
 decode_body = msgspec.json.Decoder(ScheduleBody).decode
 
-#: Behind the time, a moment says what made it fire: 0 for the schedule itself.
+#: The number after the time in a key says what caused the fire: 0 is the schedule itself.
 _TRIGGER = 1 << 78
 _BACKFILL = 1 << 77
 
 
 def moment_of(nominal_ms: int, cause: int = 0) -> uuid.UUID:
-    """The key of one time of a schedule: the time, and what made it fire."""
+    """The key of one time of a schedule: the time, and what caused the fire."""
     return uuid.UUID(int=nominal_ms << 80 | cause)
 
 
 def trigger_cause(request: uuid.UUID | None) -> int:
-    """Its own for each call; the same for the same request."""
+    """A different one for each call, but the same one for the same request."""
     return _TRIGGER | (secrets.randbits(70) if request is None else request.int & ((1 << 70) - 1))
 
 

@@ -8,19 +8,19 @@ _IN_PLACE = ("not", "if", "then", "else")
 _IN_PLACE_LISTS = ("allOf", "anyOf", "oneOf")
 _IN_PLACE_MAPS = ("dependentSchemas", "dependencies")
 IN_PLACE_UNEVALUATED = ("unevaluatedProperties", "unevaluatedItems")
-#: Of these each value meets at most one.
+#: Each value meets at most one of these.
 _ONE_OF_CHILDREN = ("additionalProperties", "additionalItems", *IN_PLACE_UNEVALUATED)
 _EVERY_CHILD = ("contains", "contentSchema")
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
-#: A base that nobody can name.
+#: A base that no reference can name.
 _NOWHERE = "http://schema.invalid/"
 
-#: Applied to the same value, to at most one value below, to each value below, or to the names in an object.
+#: Applied to the same value, to at most one value below it, to each value below it, or to the names in an object.
 PartKind = Literal["here", "one", "several", "names"]
 
 
 def parts_of(schema: dict[str, Any]) -> Iterator[tuple[PartKind, Any]]:
-    """Its subschemas; references are not among them."""
+    """Its subschemas; references are not followed."""
     for name in _IN_PLACE:
         if name in schema:
             yield "here", schema[name]
@@ -49,7 +49,7 @@ def parts_of(schema: dict[str, Any]) -> Iterator[tuple[PartKind, Any]]:
 
 
 class References:
-    """Finds what the references in a schema mean; what cannot be found is taken for the whole."""
+    """Finds what the references in a schema mean; one that cannot be resolved counts as the whole schema."""
 
     def __init__(self, root: Any) -> None:
         self._root = root
@@ -61,7 +61,7 @@ class References:
         self._read(root)
 
     def of(self, schema: dict[str, Any]) -> list[list[Any]]:
-        """For each of its references what it may mean: one, if it is not dynamic."""
+        """For each of its references, what it may mean: exactly one schema, if it is not dynamic."""
         found = []
         for name in _REFERENCES:
             if isinstance(reference := schema.get(name), str):

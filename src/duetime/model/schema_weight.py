@@ -1,11 +1,11 @@
-"""What judging by a JSON Schema can cost, before it is done: a schema is code from outside, and has no clock.
+"""What judging by a JSON Schema can cost, before it is done: a schema is code from outside, and has no time limit.
 
 Every keyword has a weight in nanoseconds, as measured with jsonschema-rs 0.60 and
-rounded up.  For each level of a payload the weights are added up: what a single
-value there may cost at the most, and each byte of its texts.  References are
+rounded up.  For each level of a payload the weights are added up: the most that a
+single value there may cost, and the most for each byte of its texts.  References are
 written out, so a schema that refers to itself several times for the same value
-grows with each level.  Values and bytes of a payload on each level, times these,
-bound the time of a judgement.
+grows with each level.  The number of values and bytes of a payload on each level,
+multiplied by these weights, bounds the time of a judgement.
 """
 
 from collections.abc import Iterable, Iterator
@@ -21,33 +21,33 @@ from duetime.model.schema_parts import (
     parts_of,
 )
 
-#: A walk that takes longer is as good as endless.
+#: A walk with more steps than this counts as endless.
 _MAX_STEPS = 100_000
-#: What is deeper in a payload costs what this level does, or cannot be judged.
+#: Deeper parts of a payload cost what this level costs, or cannot be judged.
 MAX_LEVELS = 40
 _EXACT_LEVELS = 6
-#: So many values and bytes of text on any level must be judged in time, or the schema is too dear for anything.
+#: This many values and bytes of text on any level must be judged in time, or the schema is too costly for any payload.
 SMALL_VALUES, SMALL_BYTES, SMALL_LEVELS = 32, 1_024, 4
 
 _SCHEMA_NS = 20
 _CHILD_NS = 100
 _NAME_NS = 60
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
-#: To compare a number with a whole one, and with any other, which is done in fractions.
+#: The time to compare a number with an integer, and with any other number, which is done in fractions.
 _WHOLE_NS, _FRACTION_NS = 300, 1_500
 _FORMAT_NS, _FORMAT_BYTE_NS = 300, 12
-#: A value of an enum: texts and whole numbers are looked up all at once, others are compared one after the other.
+#: The time for a value of an enum: texts and integers are looked up in one step, others are compared one by one.
 _NODE_NS, _DIGIT_NS = 150, 50
 _LOOKED_UP_NS = 100
 _LISTED_PER_CHECK = 50
 #: Items are compared with up to 15 others, or sorted into a table.
 _UNIQUE_NS, _UNIQUE_BYTE_NS = 500, 2
-#: Numbers beyond 64 bits are all compared with each other.
+#: Numbers beyond 64 bits are each compared with all others.
 _BIG_PAIR_NS = 500
-#: Numbers near the ends of what a float can be count so many times more, as their fractions are that long.
+#: Numbers near the ends of the range of a float count this many times, because their fractions are that long.
 _FAR = 8
 _NEAREST, _FARTHEST = 1e-20, 1e30
-#: What is evaluated is looked for once more, in all that is applied in place.
+#: For `unevaluated…`, everything that is applied in place is searched once more.
 _UNEVALUATED = 3
 
 _BASE_BYTES, _SCHEMA_BYTES, _VALUE_BYTES, _TEXT_BYTES = 10_000, 1_000, 200, 4
@@ -58,14 +58,14 @@ class EndlessError(ValueError):
 
 
 class Cost(NamedTuple):
-    """What one value may cost, at the most."""
+    """The most that one value may cost."""
 
     ns: int = 0
     #: For each byte of its text.
     byte_ns: int = 0
     #: How many checks can fail.
     checks: int = 0
-    #: If it is a number; one of many digits costs it several times.
+    #: If it is a number; a number with many digits costs this several times.
     number_ns: int = 0
 
     def plus(self, other: "Cost", times: int = 1) -> "Cost":
@@ -82,15 +82,15 @@ _NOTHING = Cost()
 class Weight:
     #: For a value on each level of a payload; empty levels are left out.
     levels: tuple[Cost, ...]
-    #: The same for all that is deeper; None: it cannot be told.
+    #: The same for everything that is deeper; None: it cannot be known.
     beyond: Cost | None
-    #: How many times all items of an array must differ.
+    #: How many times all items of an array must be different.
     uniques: int
-    #: What is wrong with a payload is told for each of the alternatives.
+    #: Whether errors in a payload are reported for each of several alternatives.
     has_alternatives: bool
-    #: What the compiled schema holds in memory.
+    #: The memory that the compiled schema holds.
     held_bytes: int
-    #: What its largest pattern holds.
+    #: The memory that its largest pattern holds.
     pattern_bytes: int
 
     @property
@@ -100,19 +100,19 @@ class Weight:
         return SMALL_VALUES * (most.ns + most.number_ns) + SMALL_BYTES * most.byte_ns
 
     def bound_of(self, size: int) -> int:
-        """Nanoseconds that no payload of so many bytes exceeds."""
+        """Nanoseconds that no payload of this many bytes exceeds."""
         if self.beyond is None and size > 2 * MAX_LEVELS:
             return _TOO_DEEP
-        # There is one value at the top, and each below takes two bytes at the least.
+        # There is one value at the top, and each value below takes at least two bytes.
         top, below = self.levels[0], _most_of((*self.levels[1:], self.beyond or _NOTHING))
         words = size // 19
         bound = top.ns + (size // 2) * below.ns + size * max(top.byte_ns, below.byte_ns)
-        # In the fewest bytes, a number that counts several times has four of them.
+        # Written as short as possible, a number that counts several times has four bytes for each time.
         bound += (2 * size + _FAR + 1) * max(top.number_ns, below.number_ns)
         return bound + self.uniques * words * words * _BIG_PAIR_NS
 
     def cost_of(self, payload: object) -> tuple[int, int, int]:
-        """Nanoseconds that judging this payload may take, how many checks can fail, and its values."""
+        """The most nanoseconds for judging this payload, how many checks can fail, and how many values it has."""
         ns, checks, words, all_values = 0, 0, 0, 0
         level, values = 0, [payload]
         while values:
@@ -139,7 +139,7 @@ def _most_of(levels: Iterable[Cost]) -> Cost:
 
 
 def _measure(values: list[object]) -> tuple[int, int, int, int, list[object]]:
-    """How many values there are, bytes of text, numbers, parts of long ones, and what is one level below."""
+    """Count values, bytes of text, numbers, and parts of long numbers; return them with the values one level below."""
     size, numbers, big = 0, 0, 0
     below: list[object] = []
     for each in values:
@@ -191,14 +191,14 @@ class _Weighing:
             cost = self._cost(self._root, level)
             for each in applied:
                 self._cost(each, level)
-            # The two first levels are different from all others: keywords look at a value and its children.
+            # The first two levels differ from all others: keywords look at a value and its children.
             if level > 2 and level != _EXACT_LEVELS + 1 and self._costs.get(level) == self._costs.get(level - 1):
                 return tuple(levels), cost
             levels.append(cost)
         return tuple(levels), None
 
     def _find_applied(self) -> list[dict[str, Any]]:
-        """All subschemas that are applied to anything, each once."""
+        """All subschemas that are applied to any value, each once."""
         found: dict[int, dict[str, Any]] = {}
         left = [self._root]
         while left:
@@ -210,7 +210,7 @@ class _Weighing:
         return list(found.values())
 
     def _cost(self, schema: Any, level: int) -> Cost:
-        """What a value so many levels below may cost by this part of the schema."""
+        """The most that a value this many levels below may cost by this part of the schema."""
         if not isinstance(schema, dict):
             return Cost(_SCHEMA_NS, 0, 1) if level == 0 else _NOTHING
         place = id(schema)
@@ -232,7 +232,7 @@ class _Weighing:
             if kind == "here":
                 here = here.plus(self._cost(part, level))
             elif kind == "names":
-                # A name costs what a value does; its bytes are counted with the object that has it.
+                # A name costs as much as a value; its bytes are counted with the object that contains it.
                 ns, byte_ns, checks, _ = self._cost(part, 0)
                 if level < 2:
                     several = several.plus(Cost(ns, 0, checks) if level == 1 else Cost(0, byte_ns, 0))
@@ -249,7 +249,7 @@ class _Weighing:
         if level and schema.get("uniqueItems") is True:
             total = total.plus(Cost(_UNIQUE_NS, _UNIQUE_BYTE_NS))
         if level > _EXACT_LEVELS:
-            # What refers to itself by a detour costs now more, now less: the most of it comes to rest.
+            # The cost of indirect self-references alternates from level to level; its maximum becomes constant.
             total = total.or_(self._cost(schema, level - 1))
         self._open.remove((place, level))
         known[place] = total
@@ -273,7 +273,7 @@ class _Weighing:
             costs = [_comparison(value) for value in values]
             found = _weigh_enum(values, costs)
             ns, number_ns = ns + found.ns, number_ns + found.number_ns
-            # An error carries all that is listed.
+            # An error contains everything that is listed.
             checks += sum(each.checks for each in costs) // _LISTED_PER_CHECK
         if "format" in schema:
             ns, byte_ns = ns + _FORMAT_NS, byte_ns + _FORMAT_BYTE_NS
@@ -284,7 +284,7 @@ class _Weighing:
             ns, byte_ns = ns + pattern.text_ns, byte_ns + pattern.byte_ns
         child_ns = _CHILD_NS * (1 + sum(name in schema for name in _LOOKING_AT_CHILDREN))
         for text in map_of(schema.get("patternProperties")):
-            # What is no additional property is found out by the same patterns again.
+            # The same patterns run again to find out which properties are not additional.
             pattern = self._pattern(text)
             child_ns, byte_ns = child_ns + 2 * pattern.text_ns, byte_ns + 2 * pattern.byte_ns
         return Cost(ns, byte_ns, checks, number_ns), Cost(child_ns, 0, 1)
@@ -296,7 +296,7 @@ class _Weighing:
         return self._patterns[text]
 
     def _held_bytes(self) -> int:
-        """Of all of it, whether it is applied or not: all is compiled."""
+        """The memory for all of it, whether it is applied or not: all of it is compiled."""
         held, left = _BASE_BYTES, [self._root]
         while left:
             each = left.pop()
@@ -350,13 +350,13 @@ def _is_whole(value: object) -> bool:
 
 def _weigh_enum(values: list[Any], costs: list[Cost]) -> Cost:
     if all(isinstance(value, str) for value in values) or all(_is_whole(value) for value in values):
-        # They are in a table; a text is compared with one that is its equal.
+        # They are in a table; a text is compared only with the one that equals it.
         return Cost(_LOOKED_UP_NS).plus(_most_of(costs))
     return Cost(_LOOKED_UP_NS + sum(each.ns for each in costs), 0, 0, sum(each.number_ns for each in costs))
 
 
 def _comparison(value: Any) -> Cost:
-    """What it takes to compare something with this; of its values, the checks are one each."""
+    """The cost of comparing a value with this one; each value inside counts as one check."""
     nodes, ns, number_ns, left = 0, 0, 0, [value]
     while left:
         each = left.pop()
@@ -373,7 +373,7 @@ def _comparison(value: Any) -> Cost:
             number_ns += _FRACTION_NS if _NEAREST < abs(each) < _FARTHEST else _FRACTION_NS * (1 + _FAR)
         elif isinstance(each, int) and each.bit_length() > 62:
             number_ns += _FRACTION_NS + _DIGIT_NS * each.bit_length() // 3
-    # A number inside of a value is compared with one inside of a value.
+    # A number inside a value is compared with a number inside a value.
     return Cost(ns if number_ns == 0 or nodes == 1 else ns + (1 + _FAR) * number_ns, 0, nodes, number_ns)
 
 

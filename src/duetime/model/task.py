@@ -40,7 +40,7 @@ class TaskState(enum.StrEnum):
     EXPIRED = "expired"
 
 
-#: Those that a task can be in; nothing makes one wait for another yet.
+#: The states that a task can be in. Nothing makes one task wait for another yet.
 SHOWN_STATES = tuple(state for state in TaskState if state is not TaskState.BLOCKED)
 
 
@@ -73,7 +73,7 @@ class PriorityClass(enum.IntEnum):
 
 
 class Kind(enum.IntEnum):
-    """Who runs the tasks of a lane: the tenant's workers, or our executor."""
+    """Who runs the tasks of a lane: the tenant's workers, or duetime's executor."""
 
     PULL = 0
     PUSH = 1
@@ -88,11 +88,11 @@ class Target(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     url: str
     method: str = "POST"
     headers: dict[str, str] = {}
-    #: Those that hold secrets, sealed (`model.vault`); they are opened only to make the call.
+    #: Headers that hold secrets, sealed (`model.vault`); they are opened only to make the call.
     secret_headers: dict[str, str] = {}
-    #: Seconds for the whole call; the task's timeout when absent.
+    #: Seconds for the whole call; if absent, the task's timeout.
     timeout: float | None = None
-    #: Statuses to try again although they count as permanent (or any 4xx: "4xx").
+    #: Statuses that are tried again although they count as permanent (or any 4xx: "4xx").
     retry_on: list[int] = []
 
 
@@ -108,22 +108,22 @@ class Options(msgspec.Struct, frozen=True, omit_defaults=True):
     idempotency_key: str | None = None
     schedule: str | None = None
     trace: str | None = None
-    #: What limits the task beside its tenant, queue and type: tasks with the same key share a limit.
+    #: The keys that limit the task besides its tenant, queue and type: tasks with the same key share a limit.
     concurrency_key: str | None = None
     rate_key: str | None = None
 
 
 class LaneKey(msgspec.Struct, frozen=True, cache_hash=True):
-    """What makes a lane: its tasks are served in due order, by the same holders."""
+    """What identifies a lane: its tasks are served in due order, by the same holders."""
 
     tenant: int
     queue: str
     priority: PriorityClass
     kind: Kind
     requires: tuple[str, ...] = ()
-    #: What all its tasks wait for beside their turn (`model.gates`); '' where tasks are at home.
+    #: What its tasks wait for besides their turn (`model.gates`); '' for the tasks' home lane.
     gate: str = ""
-    #: Which of its tenant's shards, where that is spread over several.
+    #: Which shard of its tenant, if the tenant is spread over several.
     part: int = 0
 
 
@@ -133,7 +133,7 @@ class NewTask(msgspec.Struct, frozen=True, gc=False):
     lane: LaneKey
     type: str
     payload: bytes
-    #: Exactly one of the two is set for a future task, neither for "now".
+    #: For a future task exactly one of the two is set; for "now" neither.
     run_at: datetime | None = None
     delay: float | None = None
     expires_at: datetime | None = None
@@ -141,10 +141,10 @@ class NewTask(msgspec.Struct, frozen=True, gc=False):
     labels: dict[str, str] | None = None
     idempotency_key: str | None = None
     idempotency_ttl: float = 24 * 3600.0
-    #: Hash of what was asked for: the same key with another body is a conflict.  With secrets, one for each key of
-    #: the vault; the first is stored.
+    #: The hash of the request: the same key with another body is a conflict. With secrets there is one hash for each
+    #: key of the vault; the first is stored.
     fingerprint: bytes = b""
-    #: What stands between the submission and its task; None for nearly all.
+    #: The rules between the submission and its task; None for nearly all tasks.
     flow: "Flow | None" = None
 
     @property
@@ -176,7 +176,7 @@ class Waiting(msgspec.Struct, frozen=True):
 
 
 class LeasedTask(msgspec.Struct, frozen=True, gc=False):
-    """One attempt, claimed for one holder, with all that is needed to run it."""
+    """One attempt, claimed for one holder, with everything that is needed to run it."""
 
     id: uuid.UUID
     lane: int
@@ -196,5 +196,5 @@ class LeasedTask(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_recovered(self) -> bool:
-        """A former holder died or forgot it: say that it runs before running it."""
+        """A former holder died or forgot it: this holder has to report that it runs before it runs it."""
         return self.crashes + self.releases > 0

@@ -1,8 +1,8 @@
 """Fields in a schedule's payload: `{{fire_time}}` and a few more, from a fixed list.
 
-Only texts of the payload are looked at, and only these names are known: a
-template is data, it computes nothing.  A text that is nothing but one numeric
-field becomes a number.
+Fields are replaced only in texts of the payload, and only these names are known: a
+template is data, it computes nothing.  A text that is nothing but one numeric field
+becomes a number.
 """
 
 import re
@@ -48,7 +48,7 @@ FIELDS: dict[str, tuple[str, Callable[[_Values], str | int]]] = {
 
 
 def unknown_fields(payload: bytes) -> list[str]:
-    """What stands in double braces and is no field of ours."""
+    """The text in double braces is not a known field."""
     if b"{{" not in payload:
         return []
     found: list[str] = []

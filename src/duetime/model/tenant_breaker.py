@@ -1,8 +1,8 @@
-"""When a tenant whose attempts all fail is stopped, and how it gets its attempts back: pure rules, no I/O.
+"""When a tenant whose attempts all fail is stopped, and how its attempts come back: pure rules, no I/O.
 
-What is judged are attempts that ended, in buckets of ten seconds: how many, and
-how many of them failed.  Short bursts open nothing: the failing must have gone
-on for the whole window.
+It judges attempts that ended, in buckets of ten seconds: how many, and how many of
+them failed.  Short bursts open nothing: the failures must have gone on for the
+whole window.
 
     closed ── failing goes on ──▶ open ── a probe succeeds ──▶ closing ── the rate has grown enough ──▶ closed
                                    ▲                              │
@@ -23,24 +23,24 @@ MAX_WINDOW_SECONDS = 3_600.0
 MIN_FAILURE_RATE = 0.1
 MAX_PROBE_SECONDS = 3_600.0
 MAX_MIN_ATTEMPTS = 1_000_000
-#: The failing is looked at once more in the first and in the last of so many parts of the window.
+#: Attempts must be failing also in the first and in the last of this many parts of the window.
 _PARTS = 5
-#: Resuming: so many attempts a second at first, twice as many after so long, until it is no limit any more.
+#: Resuming: this many attempts a second at first, twice as many after this time, until the rate is no longer a limit.
 FIRST_RATE = 1.0
 DOUBLES_MS = 10_000
 FREE_RATE = 1_000.0
 #: What may start at once after a rest, in seconds of the rate.
 _BURST_SECONDS = 0.5
-#: Of so many attempts since it resumed, the failing is judged anew.
+#: After this many attempts since it resumed, the share of failures is judged again.
 RELAPSE_ATTEMPTS = 5
 
 TenantState = Literal["open", "closing"]
 
 
 class BreakerRules(msgspec.Struct, frozen=True):
-    """The numbers of one tenant's breaker; docs/breakers.md says what each is for."""
+    """The settings of one tenant's breaker; docs/breakers.md says what each is for."""
 
-    #: More than this share must fail; 1 is never.
+    #: More than this share must fail; with 1 it never opens.
     failure_rate: float = 0.9
     window_seconds: float = 300.0
     probe_seconds: float = 60.0
@@ -70,9 +70,9 @@ class Tally(NamedTuple):
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True):
-    """What is known of a tenant's last attempts, by the number of their bucket."""
+    """What is known of a tenant's last attempts, by bucket number."""
 
-    #: The bucket since which there has been something in the window at all times.
+    #: Since this bucket there have always been attempts in the window.
     since: int
     tallies: dict[int, Tally]
 
@@ -90,7 +90,7 @@ def bucket_of(now_ms: int) -> int:
 
 
 def together(records: Iterable[Record]) -> Record | None:
-    """What several nodes know of one tenant."""
+    """Combine what several nodes know of one tenant."""
     tallies: dict[int, Tally] = {}
     since: int | None = None
     for record in records:
@@ -101,7 +101,7 @@ def together(records: Iterable[Record]) -> Record | None:
 
 
 class Outcomes:
-    """The attempts of one tenant that ended lately, as one node was told of them."""
+    """The attempts of one tenant that ended lately, as reported to one node."""
 
     __slots__ = ("_buckets", "_most", "since", "total")
 
@@ -121,7 +121,7 @@ class Outcomes:
         self._buckets.append((bucket, tally))
 
     def trim(self, bucket: int, rules: BreakerRules) -> bool:
-        """Leave out what is too long ago; whether there is anything left."""
+        """Leave out what is too old. Return whether there is anything left."""
         earliest = bucket - min(rules.buckets, self._most) + 1
         while self._buckets and self._buckets[0][0] < earliest:
             _, gone = self._buckets.popleft()
@@ -134,7 +134,7 @@ class Outcomes:
 
 
 def find_failing(record: Record, now_ms: int, rules: BreakerRules) -> Tally | None:
-    """What speaks against a tenant that is to be stopped; None: it may go on."""
+    """The evidence for stopping a tenant; None: it may go on."""
     last, count = bucket_of(now_ms), rules.buckets
     first, part = last - count + 1, count // _PARTS
     if not rules.is_on or record.since > last - count:
@@ -149,7 +149,7 @@ def find_failing(record: Record, now_ms: int, rules: BreakerRules) -> Tally | No
 
 
 def find_relapse(record: Record, resumed_ms: int, now_ms: int, rules: BreakerRules) -> Tally | None:
-    """What speaks against a tenant that resumes; None: it may go on."""
+    """The evidence for stopping a tenant that resumes once more; None: it may go on."""
     total = record.within(bucket_of(resumed_ms), bucket_of(now_ms))
     return total if total.attempts >= RELAPSE_ATTEMPTS and total.is_over(rules.failure_rate) else None
 

@@ -1,9 +1,9 @@
-"""One token bucket; no I/O, and the caller tells the time.
+"""One token bucket; no I/O, and the caller gives the time.
 
-A bucket fills at `rate` tokens a second up to `capacity`.  Every limit of a
-rate has one and adds only its policy: when the rate changes, who may take,
-and from whom else tokens come.  Times are milliseconds from any start; they
-may have fractions.
+A bucket fills at `rate` tokens a second up to `capacity`.  Every rate limit has
+one and adds only its policy: when the rate changes, who may take tokens, and from
+where else tokens come.  Times are milliseconds from any start; they may have
+fractions.
 """
 
 #: The sum of many fractions may miss a whole token by this much.
@@ -34,7 +34,7 @@ class TokenBucket:
         self.filled_ms = at_ms
 
     def change(self, rate: float, capacity: float) -> None:
-        """Fill at another rate from the last fill on; what is in the bucket stays, if the new capacity holds it."""
+        """Change the rate from the last fill on; the tokens in the bucket stay, if the new capacity holds them."""
         self.rate = rate
         self.capacity = capacity
         if self.tokens > capacity:
@@ -47,7 +47,7 @@ class TokenBucket:
         return tokens if tokens > 0 else 0
 
     def take(self, count: float) -> None:
-        """Take tokens, also more than there are: then the next ones pay for it."""
+        """Take tokens, even more than there are: the following tokens then pay the debt."""
         self.tokens -= count
 
     def put_back(self, count: float) -> None:
@@ -56,11 +56,11 @@ class TokenBucket:
         self.tokens = tokens if tokens < self.capacity else self.capacity
 
     def seconds_until(self, count: float) -> float:
-        """How long after the last fill so many tokens are there; only the rate adds some."""
+        """How long after the last fill this many tokens are there, if only the rate adds some."""
         missing = count - self.tokens
         return missing / self.rate if missing > 0 else 0.0
 
     def full_ms(self, count: float, now_ms: int) -> int:
-        """The first whole millisecond after `now_ms` at which so many tokens are there."""
+        """The first whole millisecond after `now_ms` at which this many tokens are there."""
         start_ms = self.filled_ms if self.filled_ms > now_ms else now_ms
         return int(start_ms + self.seconds_until(count) * 1000) + 1

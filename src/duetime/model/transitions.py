@@ -9,7 +9,7 @@ import enum
 from duetime.model.task import TaskState
 
 _S = TaskState
-#: Waiting in `due`, whichever word a user sees for it.
+#: Waiting in `due`, whichever state name users see for it.
 WAITING = frozenset({_S.SCHEDULED, _S.READY, _S.RETRYING})
 
 

@@ -2,10 +2,10 @@
 
 The same secret of the same tenant under the same name and key is always sealed
 to the same text (a synthetic nonce): so a schedule that is put again compares
-equal, and a repeated random number cannot break the cipher.  Whoever reads the
-database can tell that two secrets are the same, and not what they are.
+equal, and a repeated random number cannot break the cipher.  A reader of the
+database can tell that two secrets are the same, but not what they are.
 
-The text begins with the id of the key, so that it is known which one is missing.
+The text begins with the id of the key, so that it is known which key is missing.
 It is bound to the tenant and the name: in another tenant's row, or under another
 header, it does not open.
 """
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 _NONCE_BYTES = 24
-#: AES-256-GCM, and its own nonce.
+#: The cipher is AES-256-GCM, with its own nonce.
 _CIPHER_BYTES, _IV_BYTES = 32, 12
 FINGERPRINT_BYTES = 16
 
@@ -35,7 +35,7 @@ class _Key:
 
 
 class Vault:
-    """The keys of this node: the first seals, all of them open."""
+    """The keys of this node: the first one seals, all of them open."""
 
     def __init__(self, keys: Sequence[bytes] = ()) -> None:
         self._keys = [_derive(key) for key in dict.fromkeys(keys)]
@@ -50,7 +50,7 @@ class Vault:
         return [key.id for key in self._keys]
 
     def seal(self, tenant: int, name: str, secret: str) -> str:
-        """The secret as it is stored; there must be a key."""
+        """Seal the secret for storage; there must be a key."""
         key = self._keys[0]
         bound, plain = _bound(tenant, name), secret.encode()
         nonce = hashlib.blake2b(bound + plain, key=key.naming, digest_size=_NONCE_BYTES).digest()
@@ -58,7 +58,7 @@ class Vault:
         return f"{key.id}.{base64.urlsafe_b64encode(sealed).rstrip(b'=').decode()}"
 
     def open(self, tenant: int, name: str, sealed: str) -> str:
-        """The secret again; raises SealError."""
+        """Open a sealed secret. Raise SealError if that is not possible."""
         key_id, _, text = sealed.partition(".")
         key = self._by_id.get(key_id)
         if key is None:
@@ -74,7 +74,7 @@ class Vault:
             raise SealError("what is stored was changed, or was made for another tenant or header") from error
 
     def digest(self, data: bytes) -> bytes:
-        """What stands for data that hold secrets: a fingerprint with each key, the first one's first."""
+        """Fingerprints of data that hold secrets: one for each key, that of the first key first."""
         return b"".join(
             hashlib.blake2b(data, key=key.digesting, digest_size=FINGERPRINT_BYTES).digest() for key in self._keys
         )
@@ -85,7 +85,7 @@ def key_id_of(sealed: str) -> str:
 
 
 def is_same_fingerprint(stored: bytes, asked: bytes) -> bool:
-    """Whether the stored fingerprint is one of those that were asked with: of secrets there is one for each key."""
+    """Whether the stored fingerprint is one of those of the request: data with secrets have one for each key."""
     if stored == asked:
         return True
     places = range(0, len(asked), FINGERPRINT_BYTES)
@@ -93,7 +93,7 @@ def is_same_fingerprint(stored: bytes, asked: bytes) -> bool:
 
 
 def _derive(key: bytes) -> _Key:
-    """A key of its own for each use, and a name that tells nothing of it."""
+    """Derive a separate key for each use, and a name that reveals nothing about it."""
 
     def derive(use: bytes, size: int) -> bytes:
         return hashlib.blake2b(key=key, person=b"duetime " + use, digest_size=size).digest()
@@ -102,15 +102,15 @@ def _derive(key: bytes) -> _Key:
 
 
 def _bound(tenant: int, name: str) -> bytes:
-    """What a sealed text is bound to; neither part has a NUL."""
+    """The text that a sealed secret is bound to; neither part contains a NUL."""
     return f"{tenant}\0{name.lower()}\0".encode()
 
 
 class _Cipher:
-    """AES-256-GCM under a key that is used for one text only."""
+    """AES-256-GCM under a key that is used for only one text."""
 
     def __init__(self, key: bytes, iv: bytes, bound: bytes) -> None:
-        # Half a megabyte of code that nobody needs who has no secrets.
+        # Half a megabyte of code that is not needed without secrets.
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
         self._cipher, self._iv, self._bound = AESGCM(key), iv, bound
