@@ -202,6 +202,7 @@ class Gatekeeper:
     async def _judge(self, claims: Claims, verdict: GateVerdict) -> None:
         rules, now_ms = self._rules, self._database.clock.now_ms()
         kept: list[_Row] = []
+        refused: dict[tuple[int, str], bool] = {}
         for lane, rows in claims.taken.items():
             key = self._planned(lane)
             if key is None:
@@ -215,7 +216,7 @@ class Gatekeeper:
             for place, (_, task) in enumerate(rows):
                 if place in aside:
                     continue
-                gate, begun = self._find_gate(rules, key, task, passed, now_ms)
+                gate, begun = self._find_gate(rules, key, task, passed, refused, now_ms)
                 home, is_alike = self._home_of(task, lane, key)
                 admitted = self._admit(key, gate, passed, task.type, now_ms) if is_alike else None
                 if admitted is None:
@@ -255,17 +256,30 @@ class Gatekeeper:
         return False
 
     def _find_gate(
-        self, rules: Rules, key: LaneKey, task: LeasedTask, passed: frozenset[MeterName], now_ms: int
+        self,
+        rules: Rules,
+        key: LaneKey,
+        task: LeasedTask,
+        passed: frozenset[MeterName],
+        refused: dict[tuple[int, str], bool],
+        now_ms: int,
     ) -> tuple[Gate, Reserved]:
-        """What a task has to pass; and where its call is counted if it does not have to pass the gate of its target."""
+        """What a task has to pass; and where its call is counted if it does not have to pass the gate of its target.
+
+        `refused` keeps the targets whose gate the tasks of this claim have to pass, and whether they are full: what
+        is judged together gets no more there.
+        """
         room, host = self._governor.executor_room, _host_of(task)
         begun: Reserved = ()
         at_host: MeterName = ("host", host, "")
         is_full = False
         if host and at_host not in passed:
-            is_full = room is not None and room.is_full(key.tenant, host, now_ms)
-            if not is_full:
+            known = refused.get((key.tenant, host))
+            is_full = known if known is not None else room is not None and room.is_full(key.tenant, host, now_ms)
+            if known is None and not is_full:
                 begun = self._begin(key.tenant, host, now_ms)
+            if not begun:
+                refused[key.tenant, host] = is_full
         gate = gate_of(rules, key.tenant, task.type, task.payload, task.options)
         return ((*gate, at_host) if is_full and at_host not in gate else gate), begun
 

@@ -132,7 +132,8 @@ class Room:
     def is_full(self, tenant: int, host: str, now_ms: int) -> bool:
         """Whether tasks for the host have to pass its gate: it has no place, or had none a moment ago."""
         if self.slots.is_quick(tenant, host):
-            self._forget(tenant, host)
+            if self._full:
+                self._forget(tenant, host)
             return False
         until_ms = self._full.get((tenant, host))
         if until_ms is not None and until_ms > now_ms:
