@@ -55,7 +55,7 @@ class DatabaseClock:
 
     def ask(self) -> Asked:
         """Call it before a statement is sent whose answer brings the time."""
-        return Asked(self._bound_us() if self._is_set else 0, self._jumps)
+        return Asked(self.now_us() if self._is_set else 0, self._jumps)
 
     def observe(self, answered_us: int, asked: Asked | None = None) -> int:
         """Take the answer to the question for the time; returns by how many µs the clock jumped.
@@ -69,7 +69,7 @@ class DatabaseClock:
         if asked is not None and asked.jumps != self._jumps:
             # Read before a jump that is known by now.
             return 0
-        now_us = self._bound_us()
+        now_us = self.now_us()
         jump_us = _jump_of(answered_us, now_us if asked is None else asked.bound_us, now_us)
         if jump_us or now_us - answered_us <= _SLOW_US:
             self._set(answered_us)
@@ -83,7 +83,7 @@ class DatabaseClock:
         """Take the time that a statement's answer carries: it counts if it contradicts what is known."""
         if not self._is_set or asked.jumps != self._jumps:
             return
-        answered_us, now_us = to_us(answered_at), self._bound_us()
+        answered_us, now_us = to_us(answered_at), self.now_us()
         jump_us = _jump_of(answered_us, asked.bound_us, now_us)
         if jump_us >= 0 and jump_us <= JUMP_US:
             return
@@ -94,16 +94,13 @@ class DatabaseClock:
     def now_us(self) -> int:
         if not self._is_set:
             raise RuntimeError("the database has not told its time yet")
-        return self._bound_us()
+        return self._answered_us + int((self._monotonic() - self._answered_at) * 1_000_000)
 
     def now_ms(self) -> int:
         return self.now_us() // 1000
 
     def now(self) -> datetime:
         return from_us(self.now_us())
-
-    def _bound_us(self) -> int:
-        return self._answered_us + int((self._monotonic() - self._answered_at) * 1_000_000)
 
     def _set(self, answered_us: int) -> None:
         self._answered_us, self._answered_at, self._is_set = answered_us, self._monotonic(), True

@@ -103,7 +103,8 @@ class Lines(Generic[Item]):
                 del line.items[position]
                 self._count(host, -1)
                 break
-        self._close_if_empty(host, line)
+        if not line.items:
+            self._lines.pop(host)
 
     def sweep(self, now: float) -> tuple[list[Item], list[tuple[Item, Place]]]:
         """Who waited for too long or stands too far back leaves, and whoever may begin begins: (these, those)."""
@@ -121,7 +122,9 @@ class Lines(Generic[Item]):
             while len(line.items) > allowance:
                 out.append(line.items.pop()[1])
                 self._count(host, -1)
-            self._close_if_empty(host, line)
+            if not line.items:
+                # Also if the last of it was just let in.
+                self._lines.pop(host, None)
         return out, begun
 
     def _let_in(self, host: Host, begun: list[tuple[Item, Place]], now: float, most: int) -> None:
@@ -132,16 +135,13 @@ class Lines(Generic[Item]):
             most -= 1
             begun.append((line.items.popleft()[1], self._slots.begin(host, now)))
             self._count(host, -1)
-        self._close_if_empty(host, line)
+        if not line.items:
+            self._lines.pop(host)
 
     def _count(self, host: Host, change: int) -> None:
         host.waiting += change
         host.tenant.waiting += change
         self.waiting += change
-
-    def _close_if_empty(self, host: Host, line: _Line[Item]) -> None:
-        if not line.items:
-            self._lines.pop(host, None)
 
     def _is_new(self, host: Host, now: float) -> bool:
         """Whether it may still turn out to be quick."""

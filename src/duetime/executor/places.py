@@ -33,10 +33,10 @@ class Places(Lines[Item], Generic[Item]):
         return max(0, self._slots.places(known, now) + self.allowance(known, now) - known.waiting)
 
     def is_quick(self, tenant: int, host: str) -> bool:
-        known = self._slots.find(tenant, host)
+        known, now = self._slots.find(tenant, host), self._time()
         if known.running >= self._slots.per_host:
             return False
-        return known.answers.lately(int(self._time())) > 0 or self._slots.look_at(known, self._time())
+        return known.answers.lately(int(now)) > 0 or self._slots.look_at(known, now)
 
     def describe(self, tenant: int, host: str) -> str:
         slots, known = self._slots, self._slots.find_tenant(tenant)

@@ -22,6 +22,8 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable
 
+import msgspec
+
 #: A host is quick if its last call ended within this, and none under way is older than `_OLD_SECONDS`.
 QUICK_SECONDS = 1.0
 _OLD_SECONDS = 2.0
@@ -83,7 +85,7 @@ class Tenant:
 
 
 class Host:
-    __slots__ = ("_ages", "answers", "credit", "is_quick", "name", "running", "tenant", "waiting")
+    __slots__ = ("ages", "answers", "credit", "is_quick", "name", "running", "tenant", "waiting", "young_until")
 
     def __init__(self, tenant: Tenant, name: str) -> None:
         self.tenant = tenant
@@ -95,41 +97,25 @@ class Host:
         self.credit = 0
         self.answers = _Answers()
         #: Calls under way, by the half second in which they began, the oldest first.
-        self._ages: dict[int, int] = {}
+        self.ages: dict[int, int] = {}
+        #: Until then none of them is old, as far as was looked.
+        self.young_until = 0.0
 
     def has_old(self, now: float) -> bool:
         """Whether a call has been under way for too long to be quick."""
-        for step in self._ages:
-            return int(now * _STEPS) - step >= _OLD_STEPS
+        for step in self.ages:
+            self.young_until = (step + _OLD_STEPS) / _STEPS
+            return now >= self.young_until
+        # What begins from now on will not be old sooner.
+        self.young_until = now + _OLD_SECONDS
         return False
 
-    def began(self, now: float) -> None:
-        step = int(now * _STEPS)
-        self._ages[step] = self._ages.get(step, 0) + 1
-        self.running += 1
 
-    def ended(self, begun: float, now: float) -> None:
-        step = int(begun * _STEPS)
-        left = self._ages[step] - 1
-        if left:
-            self._ages[step] = left
-        else:
-            del self._ages[step]
-        self.running -= 1
-        if now - begun > QUICK_SECONDS:
-            self.credit = -_PROBATION
-        elif self.credit <= 0:
-            self.credit += 1
-
-
-class Place:
+class Place(msgspec.Struct, frozen=True, eq=False):
     """A slot that a call holds until its `end`."""
 
-    __slots__ = ("begun", "host")
-
-    def __init__(self, host: Host, begun: float) -> None:
-        self.host = host
-        self.begun = begun
+    host: Host
+    begun: float
 
 
 class Slots:
@@ -174,7 +160,7 @@ class Slots:
 
     def find(self, tenant: int, name: str) -> Host:
         """The same, without keeping what is new."""
-        known = self.find_tenant(tenant)
+        known = self._tenants.get(tenant) or self.find_tenant(tenant)
         return known.hosts.get(name) or Host(known, name)
 
     # The rule
@@ -218,7 +204,7 @@ class Slots:
 
     def look_at(self, host: Host, now: float) -> bool:
         """Whether the host is quick at this moment."""
-        is_quick = host.credit > 0 and not host.has_old(now)
+        is_quick = host.credit > 0 and (now < host.young_until or not host.has_old(now))
         if is_quick is not host.is_quick:
             host.is_quick = is_quick
             host.tenant.quick_hosts += 1 if is_quick else -1
@@ -238,7 +224,9 @@ class Slots:
         if not tenant.running:
             tenant.weight = self._weight_of(tenant.number)
             self._holders.add(tenant)
-        host.began(now)
+        step = int(now * _STEPS)
+        host.ages[step] = host.ages.get(step, 0) + 1
+        host.running += 1
         tenant.running += 1
         self.running += 1
         self._weights += tenant.weight
@@ -256,11 +244,21 @@ class Slots:
         """A call is over."""
         host = place.host
         tenant = host.tenant
-        host.ended(place.begun, now)
-        if now - place.begun <= QUICK_SECONDS:
+        step = int(place.begun * _STEPS)
+        left = host.ages[step] - 1
+        if left:
+            host.ages[step] = left
+        else:
+            del host.ages[step]
+        if now - place.begun > QUICK_SECONDS:
+            host.credit = -_PROBATION
+        else:
+            if host.credit <= 0:
+                host.credit += 1
             second = int(now)
             host.answers.add(second)
             tenant.answers.add(second)
+        host.running -= 1
         tenant.running -= 1
         self.running -= 1
         self._weights -= tenant.weight
