@@ -1,4 +1,4 @@
-"""Which stores of budgets there are, and what to do when one is away."""
+"""Which stores of budgets exist, and what to do when one does not answer."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -11,12 +11,12 @@ from duetime.database.pool import Database
 from duetime.errors import Unavailable
 
 log = structlog.get_logger()
-#: Before a store that did not answer is asked again.
+#: The wait before a store that did not answer is asked again.
 REST_SECONDS = 5.0
 
 
 def open_budgets(database: Database, redis_url: str | None) -> Budgets:
-    """Redis where it is configured, and PostgreSQL behind it."""
+    """Redis if it is configured, with PostgreSQL behind it."""
     if redis_url is None:
         return PostgresBudgets(database)
     from duetime.budgets.redis import RedisBudgets
@@ -27,8 +27,8 @@ def open_budgets(database: Database, redis_url: str | None) -> Budgets:
 class BudgetsInTurn:
     """The first store, or the second while the first does not answer.
 
-    The second knows nothing of what the first granted: each change between them may
-    grant up to one burst more.
+    The second does not know what the first granted: each change between them may grant
+    up to one burst more.
     """
 
     def __init__(self, first: Budgets, second: Budgets, *, monotonic: Callable[[], float] = time.monotonic) -> None:

@@ -1,10 +1,10 @@
 """One node's part of the budgets: what it may hand out now, without asking for each token.
 
-Alone, a node keeps the buckets itself and is exact.  Beside others it fetches
-tokens from the store: what is wanted now, and as much again as it used in the
-last second.  Fetched tokens are good for one second, so that nobody saves up
-for later; all nodes together hand out at most `rate * (t + 1) + burst` tokens
-in t seconds.  While no store answers, each node hands out the rate by itself.
+A node that is alone keeps the buckets itself and is exact.  With other nodes it
+fetches tokens from the store: the tokens wanted now, and as many more as it used in
+the last second.  Fetched tokens are valid for one second, so that no node saves them
+up; all nodes together hand out at most `rate * (t + 1) + burst` tokens in t seconds.
+While no store answers, each node hands out the whole rate by itself.
 """
 
 import asyncio
@@ -21,13 +21,13 @@ from duetime.errors import Unavailable
 from duetime.model.token_bucket import ROUNDING, TokenBucket
 
 log = structlog.get_logger()
-#: How long fetched tokens are good for.
+#: How long fetched tokens are valid.
 PERIOD_SECONDS = 1.0
-#: From this use on, tokens are fetched ahead; below it, a question each is nothing.
+#: From this use a second on, tokens are fetched ahead; below it, one question for each token costs little.
 FETCH_AHEAD_FROM = 10.0
-#: After a short answer the store is not asked again before this.
+#: After an answer with fewer tokens than wanted, the store is not asked again for this time.
 DRY_SECONDS = 0.1
-#: Of a second's use left, fetch the next.
+#: When tokens for less than this part of a second are left, the next are fetched.
 _LOW = 0.3
 MAX_BUCKETS_PER_CALL = 1_000
 
@@ -58,7 +58,7 @@ class _Stock:
         self.used += tokens
 
     def ahead(self, rate: float) -> float:
-        """What the next second will need."""
+        """How many tokens the next second will need."""
         use = max(self.used, self.used_before)
         return min(use, rate * PERIOD_SECONDS) if use >= FETCH_AHEAD_FROM else 0.0
 
@@ -80,7 +80,7 @@ class Allowance:
         """`budgets`: the store that nodes share; None: this node is alone."""
         self._budgets = budgets
         self._monotonic = monotonic
-        #: Of names, which their users bound.
+        #: By names, whose number the callers bound.
         self._alone: dict[str, TokenBucket] = {}
         self._stocks: dict[str, _Stock] = {}
         self._gather: Gather[_Ask, float] = Gather(self._fetch, weigh=lambda _: 1, limit=MAX_BUCKETS_PER_CALL)
@@ -106,7 +106,7 @@ class Allowance:
         return granted
 
     async def take(self, name: str, want: Want, *, is_whole: bool = False) -> int:
-        """The same, asking the store if need be."""
+        """Like `take_now`, but ask the store if necessary."""
         granted = self.take_now(name, want, is_whole=is_whole)
         if granted is not None:
             return granted
@@ -125,7 +125,7 @@ class Allowance:
         return granted
 
     def seconds_until(self, name: str, want: Want) -> float:
-        """When so many may be there, if nobody else takes them."""
+        """When this many tokens may be there, if nobody else takes them."""
         found = self._alone.get(name) if self._budgets is None else None
         if found is not None:
             return found.seconds_until(min(want.tokens, want.burst))
@@ -145,7 +145,7 @@ class Allowance:
         return self._take_own(name, want, self._monotonic(), is_whole)
 
     def _take_own(self, name: str, want: Want, now: float, is_whole: bool) -> int:
-        """Take from the bucket of this node alone; a new one has a second's worth."""
+        """Take from the bucket of this node alone; a new bucket has the tokens of one second."""
         now_ms = now * 1000
         bucket = self._alone.get(name)
         if bucket is None:
@@ -168,7 +168,7 @@ class Allowance:
         try:
             got = await self._gather.add(_Ask(name, want))
         except Unavailable:
-            # Whoever needs tokens next asks again, and hears of it.
+            # The next caller that needs tokens asks again, and gets the error.
             return
         finally:
             stock.is_fetching = False

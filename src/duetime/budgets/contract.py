@@ -1,15 +1,15 @@
 """What a store of budgets does.
 
 A budget is a token bucket under a name: it fills at `rate` tokens a second up to
-`burst`.  Whoever takes says both, so that a store knows nothing of quotas; the
-last who took has said what holds.
+`burst`.  Each taker gives both, so that a store knows nothing of quotas; the values
+of the last taker hold.
 """
 
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
-#: A bucket that nobody knows of begins with what it fills in so long, not full: a store that lost its
-#: memory cannot tell what was taken before.
+#: An unknown bucket begins with the tokens of this time, not full: a store that lost its memory cannot know what was
+#: taken before.
 FIRST_SECONDS = 1.0
 
 
@@ -20,16 +20,16 @@ class Want(NamedTuple):
 
 
 class Budgets(Protocol):
-    """Takes are atomic for each name, and time is the store's own.
+    """Takes are atomic for each name, and the store uses its own time.
 
-    Of one name, all takers together are granted at most `rate * t + burst` tokens in any
+    For one name, all takers together are granted at most `rate * t + burst` tokens in any
     t seconds, as long as the store does not forget.
     """
 
     async def take(self, wanted: Mapping[str, Want]) -> dict[str, float]:
-        """How many of the wanted tokens were there, for each name; raises Unavailable when the store does not answer.
+        """Return how many of the wanted tokens were there, for each name. Raises Unavailable if no store answers.
 
-        Only whole tokens are granted: what is less stays and grows.
+        Only whole tokens are granted: a fraction stays in the bucket and grows.
         """
         ...
 
@@ -37,5 +37,5 @@ class Budgets(Protocol):
 
 
 def first_tokens(rate: float, burst: float) -> float:
-    """What a bucket has that nobody knows of."""
+    """The tokens that an unknown bucket begins with."""
     return min(burst, max(1.0, rate * FIRST_SECONDS))

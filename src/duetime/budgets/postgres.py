@@ -29,4 +29,4 @@ class PostgresBudgets:
         return {row["name"]: row["granted"] for row in rows}
 
     async def close(self) -> None:
-        """The database is its owner's."""
+        """Close nothing: the owner of the database closes it."""

@@ -1,8 +1,8 @@
-"""Budgets in Redis, for clusters whose database has enough to do.
+"""Budgets in Redis, for clusters whose database is busy enough.
 
-Buckets expire when they are full; a missing one is full if Redis has known of
-budgets for so long, by a key that never expires and is gone when Redis has
-forgotten everything.
+Buckets expire when they are full.  A missing bucket fills from the time since which
+Redis has known of budgets: a key that never expires, and is lost only when Redis has
+forgotten everything, stores that time.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from duetime.errors import Unavailable, UsageError
 
 TIMEOUT_SECONDS = 0.5
 
-#: In one slot of a Redis Cluster, because one script takes from many buckets.
+#: All in one slot of a Redis Cluster, because one script takes from many buckets.
 _PREFIX = "{duetime:budget}:"
 _TAKE = """
 local time = redis.call('TIME')

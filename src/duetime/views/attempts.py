@@ -1,4 +1,4 @@
-"""Attempts as their users see them: what was stored of each, taken apart."""
+"""Attempts as users see them, decoded from what is stored."""
 
 from datetime import datetime
 
@@ -12,7 +12,7 @@ from duetime.model.task import Outcome
 class AttemptView(msgspec.Struct, frozen=True):
     """One try; `outcome` and `completed_at` are null while it runs.
 
-    While it runs, `started_at` is the first beat that said that it had begun; null until then.
+    While it runs, `started_at` is the time of the first beat that said that it had begun; null until then.
     """
 
     number: int
@@ -51,7 +51,7 @@ _decode_response = msgspec.json.Decoder(_Response).decode
 def attempts_of(row: asyncpg.Record) -> list[AttemptView]:
     """The attempts in order; the running one, if there is one, comes last.
 
-    The end of a task that was not running, as by a cancellation, is kept like an attempt, and is none.
+    The end of a task that was not running, as by a cancellation, is stored like an attempt, but does not count as one.
     """
     attempts = [attempt_view(*each) for each in reversed(row["attempts"])]
     attempts = [each for each in attempts if each.picked_at is not None]
@@ -62,7 +62,7 @@ def attempts_of(row: asyncpg.Record) -> list[AttemptView]:
 
 
 def count_omitted(row: asyncpg.Record) -> int:
-    """Attempts are numbered from 1, and the last ones are read."""
+    """How many attempts are not shown: they are numbered from 1, and the last ones are read."""
     return row["attempts"][-1][0] - 1 if row["attempts"] else 0
 
 
@@ -95,7 +95,7 @@ def attempt_view(
 
 
 def reason_of(stored: bytes | None) -> str | None:
-    """What was said of the end of an attempt."""
+    """What was reported at the end of an attempt."""
     return _decode_detail(stored).reason if stored else None
 
 

@@ -1,7 +1,7 @@
-"""Dead letters: what was given up, why, and with which last error.
+"""Dead letters: which tasks were given up, why, and with which last error.
 
 Lists are in order of the tasks' due time, latest first, which is the order of
-the key; every error and the payload are with the task itself.
+the key; every error and the payload are in the task itself.
 """
 
 import uuid
@@ -38,7 +38,7 @@ class DeadView(msgspec.Struct, frozen=True):
     died_at: datetime
     #: How many attempts there were.
     attempts: int
-    #: Of the last attempt.
+    #: The error of the last attempt.
     worker: str | None
     status: int | None
     error: Raw | None
@@ -67,14 +67,14 @@ async def list_dead(
         following = next_cursor(tenant, wanted, position)
         if items or following is None:
             return Page(items, following)
-        # Nothing was found yet, or it has been redriven or dropped in between.
+        # Nothing was found yet, or what was found has been redriven or dropped in between.
         check_time(look, following)
 
 
 async def _read_found(
     database: Database, lanes: TenantLanes, tenant: int, tenant_name: str, found: Found
 ) -> tuple[list[DeadView], uuid.UUID | None]:
-    """Those that are dead now, and the position behind them."""
+    """Those that are dead now, and the position after them."""
     if not found.tasks:
         return [], found.next
     keys = await lanes.of_tenant(tenant)

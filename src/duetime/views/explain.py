@@ -1,7 +1,8 @@
 """Say why a task is where it is, and what would free it.
 
-The state comes from the rows, who could run it from the node that feeds its
-lane.  Every waiting reason that holds is listed, the first one first to fall.
+The state comes from the rows; who could run the task comes from the node that feeds
+its lane.  Every waiting reason that holds is listed; the reason that ends first comes
+first.
 """
 
 import uuid
@@ -76,30 +77,30 @@ class LaneStatus(Protocol):
 
     @property
     def workers(self) -> int:
-        """How many there are for such a lane, whatever they handle."""
+        """How many workers there are for such a lane, whatever types they handle."""
         ...
 
     @property
     def handled(self) -> Sequence[str] | None:
-        """The types that these handle; None: every type."""
+        """The types that these workers handle; None: every type."""
         ...
 
     @property
     def unheard(self) -> Sequence[str]:
-        """Workers that ask for such work, and get nothing because no beat of them is heard."""
+        """Workers that ask for such work and get none because their beats do not arrive."""
         ...
 
 
 class LaneFeeder(Protocol):
     async def describe(self, lane: int) -> LaneStatus | None:
-        """None: no node feeds the lane's shard."""
+        """Describe a lane; None: no node feeds the lane's shard."""
         ...
 
 
 class Waiting(msgspec.Struct, frozen=True):
     reason: Reason
     detail: str
-    #: When this reason falls by itself, if it does.
+    #: When this reason ends by itself, if it does.
     until: datetime | None = None
 
 
@@ -108,7 +109,7 @@ class Explanation(msgspec.Struct, frozen=True):
     state: TaskState
     due_at: datetime
     waiting_for: list[Waiting]
-    #: Waiting tasks before it in its lane; "1000+" when there are more than were counted.
+    #: How many waiting tasks are before it in its lane; "1000+" if there are more than were counted.
     position: int | str | None
     what_would_free_it: str
 
@@ -132,7 +133,7 @@ async def explain(
     now: datetime | None = None,
     within: Confinement | None = None,
 ) -> Explanation | None:
-    """Why the task is where it is, or None if this tenant has no such task; only types `within` are named."""
+    """Say why the task is where it is; None if this tenant has no such task. Only types `within` are named."""
     key = await lane_key(lanes, tenant, task)
     rows = await read_tasks(database, [task], attempts=1, now=now) if key is not None else []
     if key is None or not rows:
@@ -162,9 +163,9 @@ class _Lane:
     limited_by: Sequence[tuple[Limitation, str, datetime | None]] = ()
     type: str = ""
     workers: int = 0
-    #: What they handle; None: every type.
+    #: The types that they handle; None: every type.
     handled: Sequence[str] | None = None
-    #: Workers that would take it if their beats were heard, and nobody else would.
+    #: Workers that would take it if their beats arrived, when no other worker would.
     unheard: Sequence[str] = ()
 
 
@@ -261,7 +262,7 @@ def _waits_for_holder(lane: _Lane) -> tuple[list[Waiting], str]:
 
 
 def _missing_holders(lane: _Lane) -> list[tuple[Waiting, str]]:
-    """The reason and its remedy, if nobody is there to feed or to run tasks of this lane, or nobody may."""
+    """The reason and its remedy, if nobody is there to feed this lane or to run its tasks, or nobody may."""
     if lane.is_suspended:
         detail = "its tenant is suspended: nothing of it runs"
         return [(Waiting("suspended", detail), "An admin sets the tenant's state to active again")]
@@ -287,7 +288,7 @@ def _missing_holders(lane: _Lane) -> list[tuple[Waiting, str]]:
 
 
 def _attempt(row: asyncpg.Record, number: int) -> str:
-    """The attempt, and how many may fail: not every one counts, as a snoozed one."""
+    """The number of the attempt, and how many may fail: a snoozed one, for example, does not count."""
     most, place = most_attempts(options_of(row)), row["failures"] + 1
     if number == place:
         return f"attempt {number} of {most}"
@@ -305,14 +306,14 @@ def _history(row: asyncpg.Record) -> str:
 
 
 def _releases(row: asyncpg.Record) -> str:
-    """Of a task that waits because nobody began it."""
+    """What happened to a task that waits because nobody began it."""
     workers = [attempt.worker for attempt in attempts_of(row) if attempt.worker is not None]
     last = f", last to {workers[-1]}" if workers else ""
     return f"it was handed out {row['releases']} times and never begun{last}: see that its worker's beats arrive"
 
 
 def _end_of_retries(row: asyncpg.Record, due_at: datetime) -> str:
-    """When it will be given up if all its attempts fail at once, by the waits of its policy."""
+    """When the task will be given up if all its attempts fail at once, by the waits of its policy."""
     options = options_of(row)
     retry = options.retry or DEFAULT_RETRY
     if attempts_left(TaskState.RETRYING, row["failures"], options) < 2:
@@ -338,7 +339,7 @@ def _missing_handler(lane: _Lane, handled: Sequence[str]) -> tuple[Waiting, str]
 
 
 def _missing_beats(lane: _Lane) -> tuple[Waiting, str]:
-    """Nothing is handed to a worker that was given work and has not beaten since."""
+    """Why a worker that was given work and has not beaten since gets nothing, and the remedy."""
     shown = ", ".join(lane.unheard[:MAX_WORKERS_SHOWN])
     more = f" and {len(lane.unheard) - MAX_WORKERS_SHOWN} more" if len(lane.unheard) > MAX_WORKERS_SHOWN else ""
     detail = (

@@ -1,10 +1,10 @@
 """What a list is asked for, and the place in it where the next page begins.
 
 A cursor is opaque to its user: a version, the tenant, a digest of the filter,
-a position, the time that its list calls now (if it does), and a check sum.  It
+a position, the time that its list treats as now (if it does), and a check sum.  It
 gives no right to anything (every query is confined to the tenant's own lanes);
-the checks only make sure that a cursor of another list, tenant or program is
-told apart from the end of this one.
+the checks only tell a cursor of another list, tenant or program from the end of
+this list.
 """
 
 import base64
@@ -46,7 +46,7 @@ class Page(msgspec.Struct, Generic[Item], frozen=True):
 
 
 class TaskFilter(msgspec.Struct, frozen=True):
-    """Which tasks: all that is set must hold.  The due time is from_ms <= due < to_ms."""
+    """Which tasks to find: all fields that are set must match. The due time is from_ms <= due < to_ms."""
 
     state: TaskState | None = None
     type: str | None = None
@@ -58,7 +58,7 @@ class TaskFilter(msgspec.Struct, frozen=True):
     to_ms: int | None = None
     #: Made by the schedule of this name.
     schedule: str | None = None
-    #: Only these exist for whoever asks.
+    #: For the caller only these tasks exist.
     within: Confinement | None = None
 
     @classmethod
@@ -73,7 +73,7 @@ class TaskFilter(msgspec.Struct, frozen=True):
         to_ms: int | None = None,
         schedule: str | None = None,
     ) -> "TaskFilter":
-        """A filter from what a user wrote; `InvalidInput` names the field that is wrong."""
+        """Make a filter from what a user wrote. `InvalidInput` names the field that is wrong."""
         if from_ms is not None and to_ms is not None and from_ms > to_ms:
             raise InvalidInput.at("to", "must not lie before `from`")
         try:
@@ -99,27 +99,27 @@ class TaskFilter(msgspec.Struct, frozen=True):
         for label in self.labels:
             key, _, value = label.partition("=")
             values.setdefault(key, []).append(value)
-        # A task has one value a label: two cannot both hold, and a list is contained in no text.
+        # A task has one value for each label: two values cannot both match, and a list is contained in no text.
         wanted = {key: texts[0] if len(texts) == 1 else texts for key, texts in values.items()}
         return msgspec.json.encode(wanted).decode()
 
     @property
     def earliest(self) -> uuid.UUID:
-        """No id or wake of the asked time is lower."""
+        """The lowest id or wake of the wanted time."""
         return uuid.UUID(int=_within_reach(self.from_ms) << 80 if self.from_ms is not None else 0)
 
     @property
     def latest(self) -> uuid.UUID:
-        """Every id or wake of the asked time is lower."""
+        """An id above every id or wake of the wanted time."""
         return uuid.UUID(int=_within_reach(self.to_ms) << 80 if self.to_ms is not None else (1 << 128) - 1)
 
     @property
     def type_likes(self) -> list[str] | None:
-        """Patterns of which a task's type must fit one; a type that is named was judged already (`scan.fitting`)."""
+        """Patterns, one of which a task's type must fit. A type that is named was checked already (`scan.fitting`)."""
         return None if self.within is None or self.type is not None else self.within.type_likes
 
     def digest(self) -> bytes:
-        """Of what was asked for; a position means the same whoever asks."""
+        """A digest of what was asked for, without the caller: a position means the same for every caller."""
         asked = msgspec.to_builtins(self)
         del asked["within"]
         return hashlib.blake2b(msgspec.json.encode(asked), digest_size=8).digest()
@@ -131,7 +131,7 @@ def make_cursor(tenant: int, wanted: TaskFilter, position: uuid.UUID, until_ms: 
 
 
 def read_cursor(tenant: int, wanted: TaskFilter, cursor: str) -> uuid.UUID:
-    """The position in a cursor of this very list; `InvalidInput` for any other text."""
+    """The position in a cursor of exactly this list; `InvalidInput` for any other text."""
     position, until_ms = _read(tenant, wanted, cursor)
     if until_ms:
         raise _of_another_list()
@@ -139,7 +139,7 @@ def read_cursor(tenant: int, wanted: TaskFilter, cursor: str) -> uuid.UUID:
 
 
 def read_timed_cursor(tenant: int, wanted: TaskFilter, cursor: str) -> tuple[uuid.UUID, int]:
-    """The same of a list that begins at a time, with that time."""
+    """The position and the time in a cursor of a list that begins at a time."""
     position, until_ms = _read(tenant, wanted, cursor)
     if not until_ms:
         raise _of_another_list()
@@ -152,7 +152,7 @@ def _read(tenant: int, wanted: TaskFilter, cursor: str) -> tuple[uuid.UUID, int]
     except (binascii.Error, ValueError):
         packed = b""
     body, check = packed[:-_CHECK_BYTES], packed[-_CHECK_BYTES:]
-    # The last character has bits to spare: only one way to write it is ours.
+    # The last character has unused bits: only one way to write it is ours.
     is_ours = base64.urlsafe_b64encode(packed).rstrip(b"=").decode() == cursor
     if not is_ours or len(body) != _CURSOR.size or check != _check(body) or body[0] != _CURSOR_VERSION:
         raise InvalidInput.at("cursor", "not a cursor of this list; use `next` of the page before, or none")
@@ -188,7 +188,7 @@ def parse_priority(word: str | None) -> PriorityClass | None:
 
 
 def parse_labels(labels: Sequence[str]) -> tuple[str, ...]:
-    """Labels to look for, each once."""
+    """The labels to look for, each once."""
     if len(labels) > _MAX_LABELS:
         raise InvalidInput.at("label", f"at most {_MAX_LABELS} labels")
     for label in labels:
@@ -212,7 +212,7 @@ def _wrong_with(
     labels: Sequence[str],
     schedule: str | None,
 ) -> list[FieldError]:
-    """All that is wrong with what a user wrote, of which something is."""
+    """Everything that is wrong with what a user wrote, if something is."""
     errors: list[FieldError] = []
     for check in (
         lambda: parse_state(state),

@@ -1,12 +1,12 @@
 """The order of the list of all tasks: the newest first, by what happened.
 
-A task has its place at its due time, or, if it was cancelled or made due
-before that, at the time at which that was done (table `listed`).  First come
-those whose place lies in the past, latest first; then those whose time is
-still to come, soonest first.  So what is planned for tomorrow, or was planned
-and is cancelled, does not stand before what happened just now.
+The place of a task is its due time or, if it was cancelled or made due before that,
+the time at which that was done (table `listed`).  Tasks whose place lies in the past
+come first, latest first; then tasks whose time is still to come, soonest first.  So
+a task that is planned for tomorrow, or was planned and is cancelled, does not stand
+before what happened just now.
 
-All pages of a list agree on what is past: the first one's time is in the cursor.
+All pages of a list agree on what is past: the time of the first page is in the cursor.
 """
 
 import uuid
@@ -19,7 +19,7 @@ from duetime.views.filters import TaskFilter, make_cursor, read_timed_cursor
 from duetime.views.patience import Look
 from duetime.views.scan import SQL, Found, Source, TenantLanes, after, fitting, read_on
 
-#: Other nodes' clocks may be a little ahead: what they made due now is not still to come.
+#: Clocks of other nodes may be a little ahead: what they made due now does not count as future.
 _AHEAD_MS = 1_000
 
 
@@ -42,7 +42,7 @@ class Newest:
         return None if position is None else make_cursor(self._tenant, self._wanted, position, self._until_ms)
 
     async def scan(self, lanes: TenantLanes, position: uuid.UUID | None, limit: int, look: Look) -> Found:
-        """The first matching tasks behind the position; the edge is the position between past and future."""
+        """The first matching tasks after the position; the edge is the position between past and future."""
         keys = fitting(await lanes.of_tenant(self._tenant), self._wanted)
         tasks: list[tuple[uuid.UUID, uuid.UUID]] = []
         if position is None or position < self._edge:

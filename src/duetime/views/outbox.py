@@ -1,4 +1,4 @@
-"""What became of what producers wrote into the outbox: refused ones, and where a number went."""
+"""What became of the tasks that producers wrote into the outbox: the refused ones, and the state of one number."""
 
 import uuid
 from collections.abc import Callable, Sequence
@@ -18,18 +18,18 @@ from duetime.lifecycle.submission.outbox import key_of
 from duetime.model.headers import redact_body
 from duetime.views.patience import Look
 
-#: `enqueue` takes no more; whoever may write the table itself can put anything there.
+#: `enqueue` accepts no more, but a producer that may write the table itself can put anything there.
 MAX_SHOWN_BYTES = 256 * 1024
 
 _SQL = load(__package__, "outbox.sql")
-#: At least so many rows are read at once where not all of them fit.
+#: If not all rows fit the filter, at least this many are read at once.
 PIECE = 50
 _decode_raw = msgspec.json.Decoder(Raw).decode
 _decode_errors = msgspec.json.Decoder(list[FieldError]).decode
 
 
 class RefusalView(msgspec.Struct, frozen=True):
-    """Why it could not become a task: what submitting it would have been answered with."""
+    """Why it could not become a task: the answer that submitting it would have got."""
 
     code: str
     detail: str
@@ -37,10 +37,10 @@ class RefusalView(msgspec.Struct, frozen=True):
 
 
 class RefusedView(msgspec.Struct, frozen=True):
-    """What a producer wrote, and why it is no task."""
+    """What a producer wrote, and why it did not become a task."""
 
     id: int
-    #: As it was written, with the secrets of its target hidden; null if it is larger than any task may be.
+    #: What the producer wrote, with the secrets of its target hidden; null if it is larger than any task may be.
     body: Raw
     written_at: datetime
     refused_at: datetime
@@ -57,12 +57,12 @@ class OutboxView(msgspec.Struct, frozen=True):
     refused: RefusedView | None = None
 
 
-#: Says of what a producer wrote whether it is there for whoever asks.
+#: Whether what a producer wrote exists for the caller.
 Fits = Callable[[bytes], bool]
 
 
 async def list_refused(database: Database, tenant: int, after: int, limit: int) -> tuple[list[RefusedView], bool]:
-    """Those behind a number, and whether there are more."""
+    """The refused ones after a number, and whether there are more."""
     rows, has_more = await _read_refused(database, tenant, after, limit)
     return [_view(row) for row in rows], has_more
 
@@ -80,10 +80,10 @@ async def _read_refused(
 async def list_fitting(
     database: Database, tenant: int, after: int, limit: int, fits: Fits, look: Look
 ) -> tuple[list[RefusedView], int | None]:
-    """A page of those that fit behind a number, and the number to go on behind.
+    """A page of the refused ones after a number that fit, and the number to go on from.
 
-    What fits can only be told by reading it, so that is done in pieces until the page is full or the time is up.
-    What is too large to be shown is read by nobody, so it does not fit.
+    Only reading shows what fits, so rows are read in pieces until the page is full or the time is up.
+    What is too large to be shown is not read, so it does not fit.
     """
     found: list[RefusedView] = []
     size = 0
@@ -108,7 +108,7 @@ async def list_fitting(
 async def find_number(database: Database, tenant: int, number: int, fits: Fits | None = None) -> OutboxView | None:
     """None: the transaction has not committed, or it was accepted more than a day ago, or is not the tenant's.
 
-    `fits` judges what has not become a task.
+    `fits` is asked about a number that has not become a task.
     """
     rows = await database.run(_SQL["find"], tenant=tenant, id=number, key=key_of(number), most=MAX_SHOWN_BYTES)
     if not rows:
@@ -131,7 +131,7 @@ def _view(row: asyncpg.Record) -> RefusedView:
 
 
 def _shown(body: bytes | None) -> Raw:
-    """As JSON where it is."""
+    """Decoded, if it is JSON."""
     if body is None:
         return Raw(b"null")
     try:

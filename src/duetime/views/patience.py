@@ -1,10 +1,10 @@
-"""How long a request may look for what matches its filter, and who looks at the same time.
+"""How long a request may look for what matches its filter, and how many requests look at the same time.
 
-Most filters lead to an index, or match at once.  One that matches next to
+Most filters lead to an index, or match at once.  A filter that matches next to
 nothing has to be tried on every row of its source: that is done in pieces of
-bounded size.  After the first, small pieces a request waits for its turn: one
-piece at a time in this process, one request of a tenant at a time, so that
-whoever searches much neither keeps the database busy nor others waiting.
+bounded size.  After the first, small pieces a request waits for its turn: one piece
+at a time in this process, one request of a tenant at a time, so that a tenant that
+searches much neither keeps the database busy nor makes others wait.
 """
 
 import asyncio
@@ -14,10 +14,11 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
-#: Rows that a request may read before it has to wait for its turn, and in its first piece after that.
+#: The most rows that a request may read before it has to wait for its turn; also the size of its first piece after
+#: that.
 FIRST_ROWS = 2_000
 MOST_ROWS = 20_000
-#: A piece takes about as long as that, or less.
+#: The most time that a piece takes, about.
 PIECE_SECONDS = 0.1
 
 Rows = TypeVar("Rows")
@@ -34,12 +35,12 @@ class Patience:
         monotonic: Callable[[], float] = time.monotonic,
         reading: "Callable[[int], AbstractAsyncContextManager[None]]" = lambda tenant: nullcontext(),
     ) -> None:
-        #: To fill a page that has something.
+        #: How long a request may look to fill a page that has something.
         self.found_seconds = found_seconds
-        #: To find the first.
+        #: How long it may look for the first match.
         self.empty_seconds = empty_seconds
         self.monotonic = monotonic
-        #: Gives a tenant room to read what was found, which may be large.
+        #: Reserves memory in which a tenant reads what was found, which may be large.
         self.reading = reading
         self._room = asyncio.Lock()
         self._tenants: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
@@ -49,7 +50,7 @@ class Patience:
 
     @asynccontextmanager
     async def turn(self, tenant: int) -> AsyncIterator[None]:
-        """Wait for it; TimeoutError: it did not come in the time of a whole search."""
+        """Wait for the turn. TimeoutError: it did not come within the time of a whole search."""
         async with AsyncExitStack() as held:
             async with asyncio.timeout(self.empty_seconds):
                 await held.enter_async_context(self._tenants.setdefault(tenant, asyncio.Lock()))
@@ -68,20 +69,20 @@ class Look:
         self.rows = 0
         #: How many rows the next piece should read.
         self.piece = FIRST_ROWS
-        #: It waited for its turn in vain.
+        #: Whether it waited for its turn in vain.
         self._gave_up = False
 
     def reading(self) -> AbstractAsyncContextManager[None]:
-        """Read what was found within this: what it gives is as large as an answer."""
+        """The context in which to read what was found, which is as large as an answer."""
         return self._patience.reading(self._tenant)
 
     def is_over(self, *, has_found: bool) -> bool:
-        """Whether its time is up: sooner if there is something to answer with."""
+        """Whether its time is up: earlier if there is something to answer with."""
         limit = self._patience.found_seconds if has_found else self._patience.empty_seconds
         return self._gave_up or self._patience.monotonic() - self._began_at >= limit
 
     async def read(self, rows: int, run: Callable[[], Awaitable[Rows]]) -> Rows | None:
-        """Read a piece of so many rows, as soon as it is this request's turn; None: too many others search."""
+        """Read a piece of this many rows, as soon as it is this request's turn. None: too many others search."""
         if not self.rows or self.rows + rows <= FIRST_ROWS:
             self.rows += rows
             return await run()

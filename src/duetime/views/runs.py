@@ -16,20 +16,20 @@ SQL = load(__package__, "runs.sql")
 
 @dataclass(frozen=True)
 class RunEnd:
-    """When a run was over, and why if somebody said so."""
+    """When a run was over, and the reason if one was given."""
 
     at: datetime
     reason: str | None
 
 
 async def read_ends(database: Database, tasks: Sequence[uuid.UUID]) -> dict[uuid.UUID, RunEnd]:
-    """The ends of those tasks that are over."""
+    """The ends of those of the tasks that are over."""
     rows = await database.run(SQL["read_ends"], lanes=[lane_of(task) for task in tasks], ids=list(tasks))
     return {row["id"]: RunEnd(row["completed_at"], reason_of(row["detail"])) for row in rows}
 
 
 def why_early(end: RunEnd, fire_time: datetime, state: TaskState | None) -> str | None:
-    """Why a run was over before its time, which looks like a mistake otherwise."""
+    """Why a run was over before its time, which would otherwise look like a mistake."""
     if end.at >= fire_time:
         return None
     if state is TaskState.CANCELLED:

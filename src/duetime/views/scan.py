@@ -1,14 +1,14 @@
 """Find the tasks that match a filter, in order, within a bounded time.
 
 Every state has one source, the table that holds it, and every source is in due
-order within a lane only.  A scan reads a share of each lane and merges them as
-far as they are all known: up to the nearest place where a lane was cut.  Lanes
-that hold the others back are read on, with a growing share, until the page is
-full or the time is up (`views/patience`).  A page may then be short, and tells
-where to go on; it is never empty before the end.  If nothing was found in that
-time, `SearchIncomplete` tells where to go on.
+order within a lane only.  A scan reads a part of each lane and merges the parts up
+to the nearest place where a lane was cut, because only up to there all lanes are
+known.  It reads on in lanes that hold the others back, with growing parts, until the
+page is full or the time is up (`views/patience`).  A page may then be short, and
+says where to go on; it is never empty before the end.  If nothing was found in that
+time, `SearchIncomplete` says where to go on.
 
-What a scan returns was true when it was read.  Whoever shows a task reads it
+What a scan returns was true when it was read.  Code that shows a task reads it
 anew, in one statement (`views/tasks`).
 """
 
@@ -36,12 +36,12 @@ SQL = load(__package__, "scan.sql")
 MAX_IDS = 10_000
 
 _PAUSED, _BLOCKED = 1, 2
-#: In place of a lane, where a source is not divided into lanes.
+#: Stands for the lane if a source is not divided into lanes.
 _ONE_STREAM = 0
 
 
 class TenantLanes(Protocol):
-    """What the views need of the lanes: whose a lane is, and which ones a tenant has."""
+    """What the views need to know about lanes: which tenant a lane belongs to, and which lanes a tenant has."""
 
     async def resolve(self, lane: int) -> LaneKey | None: ...
 
@@ -58,7 +58,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Source:
-    """The statement that holds a state, its own parameters, and the order it gives."""
+    """The statement that reads a state, its own parameters, and the order of its rows."""
 
     statement: Statement
     parameters: dict[str, object]
@@ -105,8 +105,8 @@ async def task_ids(
 ) -> tuple[list[uuid.UUID], str | None]:
     """Ids of up to `limit` matching tasks, for a verb by filter, and the cursor to go on from.
 
-    `except_ms` leaves out scheduled tasks that wait for exactly that time: a
-    verb that moves tasks there would otherwise meet them again.
+    `except_ms` leaves out scheduled tasks that wait for exactly that time: a verb that
+    moves tasks to that time would otherwise find them again.
     """
     check_limit(limit, MAX_IDS)
     look = (patience or Patience()).begin(tenant)
@@ -131,7 +131,7 @@ def next_cursor(tenant: int, wanted: TaskFilter, position: uuid.UUID | None) -> 
 
 
 def check_time(look: Look, following: str) -> None:
-    """Nothing has been found so far: whether to look on from there."""
+    """Decide whether to look on from there, when nothing has been found so far."""
     if look.is_over(has_found=False):
         raise SearchIncomplete(look.rows, following)
 
@@ -147,7 +147,7 @@ async def scan(
     *,
     now: datetime | None = None,
 ) -> Found:
-    """The first matching tasks behind the position, over all lanes that fit: at most `limit`.
+    """The first matching tasks after the position, over all lanes that fit: at most `limit`.
 
     None with a `next` says that the time is up (`check_time`).
     """
@@ -173,7 +173,7 @@ async def _scan_schedule(
     limit: int,
     look: Look,
 ) -> Found:
-    """What a schedule made, in whatever state: its fires lead to its tasks."""
+    """What a schedule made, in any state: its fires lead to its tasks."""
     rows = await database.run(SQL["find_schedule"], tenant=tenant, name=wanted.schedule)
     if not rows:
         return Found([], None)
@@ -192,7 +192,7 @@ async def read_on(
     limit: int,
     look: Look,
 ) -> Found:
-    """The first matching tasks of a source between two positions, as far as the time goes."""
+    """The first matching tasks of a source between two positions, as far as the time allows."""
     merged = _Merge(source.is_ascending, limit, dict.fromkeys(lanes, (low, high)))
     growth = 1
     while spans := merged.to_read():
@@ -212,7 +212,7 @@ async def read_on(
         rows = await look.read(share * len(spans), partial(database.fetch, source.statement.sql, *arguments))
         growth *= 4
         if rows is None:
-            # Nothing of this source may have been read yet.
+            # It may be that nothing of this source was read yet.
             return merged.found() if merged.cut is not None else Found([], _before(source, low, high))
         merged.add(rows, spans)
         found = merged.found()
@@ -222,31 +222,31 @@ async def read_on(
 
 
 def _before(source: Source, low: uuid.UUID, high: uuid.UUID) -> uuid.UUID:
-    """The position from which everything between the two is behind."""
+    """The position after which everything between the two comes."""
     return uuid.UUID(int=max(low.int - 1, 0)) if source.is_ascending else high
 
 
 class _Merge:
-    """Rows of several lanes in one order, valid up to the nearest cut."""
+    """Merges rows of several lanes into one order, valid up to the nearest cut."""
 
     def __init__(self, is_ascending: bool, limit: int, spans: dict[int, tuple[uuid.UUID, uuid.UUID]]) -> None:
         self._is_ascending = is_ascending
         self._limit = limit
-        #: What was not read yet of the lanes that have more.
+        #: The parts that were not read yet of the lanes that have more.
         self._spans = spans
-        #: Where each of them was cut; none: nothing was read.
+        #: Where each of them was cut; empty: nothing was read.
         self._cuts: dict[int, uuid.UUID] = {}
         self._matches: list[tuple[uuid.UUID, uuid.UUID]] = []
 
     def to_read(self) -> dict[int, tuple[uuid.UUID, uuid.UUID]]:
-        """The lanes to read on: at first all, then those whose cuts keep the others back."""
+        """The lanes to read on: at first all, then those whose cuts hold the others back."""
         if not self._cuts:
             return dict(self._spans)
         nearest = sorted(self._cuts, key=self._cuts.__getitem__, reverse=not self._is_ascending)
         return {lane: self._spans[lane] for lane in nearest[: (len(nearest) + 1) // 2]}
 
     def add(self, rows: Iterable[asyncpg.Record], spans: Mapping[int, tuple[uuid.UUID, uuid.UUID]]) -> None:
-        """Take what was read of these lanes."""
+        """Add what was read of these lanes."""
         cuts: dict[int, uuid.UUID] = {}
         for row in rows:
             if row["is_match"]:
@@ -265,14 +265,14 @@ class _Merge:
 
     @property
     def cut(self) -> uuid.UUID | None:
-        """Up to where all lanes are known; None: to the end."""
+        """The position up to which all lanes are known; None: to the end."""
         nearest = min if self._is_ascending else max
         return nearest(self._cuts.values(), default=None)
 
     def found(self) -> Found:
-        """What is certain so far; its `next` is None if that is all."""
+        """The tasks that are certain so far; `next` is None if that is all."""
         cut = self.cut
-        # One more than the page is looked for: its presence is the "next" link.
+        # One task more than the page is looked for: its presence is the "next" link.
         settled = self._matches if cut is None else self._matches[: self._count_up_to(cut)]
         if len(settled) > self._limit:
             page = settled[: self._limit]
@@ -286,7 +286,7 @@ class _Merge:
 
 
 def fitting(lanes: Mapping[int, LaneKey], wanted: TaskFilter) -> list[int]:
-    """The lanes in which such tasks may be; none if whoever asks does not reach the type that is asked for."""
+    """The lanes in which such tasks may be; none if the caller's key does not reach the wanted type."""
     within = wanted.within
     if within is not None and wanted.type is not None and not within.has_type(wanted.type):
         return []
@@ -303,5 +303,5 @@ def fitting(lanes: Mapping[int, LaneKey], wanted: TaskFilter) -> list[int]:
 
 
 def after(position: uuid.UUID) -> uuid.UUID:
-    """The least that is more."""
+    """The smallest number above this one."""
     return uuid.UUID(int=min(position.int + 1, (1 << 128) - 1))

@@ -1,10 +1,9 @@
-"""Tasks as their users see them: one with all its attempts, or a page of a list.
+"""Tasks as users see them: one with all its attempts, or a page of a list.
 
-A task is read whole by one statement over all its tables, so its state, its
-attempts and its next time belong together.  A list first finds ids
-(`views/scan`), then reads those tasks; one that has left the asked state in
-between is left out.  A page is cut where its payloads would pass a few
-megabytes, and goes on from there.
+One statement over all tables reads a whole task, so its state, its attempts and its
+next time belong together.  A list first finds ids (`views/scan`), then reads those
+tasks; a task that has left the wanted state in between is left out.  A page is cut
+where its payloads would pass a few megabytes, and the next page goes on from there.
 """
 
 import uuid
@@ -32,10 +31,10 @@ from duetime.views.scan import Found, TenantLanes, check_time, next_cursor, scan
 
 SQL = load(__package__, "tasks.sql")
 
-#: Attempts shown with one task, and with each task of a list: the latest ones.
+#: The most attempts shown with one task, and with each task of a list: the latest ones.
 MAX_ATTEMPTS = 1_000
 MAX_ATTEMPTS_IN_LIST = 20
-#: Of these, as many as have so many bytes, and one more.
+#: Of these, only the latest that together stay within these bytes are shown, and one more.
 ATTEMPT_BYTES = 1024 * 1024
 ATTEMPT_BYTES_IN_LIST = 256 * 1024
 
@@ -46,7 +45,7 @@ _LANES_END = 1 << 31
 class TargetView(msgspec.Struct, frozen=True):
     url: str
     method: str
-    #: Secret ones have `***` for their value.
+    #: Secret headers have `***` for their value.
     headers: dict[str, str]
     secret_headers: list[str]
     timeout: float | None
@@ -73,18 +72,18 @@ class TaskView(msgspec.Struct, frozen=True):
     state: TaskState
     payload: Raw
     labels: Raw
-    #: When it is to run: by what it was submitted with or, if it was rescheduled, by that.
+    #: When it is to run: the time of its submission or, if it was rescheduled, the new time.
     run_at: datetime
-    #: The time that it was submitted with, if it was rescheduled.
+    #: The time of its submission, if it was rescheduled.
     first_run_at: datetime | None
     created_at: datetime
     expires_at: datetime | None
     schedule: str | None
     result: Raw | None
     attempts: list[AttemptView]
-    #: Of the next attempt, while it waits for one; one that is due already is in the past.
+    #: The time of the next attempt, while it waits for one; if it is due already, this is in the past.
     next_run_at: datetime | None
-    #: How many attempts may still be made, the running one not counted; of `retry.max_attempts`.
+    #: How many of `retry.max_attempts` attempts may still be made, without the running one.
     attempts_left: int
     sla: float | None
     sla_met: bool | None
@@ -98,7 +97,7 @@ class TaskView(msgspec.Struct, frozen=True):
     rate_key: str | None
     dead_reason: str | None
     died_at: datetime | None
-    #: When it was over, and why if somebody said so; null until then, and for a dead letter.
+    #: When it was over, and the reason if one was given; null until then, and for a dead letter.
     ended_at: datetime | None
     end_reason: str | None
     #: How many earlier attempts are not among `attempts`; absent if there are none.
@@ -120,7 +119,7 @@ async def get_task(
     *,
     now: datetime | None = None,
 ) -> TaskView | None:
-    """The whole task, or None if this tenant has no such task."""
+    """The whole task; None if this tenant has no such task."""
     key = await lane_key(lanes, tenant, task)
     if key is None:
         return None
@@ -131,7 +130,7 @@ async def get_task(
 async def list_attempts(
     database: Database, lanes: TenantLanes, tenant: int, task: uuid.UUID, after: int, limit: int
 ) -> Page[AttemptView] | None:
-    """The attempts of a task behind this number, in order, the running one last; None: the tenant has no such task."""
+    """The attempts of a task after this number, in order, the running one last; None: the tenant has no such task."""
     check_limit(limit)
     if await lane_key(lanes, tenant, task) is None or not await read_types(database, [task]):
         return None
@@ -175,7 +174,7 @@ async def list_tasks(
 ) -> Page[TaskView]:
     """A page of tasks: soonest first for `scheduled` and `ready`, latest due time first for the other states.
 
-    Without a state the newest first, by what happened (`views/newest`); of one schedule the latest fire time first.
+    Without a state, the newest first, by what happened (`views/newest`); for one schedule, the latest fire time first.
     """
     check_limit(limit)
     look = (patience or Patience()).begin(tenant)
@@ -194,7 +193,7 @@ async def list_tasks(
         following = newest.cursor_at(position) if newest is not None else next_cursor(tenant, wanted, position)
         if items or following is None:
             return Page(items, following)
-        # Nothing was found yet, or it has left the state in between.
+        # Nothing was found yet, or what was found has left the state in between.
         check_time(look, following)
 
 
@@ -207,7 +206,7 @@ async def _read_found(
     found: Found,
     now: datetime | None,
 ) -> tuple[list[TaskView], uuid.UUID | None]:
-    """The tasks as they are now, and the position behind them."""
+    """The tasks as they are now, and the position after them."""
     if not found.tasks:
         return [], found.next
     keys = await lanes.of_tenant(tenant)
@@ -228,14 +227,14 @@ async def _read_found(
 
 
 async def lane_key(lanes: TenantLanes, tenant: int, task: uuid.UUID) -> LaneKey | None:
-    """The lane of an id, if it is one of this tenant's."""
+    """The lane of an id, if the lane is one of this tenant's."""
     lane = lane_of(task)
     key = await lanes.resolve(lane) if lane < _LANES_END else None
     return key if key is not None and key.tenant == tenant else None
 
 
 async def read_types(database: Database, ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, str]:
-    """The types of those that are there."""
+    """The types of those tasks that exist."""
     rows = await database.run(SQL["read_types"], lanes=[lane_of(task) for task in ids], ids=list(ids))
     return {row["id"]: row["type"] for row in rows}
 
@@ -248,7 +247,7 @@ async def read_tasks(
     attempt_bytes: int = ATTEMPT_BYTES_IN_LIST,
     now: datetime | None = None,
 ) -> list[asyncpg.Record]:
-    """Rows of `read_tasks`, in the order of the ids; an id that is no task has none."""
+    """Rows of `read_tasks`, in the order of the ids; an id without a task has no row."""
     rows = await database.run(
         SQL["read_tasks"],
         lanes=[lane_of(task) for task in ids],
@@ -258,7 +257,7 @@ async def read_tasks(
         bytes=PAGE_BYTES,
         now=now,
     )
-    # A task that is in no table is one whose history is being dropped.
+    # A task that is in no table has a history that is being dropped.
     return [row for row in rows if row["state"] is not None]
 
 
@@ -305,7 +304,7 @@ def view_of(row: asyncpg.Record, key: LaneKey, tenant_name: str) -> TaskView:
 def due_at_of(row: asyncpg.Record) -> datetime:
     """When the next attempt of a task that waits may begin.
 
-    To be parked at a gate gives a task a new wake.  Before its first attempt its own time says since when it is due.
+    A task that is parked at a gate gets a new wake. Before its first attempt, its own time says since when it is due.
     """
     wakes_at = from_ms(due_ms_of(row["wake"]))
     is_parked = lane_of(row["wake"]) != row["lane"]
@@ -325,7 +324,7 @@ def _end_reason(row: asyncpg.Record) -> str | None:
 
 
 def _is_sla_met(row: asyncpg.Record, state: TaskState, sla: float | None) -> bool | None:
-    """Whether it was done within `sla` seconds of its time; None while that is open, or if it was cancelled."""
+    """Whether it was done within `sla` seconds of its time; None while that is undecided, or if it was cancelled."""
     if sla is None or state is TaskState.CANCELLED:
         return None
     promised_at: datetime = row["run_at"] + timedelta(seconds=sla)
