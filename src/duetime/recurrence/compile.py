@@ -1,8 +1,8 @@
 """Make a recurrence of a definition, or say which part of it is wrong.
 
-Parsed crons and zones are kept in bounded caches, so compiling the same
-definition again is cheap and many definitions do not add up.  What takes longer
-is done in pieces, and what takes too long is refused.
+Parsed crons and zones are kept in bounded caches, so compiling the same definition
+again is cheap, and many definitions do not fill the memory.  Long work is done in
+pieces, and work that takes too long is refused.
 """
 
 import math
@@ -25,9 +25,9 @@ MAXIMUM_ENTRIES = 100
 MAXIMUM_DATES = 1000
 MAXIMUM_RULES = 10
 MAXIMUM_TEXT = 1000
-#: About the bytes of a recurrence beside its sources and exclusions.
+#: The approximate size of a recurrence in bytes, without its sources and exclusions.
 _SIZE = 1_500
-# A hundred years; beyond it a typing mistake is likelier than a wish.
+# A hundred years; a longer time is more likely a typing mistake than intended.
 MAXIMUM_SECONDS = 100 * 366 * 86_400
 
 
@@ -37,10 +37,10 @@ def compile_definition(
     steps: Steps | None = None,
     search_steps: int = SEARCH_STEPS,
 ) -> Recurrence:
-    """The recurrence of a definition; raises SpecError at the first thing that is wrong.
+    """The recurrence of a definition; raises SpecError at the first error.
 
-    A definition whose fires all lie in the past compiles as well: whether `next`
-    finds one is for the caller to ask.
+    A definition whose fires all lie in the past compiles as well: the caller asks
+    `next` whether there is one.
     """
     named = {}
     for path, name in _named(definition.spec):
@@ -51,7 +51,7 @@ def compile_definition(
 
 
 def _named(spec: Spec) -> list[tuple[str, str]]:
-    """Where calendars are named, and which."""
+    """The names of the calendars, and where each is named."""
     return [
         (f"spec.exclude[{place}].calendar", rule.calendar)
         for place, rule in enumerate(spec.exclude)
@@ -61,7 +61,7 @@ def _named(spec: Spec) -> list[tuple[str, str]]:
 
 @contextmanager
 def calendar_errors(name: str, path: str) -> Iterator[None]:
-    """What is wrong with a calendar is said of whoever names it."""
+    """Report an error in a calendar at the place that names the calendar."""
     try:
         yield
     except SpecError as error:
@@ -77,7 +77,7 @@ def compile_in_pieces(
     steps: Steps | None = None,
     search_steps: int = SEARCH_STEPS,
 ) -> Generator[None, None, Recurrence]:
-    """The same in pieces, with the compiled calendars of its zone; `known` are the names that could be meant."""
+    """Like `compile_definition`, in pieces, with compiled calendars; `known` names all calendars that exist."""
     steps = steps or Steps(COMPILE_STEPS)
     try:
         return (yield from _compile(definition, calendars, known, steps, search_steps))
@@ -120,7 +120,7 @@ def _compile(
         exclusions=exclusions,
         start_at=definition.start_at,
         end_at=definition.end_at,
-        # The same for every fire of a schedule, and less than the jitter itself.
+        # This is the same for every fire of a schedule, and less than the jitter itself.
         jitter_ms=hashed_number(definition.key, "jitter") * jitter_ms >> 64,
         after_ms=after_ms,
         describe=lambda: describe(definition),

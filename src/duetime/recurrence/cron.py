@@ -1,8 +1,8 @@
 """Cron expressions and calendar entries, as rules over local times.
 
-A rule answers which local time comes next or came last; it knows nothing of
-zones.  The search goes from field to field: the cost is that of the months
-passed over, whatever the rhythm.
+A rule answers which local time comes next or came last; it knows nothing of zones.
+The search goes from field to field: its cost is that of the months passed over,
+however often the rule fires.
 """
 
 import re
@@ -37,7 +37,7 @@ _MACROS = {
 }
 _USES_HASH = re.compile(r"(?<![A-Za-z])[Hh](?![A-Za-z])")
 
-#: A cron of many numbers takes a microsecond for about so many characters.
+#: About this many characters of a cron with many numbers take a microsecond.
 CHARACTERS_A_STEP = 3
 ALL_HOURS = (1 << 24) - 1
 ALL_MINUTES = (1 << 60) - 1
@@ -70,7 +70,7 @@ class ClockRule:
     # Hourly or finer: it follows elapsed time through a clock change.
     is_fine: bool
     has_seconds: bool
-    #: What reading it took.
+    #: The steps that reading it took.
     steps: int
 
     @property
@@ -151,7 +151,7 @@ def _highest(mask: int) -> int:
 
 
 def expand_macro(text: str) -> str:
-    """A macro as the cron it stands for; anything else as it is."""
+    """The cron that a macro stands for; anything else unchanged."""
     stripped = text.strip()
     if not stripped.startswith("@"):
         return stripped
@@ -166,7 +166,7 @@ def expand_macro(text: str) -> str:
 
 
 def parse_cron(text: str, key: str) -> ClockRule:
-    """Read 5 fields, 6 with the second first, 7 with the year behind them, or a macro; a Problem says what is wrong."""
+    """Read 5 fields, 6 with the second first, 7 with the year last, or a macro. A Problem says what is wrong."""
     key = key if _USES_HASH.search(text) else ""
     return _parse_cron(text, key) if len(text) > MAXIMUM_KEPT_TEXT else _kept_cron(text, key)
 
@@ -185,7 +185,7 @@ def _parse_cron(text: str, key: str) -> ClockRule:
             "6 with the second first, or 7 with the second first and the year last"
         )
     has_seconds = len(parts) > 5
-    # Both ends are filled up: a cron of five fields is at second 0 of any year.
+    # Fields are added at both ends: a cron of five fields is at second 0 of any year.
     filled = [*(() if has_seconds else ("0",)), *parts, *(() if len(parts) == 7 else ("*",))]
     try:
         second, minute, hour, day, month, weekday, year = (
@@ -201,7 +201,7 @@ def _parse_cron(text: str, key: str) -> ClockRule:
 
 
 def parse_calendar_entry(entry: CalendarEntry, key: str, path: str) -> ClockRule:
-    """Read the fields of a calendar entry; a SpecError names the field."""
+    """Read the fields of a calendar entry. A SpecError names the field that is wrong."""
     sets = []
     for field, name, default in (
         (SECOND, "second", "0"),
@@ -227,14 +227,14 @@ def parse_calendar_entry(entry: CalendarEntry, key: str, path: str) -> ClockRule
 
 
 def _years_of(year: FieldSet) -> int | None:
-    """The years that it names, or None for all: also for those that cannot be written."""
+    """The years that it names; None for all years, also for those that cannot be written."""
     return None if year.mask == _ALL_YEARS else year.mask >> FIRST_YEAR
 
 
 def _clock_rule(
     second: FieldSet, minute: FieldSet, hour: FieldSet, days: DayRule, *, has_seconds: bool, steps: int
 ) -> ClockRule:
-    # The rule of Debian's cron for what counts as hourly or finer.
+    # What counts as hourly or finer is the rule of Debian's cron.
     is_fine = hour.mask == ALL_HOURS or hour.is_star or minute.is_star
     return ClockRule(second.mask, minute.mask, hour.mask, days, is_fine, has_seconds, steps)
 
@@ -242,7 +242,7 @@ def _clock_rule(
 def _day_rule(day: FieldSet, month: FieldSet, weekday: FieldSet, *, years: int | None, either: bool) -> DayRule:
     any_day, any_weekday = day.mask == (1 << 32) - 2, weekday.mask == 0b111_1111
     if either and (any_day or any_weekday):
-        # Any day, or else a certain weekday: that is any day.
+        # Any day or a certain weekday is any day.
         any_day = any_weekday = True
     return DayRule(
         months=month.mask,
@@ -260,7 +260,7 @@ def _day_rule(day: FieldSet, month: FieldSet, weekday: FieldSet, *, years: int |
 
 
 def _refuse_if_it_never_comes(what: str, days: DayRule) -> int:
-    """What it took to find its first day."""
+    """Return the steps that finding its first day took."""
     steps = Steps()
     try:
         # 1970-01-01; the calendar repeats after the 400 years that next_day searches.

@@ -1,6 +1,6 @@
 """Which days a cron or a calendar entry falls on.
 
-A month's days are one integer with bit d for day d, so that a whole month costs
+The days of a month are one integer with bit d for day d, so that a whole month costs
 a few operations and a search goes from month to month, never from day to day.
 Weekdays are counted from Sunday, 0.
 """
@@ -13,7 +13,8 @@ from duetime.recurrence.zones import LATEST_YEAR
 
 # date.toordinal() of 1970-01-01: days are counted from there.
 EPOCH_ORDINAL = 719_163
-# The Gregorian calendar repeats, weekdays included, after 400 years: what does not come in that time never comes.
+# The Gregorian calendar repeats, weekdays included, after 400 years: a day that does not come in that time never
+# comes.
 GREGORIAN_MONTHS = 400 * 12 + 1
 
 _EARLIEST_YEAR = 2
@@ -40,13 +41,13 @@ def lowest(mask: int) -> int:
 
 
 def weekday_days(weekdays: int, first: int) -> int:
-    """The days of a month, unclipped, that fall on these weekdays if the 1st falls on `first`."""
+    """The days of a month, not cut to its length, that fall on these weekdays if the 1st falls on `first`."""
     week = ((weekdays >> first) | (weekdays << (7 - first))) & ALL_WEEKDAYS
     return (week | week << 7 | week << 14 | week << 21 | week << 28) << 1
 
 
 def nth_weekday(weekday: int, number: int, first: int, length: int) -> int:
-    """The day, as a mask, of the nth such weekday of a month; negative numbers count from its end; 0 if none."""
+    """The nth such weekday of a month, as a mask; negative numbers count from its end; 0 if there is none."""
     earliest = 1 + (weekday - first) % 7
     weeks = number - 1 if number > 0 else (length - earliest) // 7 + number + 1
     day = earliest + 7 * weeks
@@ -54,7 +55,7 @@ def nth_weekday(weekday: int, number: int, first: int, length: int) -> int:
 
 
 def nearest_workday(day: int, first: int, length: int) -> int:
-    """The Monday-to-Friday day nearest to this one in the same month."""
+    """The day from Monday to Friday that is nearest to this one in the same month."""
     weekday = (first + day - 1) % 7
     if weekday == 6:
         return day - 1 if day > 1 else day + 2
@@ -65,10 +66,10 @@ def nearest_workday(day: int, first: int, length: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class DayRule:
-    """Days by month, day of month and weekday; `either` joins the two last by OR, as cron does when both are given."""
+    """Days by month, day of month and weekday; `either` joins the last two by OR, as cron does when both are given."""
 
     months: int = ALL_MONTHS
-    #: By bits from FIRST_YEAR on; None: all, also those that cannot be written.
+    #: As bits from FIRST_YEAR on; None: all years, also those that cannot be written.
     years: int | None = None
     any_day: bool = True
     days: int = 0
@@ -133,7 +134,7 @@ class DayRule:
         """The first day at or after `day` that matches (or that does not), within one Gregorian cycle."""
         start = date.fromordinal(day + EPOCH_ORDINAL)
         year, month = start.year, start.month
-        # The days of the first month that are already over.
+        # Leave out the days of the first month that are already over.
         over = (1 << start.day) - 1
         last_year = (
             LATEST_YEAR

@@ -1,6 +1,7 @@
-"""Everything that is wrong with a definition, where compiling it stops at the first thing.
+"""Everything that is wrong with a definition; compiling it stops at the first error.
 
-Each part is compiled on its own, which takes longer than compiling the whole: only for definitions that are refused.
+Each part is compiled separately, which takes longer than compiling the whole: this is only for definitions that are
+refused.
 """
 
 from msgspec.structs import replace
@@ -10,18 +11,18 @@ from duetime.recurrence.exclusions import check_calendar
 from duetime.recurrence.spec import Definition, ExclusionRule, NamedCalendar, Spec, SpecError
 from duetime.recurrence.steps import JUDGE_STEPS, OutOfSteps, Steps, TooCostly
 
-#: So many are enough to mend at a time.
+#: At most this many errors are reported at once.
 MAXIMUM_ERRORS = 50
 _HOURLY = Spec(every=3600.0)
-#: An entry that is right takes at least this long.
+#: An entry that is right takes at least this many steps.
 _PART_STEPS = 20
 _LISTS = ("cron", "calendar", "rrule", "dates", "exclude")
 
 
 def find_spec_errors(definition: Definition) -> list[SpecError]:
-    """What is wrong with each part, but not whether the calendars that it names are there.
+    """What is wrong with each part, but not whether the calendars that it names exist.
 
-    A definition that takes long to read is not read to its end.
+    Reading of a definition that takes long stops before its end.
     """
     found: list[SpecError] = []
     steps = Steps(JUDGE_STEPS)
@@ -39,7 +40,7 @@ def find_spec_errors(definition: Definition) -> list[SpecError]:
                 return found
             if isinstance(entry, ExclusionRule) and entry.calendar is not None:
                 continue
-            # Exclusions alone are nothing to fire at.
+            # With exclusions alone there is nothing to fire at.
             alone = replace(_HOURLY if name == "exclude" else Spec(), **{name: (entry,)})
             _try(replace(bare, spec=alone), found, steps, f"spec.{name}[0]", f"spec.{name}[{place}]")
     return found
@@ -66,7 +67,7 @@ def _try(part: Definition, found: list[SpecError], steps: Steps, place: str = ""
         steps.take(_PART_STEPS)
         compile_definition(part, {}, steps)
     except (TooCostly, OutOfSteps):
-        # What else is wrong is found when this is mended.
+        # Other errors are found once this one is corrected.
         steps.left = 0
     except SpecError as error:
         found.append(SpecError(error.path.replace(place, real_place, 1) if place else error.path, error.message))

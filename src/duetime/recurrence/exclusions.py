@@ -1,8 +1,8 @@
 """Which instants a schedule leaves out, and up to where.
 
-An exclusion is judged by the local time of an instant, so a day that a clock
-change interrupts is excluded exactly.  The span that it answers with is for
-jumping: every instant of it that is after the one asked about is excluded too.
+An exclusion is judged by the local time of an instant, so a day that a clock change
+interrupts is excluded exactly.  The span that it returns is for jumping: every
+instant of the span after the one asked about is excluded too.
 """
 
 from array import array
@@ -20,23 +20,23 @@ from duetime.recurrence.zones import DAY_SECONDS, EARLIEST_SECOND, LATEST_SECOND
 
 MAXIMUM_EXCLUSIONS = 1000
 MAXIMUM_TEXT = 1000
-#: Of the calendars that there are, so many are compared with a name that is none of them.
+#: This many of the existing calendars are compared with an unknown name, to suggest similar ones.
 MAXIMUM_ALIKE = 100
-#: What reading an entry costs, beside what its cron takes.
+#: The steps for reading an entry, besides those of its cron.
 ENTRY_STEPS = 3
 
 
-#: To find out where an excluded stretch ends.
+#: The steps for finding where an excluded stretch ends.
 STRETCH_STEPS = 4
 
 
 class LocalExclusion(Protocol):
     @property
     def size(self) -> int:
-        """About the bytes that it takes."""
+        """Its approximate size in bytes."""
 
     def span(self, local: int, steps: Steps) -> tuple[int, int] | None:
-        """The local times from, inclusive, and to, exclusive, around this one that are excluded; None if it is not."""
+        """The span of excluded local times around this one, [start, end); None if this one is not excluded."""
 
 
 class Spans:
@@ -75,7 +75,7 @@ class CronExclusion:
 
     def __init__(self, rule: ClockRule) -> None:
         self._rule = rule
-        # Whatever the cron leaves open is excluded in one piece.
+        # What the cron leaves open is excluded in one piece.
         if rule.has_seconds and rule.seconds != ALL_MINUTES:
             self._unit = 1
         elif rule.minutes != ALL_MINUTES:
@@ -105,16 +105,16 @@ class CronExclusion:
 
 @dataclass(frozen=True, slots=True)
 class ExclusionSet:
-    """All exclusions of a definition in its zone, ready to be asked."""
+    """All exclusions of a definition in its zone."""
 
     zone: Zone
     locals_: tuple[LocalExclusion, ...]
     instants: tuple[Spans, ...] = ()
-    # In the order written, for reasons and words: each as a set of its own.
+    # In the order written, for reasons and words: each one as a separate set.
     parts: tuple[tuple[str, "ExclusionSet"], ...] = ()
 
     def span(self, at_ms: int, steps: Steps) -> tuple[int, int] | None:
-        """The excluded milliseconds from, inclusive, and to, exclusive, around this one; None if it fires."""
+        """The span of excluded milliseconds around this one, [start, end); None if this one fires."""
         for instants in self.instants:
             if found := instants.span(at_ms, steps):
                 return found
@@ -128,13 +128,13 @@ class ExclusionSet:
         return None
 
     def _span_of(self, second: int, start: int, end: int) -> tuple[int, int]:
-        """The instants around this one up to which the wall clock stays within a local span."""
+        """The span of instants around this one during which the wall clock stays within a local span."""
         entry, reentry, back = self.zone.meetings(max(start, EARLIEST_SECOND))
         first = reentry if reentry <= second else entry
         exit_, last, forth = self.zone.meetings(min(end, LATEST_SECOND))
         if exit_ > second:
             last = exit_
-        # Where an edge is met twice, the clock goes back over it and leaves the span from the other side.
+        # An edge that occurs twice: the clock goes back over it and leaves the span on the other side.
         if back is not None and second < back.at:
             last = min(last, back.at)
         if forth is not None and second >= forth.at:
@@ -154,9 +154,9 @@ class ExclusionSet:
 
     @property
     def size(self) -> int:
-        """About the bytes that it takes, those of its calendars included."""
+        """Its approximate size in bytes, with its calendars."""
         own = sum(each.size for each in (*self.locals_, *self.instants))
-        # A part has plain spans of its own; what else it has is among the above.
+        # Only the plain spans of a part are its own; everything else in it is counted above.
         return own + sum(len(label) + 700 for label, _ in self.parts)
 
 
@@ -169,7 +169,7 @@ def compile_exclusions(
     path: str,
     steps: Steps,
 ) -> Generator[None, None, ExclusionSet]:
-    """Read them all, in pieces.  A SpecError names the one that is wrong."""
+    """Read all exclusions, in pieces. A SpecError names the one that is wrong."""
     if len(exclusions) > MAXIMUM_EXCLUSIONS:
         raise SpecError(path, f"there are {len(exclusions)} exclusions; use at most {MAXIMUM_EXCLUSIONS}")
     own: list[tuple[str, ExclusionSet]] = []
@@ -188,7 +188,7 @@ def compile_exclusions(
         parts.append(part)
         if steps.is_piece_over():
             yield
-    # Calendars are shared by all who name them, so their spans are not merged with others.
+    # Calendars are shared by all schedules that name them, so their spans are not merged with others.
     joined = [_joined(zone, own), *named.values()] if own else [*named.values()]
     return ExclusionSet(
         zone,
@@ -199,7 +199,7 @@ def compile_exclusions(
 
 
 def _joined(zone: Zone, parts: list[tuple[str, ExclusionSet]]) -> ExclusionSet:
-    """One set of many, their plain spans merged."""
+    """Join many sets into one, with their plain spans merged."""
     spans = [span for _, part in parts for each in part.locals_ if isinstance(each, Spans) for span in each]
     instants = [span for _, part in parts for each in part.instants for span in each]
     others = tuple(each for _, part in parts for each in part.locals_ if not isinstance(each, Spans))
@@ -224,7 +224,7 @@ def _named_part(
 def compile_calendar_in_pieces(
     calendar: NamedCalendar, zone_key: str, steps: Steps
 ) -> Generator[None, None, ExclusionSet]:
-    """The exclusions of a calendar as a schedule in this zone reads it; a SpecError names the one that is wrong."""
+    """The exclusions of a calendar as a schedule in this zone reads it. A SpecError names the one that is wrong."""
     try:
         zone = find_zone(zone_key)
     except Problem as problem:
@@ -239,7 +239,7 @@ def compile_calendar_in_pieces(
         parts.append(("", _compile_one(exclusion, zone, "", path, steps)))
         if steps.is_piece_over():
             yield
-    # Its own name is the reason given, so the parts are not kept.
+    # The calendar's own name is given as the reason, so the parts are not kept.
     joined = _joined(zone, parts)
     return ExclusionSet(zone, joined.locals_, joined.instants)
 

@@ -1,7 +1,7 @@
 """Read one cron field into the numbers that it allows.
 
-Numbers are bits of an integer.  `H` is a slot hashed from the key of the
-schedule and the field it stands in, by blake2b: the same on every machine.
+Numbers are bits of an integer.  `H` is a number hashed by blake2b from the key of the
+schedule and the field that it is in: the same on every machine.
 """
 
 import re
@@ -23,13 +23,13 @@ _NUMBERED = re.compile(r"(\w+)#(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field of a cron: its name in sentences, its bounds, and what it may be written with."""
+    """One field of a cron: its name in sentences, its bounds, and what may be written in it."""
 
     name: str
     low: int
     high: int
     names: tuple[tuple[str, int], ...] = ()
-    # The highest number that may be written; 7 is Sunday once more.
+    # The highest number that may be written; 7 means Sunday as well.
     written_high: int | None = None
     wraps: bool = False
     is_day: bool = False
@@ -43,7 +43,7 @@ class Field:
 SECOND = Field("second", 0, 59)
 MINUTE = Field("minute", 0, 59)
 HOUR = Field("hour", 0, 23, wraps=True)
-# The hashed day stays within those that every month has.
+# The hashed day is one that every month has.
 DAY = Field("day of month", 1, 31, is_day=True, hash_high=28)
 MONTH = Field("month", 1, 12, names=tuple((name, i) for i, name in enumerate(_MONTH_NAMES, 1)), wraps=True)
 WEEKDAY = Field(
@@ -63,7 +63,7 @@ class FieldSet:
     """What a field allows: plain numbers as bits, and the relative days of the two day fields."""
 
     mask: int = 0
-    # Written with `*` or `?` first: cron(5) then takes the field for unrestricted.
+    # It begins with `*` or `?`: cron(5) then treats the field as unrestricted.
     is_star: bool = False
     last_offsets: tuple[int, ...] = ()
     last_workday: bool = False
@@ -80,16 +80,16 @@ def hashed_number(key: str, purpose: str) -> int:
     return int.from_bytes(blake2b(f"{key}\0{purpose}".encode(), digest_size=8).digest(), "big")
 
 
-#: What is longer is parsed each time: caches of texts are bounded in bytes by it.
+#: Longer texts are parsed each time; this bounds the caches of texts in bytes.
 MAXIMUM_KEPT_TEXT = 100
 
 
 def parse_field(field: Field, text: str, key: str) -> FieldSet:
-    """Read one field; a Problem says what is wrong with it."""
+    """Read one field. A Problem says what is wrong with it."""
     return _parse_field(field, text, key) if len(text) > MAXIMUM_KEPT_TEXT else _kept_field(field, text, key)
 
 
-# One entry is about 200 bytes, 1 kB at the most; fields repeat far more than whole crons do.
+# One entry is about 200 bytes, at most 1 kB; fields repeat far more often than whole crons do.
 @lru_cache(maxsize=4096)
 def _kept_field(field: Field, text: str, key: str) -> FieldSet:
     return _parse_field(field, text, key)
@@ -140,8 +140,8 @@ def _parse_item(field: Field, item: str, key: str) -> int:
     if slash:
         if not step_text.isdecimal() or len(step_text) > 4 or int(step_text) < 1:
             raise Problem(f'{field.name} "{item}" needs a whole number above 0 after the slash')
-        # One that is longer than its range leaves the first number alone, as in every cron: the idiom
-        # `*/100,1-7` with a weekday is made of it.
+        # A step longer than its range leaves only the first number, as in every cron: the idiom `*/100,1-7` with a
+        # weekday uses that.
         step = int(step_text)
     if found := _HASHED.fullmatch(base):
         return _hashed_bits(field, found, step, stepped=bool(slash), key=key)

@@ -26,7 +26,7 @@ class Instant(NamedTuple):
 
 
 def read_moment(text: str) -> LocalDay | LocalTime | Instant:
-    """What the text means; a Problem if it is none of the three or no such date exists."""
+    """Return what the text means. Raise Problem if it is none of the three or no such date exists."""
     try:
         if _DAY.fullmatch(text):
             return LocalDay(date.fromisoformat(_known(text)).toordinal() - EPOCH_ORDINAL)

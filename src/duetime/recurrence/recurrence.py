@@ -1,9 +1,9 @@
 """The compiled form of a definition: which instants it fires at, in order.
 
-Asking changes nothing and costs no I/O.  Nominal times are strictly increasing,
-and a jittered time never reaches the next nominal one.  Every search is bounded
-by steps: one that takes more raises TooCostly.  The last answers are kept, so
-asking again for the same time is free.
+Questions change nothing and need no I/O.  Nominal times are strictly increasing,
+and a jittered time never reaches the next nominal one.  Every search is bounded by
+steps: one that takes more raises TooCostly.  The last answers are kept, so asking
+again for the same time costs nothing.
 """
 
 from collections.abc import Callable, Generator, Iterator
@@ -15,20 +15,20 @@ from duetime.recurrence.spec import Fire, PreviewLine
 from duetime.recurrence.steps import PREVIEW_STEPS, SEARCH_STEPS, UNLIMITED, OutOfSteps, Steps, TooCostly, finish
 from duetime.recurrence.zones import EARLIEST_SECOND, LATEST_SECOND, Zone
 
-# Of one excluded stretch a preview lists this many times; it then goes to its end.
+# A preview lists this many times of one excluded stretch, and then jumps to its end.
 _LISTED_OF_A_STRETCH = 10
 _LISTED_EXCLUDED = 200
 _PREVIEW_LINES = 1000
-#: Of so many next times the last answer is kept.
+#: The last answer with up to this many next times is kept.
 _KEPT_LINES = 10
-#: What a line of a preview costs beside finding its time.
+#: The steps of a line of a preview, besides those for finding its time.
 _LINE_STEPS = 3
-#: The heads of so many sources are compared in a step.
+#: How many sources' next times are compared in one step.
 _HEADS_A_STEP = 8
 
 
 class Bounds(NamedTuple):
-    """From, inclusive, to, exclusive; in milliseconds."""
+    """A half-open range [start, end), in milliseconds."""
 
     start_ms: int
     end_ms: int
@@ -45,7 +45,7 @@ class _Lines(NamedTuple):
 
 
 class Recurrence:
-    """Answers for one definition; made by compile_definition alone."""
+    """Answers questions about one definition; only compile_definition makes it."""
 
     __slots__ = (
         "_after_ms",
@@ -94,14 +94,14 @@ class Recurrence:
         self._words: str | None = None
         self._search_steps = search_steps
         self._steps = Steps(search_steps)
-        # No time lies after this one and before that of the fire; there is none at all if that is None.
+        # No time lies between this one and that of the fire; if the fire is None, there is no later time at all.
         self._next_after_ms = UNLIMITED
         self._next: Fire | None = None
-        # No time lies after that of the fire and before this one.
+        # No time lies between that of the fire and this one.
         self._previous_before_ms = 0
         self._previous: Fire | None = None
         self._lines: _Lines | None = None
-        #: About the bytes that it takes.
+        #: Its approximate size in bytes.
         self.size = size
 
     @property
@@ -113,18 +113,18 @@ class Recurrence:
 
     @property
     def spent(self) -> int:
-        """The steps of all searches so far."""
+        """The number of steps of all searches so far."""
         return self._steps.spent
 
     def local(self, at_ms: int) -> str:
-        """An instant as the clock on the wall shows it, in the definition's zone."""
+        """An instant as local time in the definition's zone."""
         return self._zone.iso(at_ms)
 
     def next(self, after_ms: int) -> Fire | None:
         """The first fire whose nominal time is strictly after this one.
 
-        With `after`, whose times depend on the runs, it is the first run: at the
-        start of the schedule or, past that, one delay after the time asked about.
+        With `after`, whose times depend on the runs, it is the first run: at the start of
+        the schedule or, after that start, one delay after the time asked about.
         """
         if self._after_ms is not None:
             is_before = self._bounds.start_ms > max(after_ms, EARLIEST_SECOND * 1000)
@@ -151,7 +151,7 @@ class Recurrence:
         if known is not None and known.nominal_ms < before_ms:
             if before_ms <= self._previous_before_ms:
                 return known
-            # What lies between is known by the search forward.
+            # The search forward has covered what lies between.
             if self._next_after_ms < self._previous_before_ms and self._is_next_known(before_ms - 1):
                 return known
         steps = self._steps
@@ -177,7 +177,7 @@ class Recurrence:
         return None
 
     def between(self, from_ms: int, to_ms: int) -> Iterator[Fire]:
-        """The fires from, inclusive, to, exclusive, by nominal time, in order."""
+        """The fires in [from, to) by nominal time, in order."""
         try:
             if not self._jitter_ms:
                 for moment in self._moments(from_ms, to_ms):
@@ -193,24 +193,24 @@ class Recurrence:
             raise self._too_costly() from None
 
     def next_after_completion(self, completed_ms: int) -> Fire | None:
-        """The fire that follows a run which ended now: one delay later with `after`, else the next."""
+        """The fire after a run that ended now: one delay later with `after`, else the next."""
         if self._after_ms is None:
             return self.next(completed_ms)
         return self._delayed(max(completed_ms + self._after_ms, self._bounds.start_ms))
 
     def preview(self, from_ms: int, count: int) -> list[PreviewLine]:
-        """The next fires from a time on, inclusive, and between them the times that are excluded, with the reason."""
+        """The next fires from a time on, inclusive, and the excluded times between them, with the reason."""
         return finish(self.preview_in_pieces(from_ms, count))
 
     def preview_in_pieces(self, from_ms: int, count: int) -> Generator[None, None, list[PreviewLine]]:
-        """The same; raises TooCostly where it takes more than a preview may."""
+        """Like `preview`, in pieces. Raises TooCostly if it takes more steps than a preview may."""
         count = min(count, _PREVIEW_LINES)
         if self._after_ms is not None:
             fire = self.next(from_ms - 1)
             seconds = self._after_ms / 1000
             note = f"then {seconds:g} s after each run ends"
             return [] if fire is None or count < 1 else [self._line(fire, note)]
-        # Others may ask the same recurrence between two pieces.
+        # Other callers may use the same recurrence between two pieces.
         steps = Steps(self._search_steps)
         try:
             return (yield from self._preview(from_ms, count, steps))
@@ -252,11 +252,11 @@ class Recurrence:
         return lines
 
     def knows_upcoming(self, from_ms: int, count: int) -> bool:
-        """Whether the answer is there already."""
+        """Whether the answer is kept already."""
         return self._lines is not None and self._lines.hold(from_ms, count)
 
     def upcoming_in_pieces(self, from_ms: int, count: int) -> Generator[None, None, list[PreviewLine]]:
-        """The next fires from a time on, inclusive, without what is excluded; a short list is kept."""
+        """The next fires from a time on, inclusive, without excluded times; a short list is kept."""
         if self._lines is not None and self._lines.hold(from_ms, count):
             return self._lines.lines
         lines: list[PreviewLine] = []
@@ -292,7 +292,7 @@ class Recurrence:
     def _excluded_line(self, moment: Moment, steps: Steps) -> PreviewLine:
         reason = None
         if self._exclusions is not None:
-            # Naming the reason is no part of the search.
+            # Finding the reason does not count as part of the search.
             naming = Steps(UNLIMITED)
             reason = self._exclusions.reason(moment.at_ms, naming)
             steps.note(naming.spent + _LINE_STEPS)
@@ -332,7 +332,7 @@ class Recurrence:
         return None
 
     def _next_of_many(self, after_ms: int, end_ms: int, steps: Steps) -> Moment | None:
-        """The same, where only those sources are asked again whose time is over."""
+        """Like `_next_moment`, for many sources: only sources whose next time has passed are asked again."""
         if after_ms >= end_ms:
             return None
         sources, exclusions = self._sources, self._exclusions
@@ -349,7 +349,7 @@ class Recurrence:
         return None
 
     def _candidates(self, from_ms: int, steps: Steps) -> Iterator[Moment]:
-        """The union of the sources within the bounds, exclusions not applied; each source is asked once a moment."""
+        """The union of the sources within the bounds, without exclusions; each source is asked once for each moment."""
         from_ms = max(from_ms, self._bounds.start_ms)
         if from_ms >= self._bounds.end_ms:
             return
@@ -362,7 +362,7 @@ class Recurrence:
                     heads[index] = self._sources[index].next(moment.at_ms, steps)
 
     def _moments(self, from_ms: int, to_ms: int) -> Iterator[Moment]:
-        """The union minus the exclusions; each moment is a search of its own."""
+        """The union minus the exclusions; each moment is one search."""
         steps = self._steps
         if self._exclusions is None:
             steps.begin()
@@ -387,6 +387,6 @@ class Recurrence:
         return self._fire_before(moment, self._next_moment(moment.at_ms, steps))
 
     def _fire_before(self, moment: Moment, following: Moment | None) -> Fire:
-        """The fire with its jitter, which ends before the next nominal time and before the schedule does."""
+        """The fire with its jitter, which ends before the next nominal time and before the end of the schedule."""
         limit = self._bounds.end_ms if following is None else following.at_ms
         return Fire(moment.at_ms, min(moment.at_ms + self._jitter_ms, limit - 1), moment.note)

@@ -1,8 +1,9 @@
 """Recurrence rules of RFC 5545, as rules over local times.
 
 A search goes straight to the period (the year, month, week, day, hour, minute or
-second) that holds the time asked about, by arithmetic from DTSTART, and looks at
-a bounded number of periods from there.  Only COUNT walks from DTSTART, once.
+second) that contains the time asked about, by arithmetic from DTSTART, and looks at
+a bounded number of periods from there.  Only COUNT makes it go through all times
+from DTSTART, once.
 """
 
 from array import array
@@ -19,11 +20,11 @@ from duetime.recurrence.zones import DAY_SECONDS, LATEST_SECOND, LATEST_YEAR
 FREQUENCIES = ("YEARLY", "MONTHLY", "WEEKLY", "DAILY", "HOURLY", "MINUTELY", "SECONDLY")
 UNIT_SECONDS = {"DAILY": DAY_SECONDS, "HOURLY": 3600, "MINUTELY": 60, "SECONDLY": 1}
 MAXIMUM_COUNT = 10_000
-#: What a look at the days of a week costs.
+#: The steps for looking at the days of a week.
 _WEEK_STEPS = 3
-#: What one time of a COUNT costs beside the periods looked at.
+#: The steps for one time of a COUNT, besides those of the periods looked at.
 COUNTED_STEPS = 2
-# Periods looked at in one search: what does not come in them is taken to come never.
+# The periods looked at in one search: a time that does not come in them counts as never coming.
 _PERIODS = {"YEARLY": 400, "MONTHLY": 1200, "WEEKLY": 2100}
 _FINE_PERIODS = 8000
 
@@ -81,7 +82,7 @@ class DayPeriodRule:
                 return (day + 4 - self._parts.week_start) // 7
 
     def _first_from(self, days: list[int], local: int) -> int | None:
-        """The first time of a period's days, BYSETPOS applied, that is not before this one."""
+        """The first time of a period's days, with BYSETPOS applied, that is not before this one."""
         if self._parts.positions:
             chosen = self._chosen(days)
             place = bisect_left(chosen, local)
@@ -95,7 +96,7 @@ class DayPeriodRule:
         return days[place] * DAY_SECONDS + self._times[0] if place < len(days) else None
 
     def _last_until(self, days: list[int], local: int) -> int | None:
-        """The last time of a period's days, BYSETPOS applied, that is not after this one."""
+        """The last time of a period's days, with BYSETPOS applied, that is not after this one."""
         if self._parts.positions:
             chosen = self._chosen(days)
             place = bisect_right(chosen, local)
@@ -109,7 +110,7 @@ class DayPeriodRule:
         return days[place - 1] * DAY_SECONDS + self._times[-1] if place else None
 
     def _chosen(self, days: list[int]) -> list[int]:
-        """What BYSETPOS takes of a period: places among all its times, which need not be written out."""
+        """The times that BYSETPOS chooses: places among all times of the period, which need not be listed."""
         times = self._times
         total = len(days) * len(times)
         places = {place - 1 if place > 0 else total + place for place in self._parts.positions}
@@ -159,7 +160,7 @@ def _listed(parts: RuleParts, year: int, month: int) -> list[int]:
 
 
 class UnitRule:
-    """DAILY and finer: equal periods, each with the same times in it, of which the BY parts leave some out."""
+    """DAILY and finer: equal periods, each with the same times in it; the BY parts leave some periods out."""
 
     def __init__(self, parts: RuleParts) -> None:
         self._parts = parts
@@ -168,7 +169,7 @@ class UnitRule:
         self._base = parts.start // self._unit * self._unit
         place = FREQUENCIES.index(parts.frequency) - 3
         everything = ((24, 3600, parts.hours), (60, 60, parts.minutes), (60, 1, parts.seconds))
-        # Parts coarser than the period, or of its size, choose periods; finer ones are times within each.
+        # Parts coarser than the period, or of its size, choose periods; finer parts are times within each period.
         self._limits = [(size, unit, frozenset(wanted)) for size, unit, wanted in everything[:place] if wanted]
         offsets = [0]
         for _, unit, wanted in everything[place:]:
@@ -228,7 +229,7 @@ class UnitRule:
         return None
 
     def _allowed_from(self, period: int, steps: Steps) -> int | None:
-        """This period, or a later time before which there is certainly no allowed one."""
+        """This period if it is allowed, or a later time before which no period is."""
         if self._filters_days:
             day = period // DAY_SECONDS
             found = self._find_day(day, 1, steps)
@@ -243,7 +244,7 @@ class UnitRule:
         return period
 
     def _allowed_until(self, period: int, steps: Steps) -> int | None:
-        """This period, or the last one before a time after which there is certainly no allowed one."""
+        """This period if it is allowed, or an earlier one after which no period is."""
         if self._filters_days:
             day = period // DAY_SECONDS
             found = self._find_day(day, -1, steps)
@@ -263,7 +264,7 @@ class UnitRule:
         moment = date.fromordinal(day + EPOCH_ORDINAL)
         year, month = moment.year, moment.month
         open_days = -1 << moment.day if direction > 0 else (2 << moment.day) - 1
-        # Dates by month and weekday come within 40 years, or not at all.
+        # Dates by month and weekday come within 40 years, or never.
         for _ in range(40 * 12 + 1):
             steps.take(1 + parts.month_steps)
             mask = parts.days_of(year, month) & open_days

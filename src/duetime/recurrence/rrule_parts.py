@@ -1,7 +1,7 @@
 """The parts of an RFC 5545 rule, and which days they choose.
 
-A month's days are one integer with bit d for day d; days on their own are
-counted from 1970-01-01, and weekdays from Sunday, 0.
+The days of a month are one integer with bit d for day d; single days are counted
+from 1970-01-01, and weekdays from Sunday, 0.
 """
 
 from dataclasses import dataclass
@@ -41,19 +41,19 @@ class RuleParts:
 
     @property
     def size(self) -> int:
-        """About the bytes that it takes."""
+        """Its approximate size in bytes."""
         lists = (self.month_days, self.year_days, self.week_numbers, self.hours, self.minutes, self.seconds)
         return 500 + 60 * sum(map(len, lists)) + 36 * len(self.positions) + 100 * len(self.ordinals)
 
     @property
     def month_steps(self) -> int:
-        """What `days_of` costs."""
+        """The steps that `days_of` takes."""
         ordinals = () if self.ordinals_in_year else self.ordinals
         return 1 + (len(self.month_days) + len(ordinals)) // 4
 
     @property
     def day_of_year_steps(self) -> int:
-        """What `is_day_of_year` costs for four days."""
+        """The steps that `is_day_of_year` takes for four days."""
         return 1 + (len(self.ordinals) // 3 if self.ordinals_in_year else 0) + (2 if self.week_numbers else 0)
 
     def days_of(self, year: int, month: int) -> int:
@@ -79,7 +79,7 @@ class RuleParts:
         return mask
 
     def is_day_of_year(self, day: int, year: int, first: int, length: int) -> bool:
-        """Whether a day passes the parts that count within a year, which begins at `first`."""
+        """Whether a day matches the parts that count within a year, which begins at `first`."""
         number = day - first + 1
         if self.year_days and number not in self.year_days and number - length - 1 not in self.year_days:
             return False
@@ -93,11 +93,11 @@ class RuleParts:
         return not self.week_numbers or self._has_week(day, year)
 
     def _has_week(self, day: int, year: int) -> bool:
-        # A week belongs to the year that holds its fourth day.
+        # A week belongs to the year that contains its fourth day.
         fourth = day - (weekday_of(day) - self.week_start) % 7 + 3
         owner = year_of(fourth)
         number = (fourth - first_day(owner)) // 7 + 1
-        # The last week of a year holds the third day before its end, or one of the six days before that.
+        # The last week of a year contains the third day before its end, or one of the six days before that.
         last = first_day(owner + 1) - 1
         weeks = (last - (weekday_of(last) - self.week_start - 3) % 7 - first_day(owner)) // 7 + 1
         return number in self.week_numbers or number - weeks - 1 in self.week_numbers

@@ -1,7 +1,7 @@
 """Read RRULE text: DTSTART, RRULE, RDATE and EXDATE lines.
 
-Parts that RFC 5545 forbids together are refused, with the sentence a user needs.
-A rule without DTSTART begins at the start of the schedule or, without one, at
+Parts that RFC 5545 forbids together are refused, with a sentence that says so.
+A rule without DTSTART begins at the start of the schedule or, if that has none, at
 local midnight of 1970-01-01.  DTSTART itself fires only if the rule matches it.
 """
 
@@ -21,7 +21,7 @@ from duetime.recurrence.zones import DAY_SECONDS, LATEST_YEAR, Zone, find_zone, 
 _WEEKDAYS = ("SU", "MO", "TU", "WE", "TH", "FR", "SA")
 _BY_DAY = re.compile(r"([+-]?\d{1,2})?(SU|MO|TU|WE|TH|FR|SA)")
 _DATE_TIME = re.compile(r"(\d{8})(?:T(\d{6})(Z?))?")
-# Of each list part: the bounds of its numbers, and whether they may be negative.
+# For each list part: the bounds of its numbers, and whether they may be negative.
 _LISTS = {
     "BYSECOND": (0, 59, False),
     "BYMINUTE": (0, 59, False),
@@ -32,9 +32,9 @@ _LISTS = {
     "BYMONTH": (1, 12, False),
     "BYSETPOS": (1, 366, True),
 }
-# Times that BYHOUR, BYMINUTE and BYSECOND make together; they are kept in memory.
+# The most times that BYHOUR, BYMINUTE and BYSECOND may make together; they are kept in memory.
 MAXIMUM_TIMES = 1440
-#: What reading a rule costs beside its text and its first time.
+#: The steps for reading a rule, besides those of its text and its first time.
 READ_STEPS = 20
 _PARTS = {"FREQ", "INTERVAL", "COUNT", "UNTIL", "WKST", "BYDAY", *_LISTS}
 
@@ -50,7 +50,7 @@ class ParsedRule(NamedTuple):
 
 
 def parse_rrule(text: str, zone: Zone, start_second: int | None, steps: Steps) -> Generator[None, None, ParsedRule]:
-    """Read one entry, in pieces; a Problem says what is wrong with it."""
+    """Read one entry, in pieces. A Problem says what is wrong with it."""
     steps.take(READ_STEPS + len(text) // 2)
     if not text.isascii():
         raise Problem("rrule has letters or digits beyond ASCII; write it with plain ones")
@@ -95,7 +95,7 @@ def parse_rrule(text: str, zone: Zone, start_second: int | None, steps: Steps) -
 
 
 def _first_local(rule: LocalRule, start: int, steps: Steps) -> int | None:
-    """The first time of a rule; None also if finding it takes more than one search may."""
+    """The first time of a rule; None if there is none, or if finding it takes more than one search may."""
     search = Steps()
     try:
         return rule.next_local(start, search)

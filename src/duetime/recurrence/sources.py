@@ -1,10 +1,10 @@
-"""Sources of instants: what a definition's parts fire at, each on its own.
+"""Sources of instants: what each part of a definition fires at.
 
-A source answers in milliseconds with a note on what a clock change did.  Over
-local times the two policies are two streams, each of them in order: the one
-that takes the first of two equal local times, and the one that takes the last.
-`both` is their union, and a rhythm of an hour or finer is `both` with gaps left
-out: every instant whose local time matches, and nothing else.
+A source answers in milliseconds, with a note on the effect of a clock change.  Over
+local times the two policies are two streams, each in order: the stream that takes
+the first of two equal local times, and the stream that takes the last.  `both` is
+their union.  A recurrence of an hour or finer is `both` with gaps left out: every
+instant whose local time matches, and nothing else.
 """
 
 from array import array
@@ -27,7 +27,7 @@ class LocalRule(Protocol):
 
     @property
     def size(self) -> int:
-        """About the bytes that it takes."""
+        """Its approximate size in bytes."""
 
     def next_local(self, local: int, steps: Steps) -> int | None: ...
 
@@ -37,23 +37,23 @@ class LocalRule(Protocol):
 class Source(Protocol):
     """Instants in order; both answers are strictly after or before.
 
-    A source may lower `steps.left` without looking at it, since whoever asks it again does.
+    A source may lower `steps.left` without checking it: the caller checks it before it asks again.
     """
 
     @property
     def size(self) -> int:
-        """About the bytes that it takes."""
+        """Its approximate size in bytes."""
 
     def next(self, after_ms: int, steps: Steps) -> Moment | None: ...
 
     def previous(self, before_ms: int, steps: Steps) -> Moment | None: ...
 
 
-#: What asking a source costs; a rule takes what it passes over beside it.
+#: The steps for asking a source; a rule adds those for what it passes over.
 SOURCE_STEPS = 5
-#: To find out where exactly a clock changes.
+#: The steps for finding the exact instant of a clock change.
 CHANGE_STEPS = 20
-# Gaps passed in one search; a zone has two changes a year, so this is centuries.
+# The most gaps passed in one search; a zone has two changes a year, so this is centuries.
 _GAPS_PASSED = 1000
 
 
@@ -137,7 +137,7 @@ class WallSource:
         return None
 
     def _shifted(self, gap: Change, steps: Steps) -> Moment:
-        """All local times of the gap as one fire at its end, which is unmarked if it has one of its own."""
+        """All local times of the gap as one fire at its end; it has no note if the rule fires at that time anyway."""
         if self._rule.next_local(gap.wall_end, steps) == gap.wall_end:
             return Moment(gap.at * 1000)
         first = self._rule.next_local(gap.wall_start, steps)
@@ -174,7 +174,7 @@ class InstantSource:
 
 
 class EverySource:
-    """Every so many milliseconds of elapsed time, counted from the Unix epoch and a phase."""
+    """A fixed interval of elapsed time in milliseconds, counted from the Unix epoch and a phase."""
 
     __slots__ = ("_every_ms", "_phase_ms")
 
@@ -218,12 +218,12 @@ class DateRule:
 
 
 def earliest(moments: list[Moment | None]) -> Moment | None:
-    """The earliest; of those at the same instant, one that no clock change touched."""
+    """The earliest; among several at the same instant, one that no clock change affected."""
     return min((moment for moment in moments if moment is not None), key=_order, default=None)
 
 
 def latest(moments: list[Moment | None]) -> Moment | None:
-    """The latest; of those at the same instant, one that no clock change touched."""
+    """The latest; among several at the same instant, one that no clock change affected."""
     return min((moment for moment in moments if moment is not None), key=_reverse_order, default=None)
 
 

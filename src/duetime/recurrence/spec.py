@@ -1,9 +1,8 @@
 """What a recurrence is made of, and what it answers, as plain data.
 
-A definition is what a user writes.  Nothing here computes anything: a value of
-these types may still be wrong, and `compile_definition` is where that shows.
-Definitions are immutable and hashable, so that what is derived from them can be
-cached by value.
+A definition is what a user writes.  Nothing here computes anything: a value of these
+types may still be wrong, and only `compile_definition` finds that out.  Definitions
+are immutable and hashable, so that what is derived from them can be cached by value.
 """
 
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ import msgspec
 
 
 class SpecError(Exception):
-    """A definition cannot be used: where it is wrong, and what to do about it."""
+    """A definition cannot be used: which part is wrong, and what to do about it."""
 
     def __init__(self, path: str, message: str) -> None:
         super().__init__(f"{path}: {message}")
@@ -21,7 +20,7 @@ class SpecError(Exception):
 
 
 class Problem(ValueError):
-    """What is wrong with a piece of text; whoever knows where it stands makes a SpecError of it."""
+    """What is wrong with a piece of text; a caller that knows where the text is makes a SpecError of it."""
 
 
 class Dst(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -37,7 +36,7 @@ DayText = Annotated[str, msgspec.Meta(extra_json_schema={"format": "local-date"}
 
 
 class CalendarEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One cron field each; a date must satisfy all of them, day and weekday included."""
+    """One cron field each; a date must match all of them, day and weekday included."""
 
     year: FieldText | Annotated[int, msgspec.Meta(ge=1970, le=2199)] | None = None
     month: FieldText | Annotated[int, msgspec.Meta(ge=1, le=12)] | None = None
@@ -62,14 +61,14 @@ Exclusion = DayText | ExclusionRule
 
 
 class NamedCalendar(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Times that many schedules leave out, read in the zone of each; it names no other calendar."""
+    """Times that many schedules leave out, read in the zone of each schedule; it names no other calendar."""
 
     dates: tuple[str, ...] = ()
     exclude: tuple[Exclusion, ...] = ()
 
 
 class Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The union of its sources, minus its exclusions; `after` stands alone."""
+    """The union of its sources, minus its exclusions; `after` cannot be combined with other sources."""
 
     cron: tuple[str, ...] = ()
     every: float | None = None
@@ -95,7 +94,7 @@ class Definition(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
 
 @dataclass(frozen=True, slots=True)
 class Fire:
-    """One time to run: when the definition says, and when it really is after jitter."""
+    """One time to run: the time that the definition says, and the real time after jitter."""
 
     nominal_ms: int
     at_ms: int
@@ -104,7 +103,7 @@ class Fire:
 
 @dataclass(frozen=True, slots=True)
 class PreviewLine:
-    """One line of a preview; an excluded one says what excluded it and does not fire."""
+    """One line of a preview; an excluded line says what excluded it, and does not fire."""
 
     at_ms: int
     nominal_ms: int

@@ -1,8 +1,8 @@
-"""The budget of an evaluation: steps that are counted, never time.
+"""The budget of an evaluation: it counts steps, never time.
 
 A step is about a microsecond of work: a month passed over, an exclusion asked, a
-period of a rule looked at.  Counting makes a refusal the same on every machine,
-and bounds how long one search can hold whoever runs it.
+period of a rule looked at.  Because steps are counted, a refusal is the same on every
+machine, and one search can keep its caller busy only for a bounded time.
 """
 
 from collections.abc import Generator
@@ -10,15 +10,15 @@ from typing import TypeVar
 
 from duetime.recurrence.spec import SpecError
 
-#: What finding one time may take, jitter included: about 20 ms.
+#: The most steps for finding one time, jitter included: about 20 ms.
 SEARCH_STEPS = 20_000
-#: What reading one definition may take, its named calendars apart.
+#: The most steps for reading one definition, without its named calendars.
 COMPILE_STEPS = 300_000
-#: What one preview may take.
+#: The most steps for one preview.
 PREVIEW_STEPS = 500_000
-#: What a look for everything that is wrong with a refused definition may take.
+#: The most steps for finding everything that is wrong with a refused definition.
 JUDGE_STEPS = 10_000
-#: For work that is bounded by the size of what is read.
+#: For work that the size of its input bounds.
 UNLIMITED = 1 << 62
 #: Work is done in pieces of this many steps; one search is never divided.
 PIECE_STEPS = 2_000
@@ -27,11 +27,11 @@ Result = TypeVar("Result")
 
 
 class TooCostly(SpecError):
-    """Evaluating the definition takes more steps than it may."""
+    """Evaluating the definition takes more steps than allowed."""
 
 
 class OutOfSteps(Exception):
-    """A search has used up its steps; whoever began it says what that means."""
+    """A search has used up its steps; the code that began it says what that means."""
 
 
 class Steps:
@@ -46,7 +46,7 @@ class Steps:
         self._piece = 0
 
     def begin(self) -> None:
-        """A new search, which has the whole limit for itself."""
+        """Begin a new search, which has the whole limit for itself."""
         self._before += self._limit - self.left
         self.left = self._limit
 
@@ -61,11 +61,11 @@ class Steps:
 
     @property
     def spent(self) -> int:
-        """All steps so far, over all searches."""
+        """The number of steps so far, over all searches."""
         return self._before + self._limit - self.left
 
     def is_piece_over(self) -> bool:
-        """Whether it is time to let others go on; the next piece begins then."""
+        """Whether it is time to let other work run. If so, the next piece begins."""
         spent = self.spent
         if spent - self._piece < PIECE_STEPS:
             return False
@@ -74,7 +74,7 @@ class Steps:
 
 
 def finish(work: Generator[None, None, Result]) -> Result:
-    """Do all pieces at once, and give what comes of them."""
+    """Do all pieces at once, and return their result."""
     while True:
         try:
             next(work)

@@ -1,7 +1,7 @@
 """A definition in English: "at 02:00 every day, Europe/Berlin".
 
-Words are made from what was understood, not from the text written, so that they
-show what a definition really does.  They are for people; nothing reads them back.
+The words are made from the parsed definition, not from the text written, so that
+they show what it really does.  They are for people; nothing reads them back.
 """
 
 from duetime.recurrence.cron import ALL_HOURS, MONTH_WORDS, ClockRule, parse_calendar_entry, parse_cron
@@ -11,7 +11,7 @@ from duetime.recurrence.zones import clock_text
 
 _WEEKDAYS = ("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday")
 _PLACES = {1: "first", 2: "second", 3: "third", 4: "fourth", 5: "fifth", -1: "last"}
-# More times of day than these are told by their fields.
+# More times of day than these are described by their fields.
 _TIMES_TOLD = 6
 _ENTRIES_TOLD = 4
 _SOURCES_TOLD = 20
@@ -125,7 +125,7 @@ def _numbers(mask: int) -> list[int]:
 
 
 def _step(numbers: list[int], size: int) -> int | None:
-    """The step that gives just these numbers from 0 on, if it divides the size."""
+    """The step that produces exactly these numbers from 0 on, if it divides the size."""
     step = size // len(numbers)
     return step if numbers == list(range(0, size, step)) and size % step == 0 else None
 
@@ -135,7 +135,7 @@ def _counted(noun: str, numbers: list[int]) -> str:
 
 
 def _ranges(numbers: list[int]) -> str:
-    """Numbers in order, with runs of three and more drawn together."""
+    """Numbers in order, with three or more in sequence written as a range."""
     words: list[str] = []
     index = 0
     while index < len(numbers):
@@ -159,7 +159,7 @@ def _told(words: list[str], noun: str, count: int) -> str:
 
 
 def _duration(seconds: float, *, counts_one: bool = True) -> str:
-    """Seconds in the largest unit that they fill: "every minute" needs no number, "1 minute later" does."""
+    """Seconds in the largest unit that divides them: "every minute" needs no number, "1 minute later" does."""
     for unit, size in (("week", 604_800), ("day", 86_400), ("hour", 3600), ("minute", 60), ("second", 1)):
         if seconds >= size and seconds % size == 0:
             number = int(seconds // size)

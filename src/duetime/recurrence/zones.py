@@ -1,8 +1,8 @@
-"""Between UTC instants and the wall clock of a zone, in whole seconds.
+"""Convert between UTC instants and the local time of a zone, in whole seconds.
 
 A local time here is an integer: the seconds from 1970-01-01T00:00 to it on a
 clock that never changes.  A change of offset is found by asking for both folds
-of a local time: the offsets differ only where the time occurs twice or never.
+of a local time: the offsets differ only if the time occurs twice or never.
 """
 
 import difflib
@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo, available_timezones
 from duetime.recurrence.spec import Problem
 
 DAY_SECONDS = 86_400
-# datetime ends at the years 1 and 9999; a zone's offset must not lead out of it.
+# datetime covers the years 1 to 9999; a zone's offset must not lead out of them.
 EARLIEST_SECOND = int(datetime(2, 1, 1, tzinfo=UTC).timestamp())
 LATEST_SECOND = int(datetime(9998, 1, 1, tzinfo=UTC).timestamp())
 LATEST_YEAR = 9997
@@ -32,17 +32,17 @@ class Change(NamedTuple):
 
     @property
     def wall_start(self) -> int:
-        """The first local time that does not exist, or that comes twice."""
+        """The first local time that does not exist, or that occurs twice."""
         return self.at + min(self.before, self.after)
 
     @property
     def wall_end(self) -> int:
-        """The first local time after those."""
+        """The first local time after the last of them."""
         return self.at + max(self.before, self.after)
 
 
 class Zone:
-    """One time zone; every answer is exact, for any year that datetime knows."""
+    """One time zone; every answer is exact, for any year that datetime supports."""
 
     __slots__ = ("_info", "is_utc", "key")
 
@@ -55,7 +55,7 @@ class Zone:
         return 0 if self.is_utc else _seconds(datetime.fromtimestamp(instant, self._info).utcoffset())
 
     def locate(self, instant: int) -> tuple[int, Change | None]:
-        """The local time at an instant, and the change that makes it come twice, if one does."""
+        """The local time at an instant, and the change that makes it occur twice, if there is one."""
         if self.is_utc:
             return instant, None
         moment = datetime.fromtimestamp(instant, self._info)
@@ -66,7 +66,7 @@ class Zone:
         return local, self.change_around(local, *self.offsets_of(local))
 
     def offsets_of(self, local: int) -> tuple[int, int]:
-        """The offsets before and after the change that a local time falls into; alike if into none."""
+        """The offsets before and after the change that a local time falls into; equal if it falls into none."""
         if self.is_utc:
             return 0, 0
         moment = (_EPOCH + timedelta(seconds=local)).replace(tzinfo=self._info)
@@ -78,7 +78,7 @@ class Zone:
         return _seconds(before), _seconds(after)
 
     def change_around(self, local: int, before: int, after: int) -> Change:
-        """The change itself, by bisection between the two instants that the local time could mean."""
+        """Find the change by bisection between the two instants that the local time could mean."""
         low, high = local - max(before, after), local - min(before, after)
         while high - low > 1:
             middle = (low + high) // 2
@@ -91,7 +91,7 @@ class Zone:
     def meetings(self, local: int) -> tuple[int, int, Change | None]:
         """The first and the last instant at which the wall clock shows this time, or jumps over it.
 
-        If they differ, the change that brings the time twice comes with them.
+        If they differ, the change that makes the time occur twice is returned as well.
         """
         before, after = self.offsets_of(local)
         if before == after:
@@ -102,7 +102,7 @@ class Zone:
         return local - before, local - after, change
 
     def iso(self, at_ms: int) -> str:
-        """ISO 8601 local time with offset; milliseconds only where there are any."""
+        """ISO 8601 local time with offset; milliseconds only if they are not zero."""
         seconds, thousandths = divmod(at_ms, 1000)
         moment = datetime.fromtimestamp(seconds, self._info).replace(microsecond=thousandths * 1000)
         return moment.isoformat(timespec="milliseconds" if thousandths else "seconds")
@@ -123,7 +123,7 @@ def local_datetime(local: int) -> datetime:
 
 
 def clock_text(local: int) -> str:
-    """A local time of day as it is written: 02:30, and the seconds only where there are any."""
+    """A local time of day as people write it: 02:30, with seconds only if they are not zero."""
     minutes, second = divmod(local % DAY_SECONDS, 60)
     text = f"{minutes // 60:02}:{minutes % 60:02}"
     return f"{text}:{second:02}" if second else text
@@ -134,12 +134,12 @@ def _zone_keys() -> tuple[str, ...]:
     return tuple(sorted(available_timezones()))
 
 
-# There are some 600 zones, aliases included.
+# There are about 600 zones, aliases included.
 @lru_cache(maxsize=700)
 def find_zone(key: str) -> Zone:
-    """The zone of this IANA name; a Problem that names similar ones if there is none."""
+    """The zone of this IANA name; if there is none, a Problem names similar ones."""
     try:
-        # The machine's own zone would make a definition mean something else on each node.
+        # The machine's own zone would give a definition another meaning on each node.
         if key in ("localtime", "posixrules", ""):
             raise ValueError(key)
         return Zone(key, ZoneInfo(key))
