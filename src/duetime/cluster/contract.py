@@ -1,15 +1,15 @@
-"""Who is there: what a coordinator promises to the nodes of one cluster.
+"""Membership: what a coordinator promises to the nodes of one cluster.
 
-It is advice: views of two nodes may differ for a while, and a node may be seen
-as gone that is not, or the other way round.  Nothing may rely on it for safety.
+It is advice: views of two nodes may differ for a while, and a node that is there may
+be seen as gone, or the other way round.  Safety must not depend on it.
 
 What every adapter must keep:
 - a node that joined, and beats, is seen by every other within two beats;
-- one that left is seen as gone within two beats, one that fell silent within
+- a node that left is seen as gone within two beats, a node that fell silent within
   `SILENCE_SECONDS` and two beats of the observer's own monotonic time;
-- while its store is away a view stays as it was: nobody is given up because the
+- while its store is away a view stays as it was: no node counts as gone because the
   store did not answer;
-- a node whose entry was lost joins again by itself; one whose name was taken by a
+- a node whose entry was lost joins again by itself; a node whose name was taken by a
   later start sees itself as gone, and stays so.
 """
 
@@ -18,7 +18,7 @@ from typing import Annotated, Protocol
 
 import msgspec
 
-#: A node whose counter stood still for so long is taken for gone.
+#: A node whose counter stood still for this long counts as gone.
 SILENCE_SECONDS = 4.0
 
 
@@ -26,9 +26,9 @@ class Member(msgspec.Struct, frozen=True, order=True):
     """One node from its start to its end."""
 
     name: str
-    #: Tells two starts under one name apart; 62 random bits.
+    #: Distinguishes two starts under one name; 62 random bits.
     incarnation: int
-    #: Where the other nodes reach it: host:port.
+    #: The address at which the other nodes reach it: host:port.
     address: str
 
 
@@ -42,18 +42,18 @@ class NodeView(msgspec.Struct, frozen=True):
 
 class Coordinator(Protocol):
     async def join(self, member: Member) -> None:
-        """Become a member, in place of whoever had the name, and keep beating until `leave`.
+        """Become a member, replacing any node that had the name, and keep beating until `leave`.
 
         Raises `Unavailable` if the store does not answer.
         """
         ...
 
     async def leave(self) -> None:
-        """Stop beating and be seen as gone; never raises because the store is away."""
+        """Stop beating and be seen as gone. Never raises because the store is away."""
         ...
 
     def members(self) -> tuple[Member, ...]:
-        """Who is there in this node's view, by name; itself among them while it is a member."""
+        """The members in this node's view, by name; itself among them while it is a member."""
         ...
 
     def on_change(self, call: Callable[[], None]) -> None:
@@ -61,9 +61,9 @@ class Coordinator(Protocol):
         ...
 
     def doubt(self, member: Member) -> None:
-        """Its socket is closed: see it as gone until its counter moves again."""
+        """The line to this node is closed: see it as gone until its counter moves again."""
         ...
 
     async def look(self) -> None:
-        """Look now, not at the next beat: someone said that there is news."""
+        """Look now, not at the next beat: another node said that something has changed."""
         ...

@@ -1,7 +1,7 @@
 """One line between two nodes: frames in both directions, and what may be in them.
 
-A frame is four bytes of length and a MessagePack array.  The first one that cannot
-be read closes the line: nobody knows where the next one begins.
+A frame is four bytes of length and a MessagePack array.  The first frame that cannot
+be read closes the line, because then the start of the next one is unknown.
 """
 
 import asyncio
@@ -14,9 +14,9 @@ import structlog
 log = structlog.get_logger()
 
 MAX_FRAME_BYTES = 64 * 1024 * 1024
-#: Another node that does not read for so long that this much waits to be sent is as good as gone.
+#: If another node reads so slowly that more than this waits to be sent, its line is closed.
 MAX_UNSENT_BYTES = 2 * MAX_FRAME_BYTES
-#: Before anyone has proved anything, nobody may make us keep more than this.
+#: The most bytes of a frame that are kept for a peer that has not proved itself.
 _MAX_GREETING_BYTES = 1024
 
 
@@ -25,7 +25,7 @@ class Challenge(msgspec.Struct, frozen=True, array_like=True, tag=0):
 
 
 class Proof(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    #: Who speaks, and to which incarnation: ports are given anew.
+    #: The calling node, and the incarnation that it wants to reach: ports are reused.
     caller: str
     wanted: int
     nonce: bytes
@@ -50,11 +50,11 @@ class End(msgspec.Struct, frozen=True, array_like=True, tag=4):
 
 class Answer(msgspec.Struct, frozen=True, array_like=True, tag=5):
     number: int
-    #: None: it could not be done, or was ended before anything was.
+    #: None: the other node could not do it, or the call was ended before anything was done.
     body: bytes | None
 
 
-#: What the decoder raises; bad UTF-8 is no `DecodeError` to it.
+#: What the decoder raises; for bad UTF-8 it is not a `DecodeError`.
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -62,7 +62,7 @@ _decode = msgspec.msgpack.Decoder(Challenge | Proof | Welcome | Call | End | Ans
 
 
 class Line(asyncio.Protocol):
-    """Frames in both directions."""
+    """Sends and receives frames."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Line(asyncio.Protocol):
         self._buffer = bytearray()
         self._transport: asyncio.Transport | None = None
         self.limit = _MAX_GREETING_BYTES
-        #: What this end has been told or has chosen in the greeting.
+        #: The nonce that this end received or chose in the greeting.
         self.nonce = b""
         self.is_trusted = False
 
@@ -89,7 +89,7 @@ class Line(asyncio.Protocol):
         self.limit = MAX_FRAME_BYTES
 
     def send(self, message: msgspec.Struct) -> bool:
-        """Whether it is on its way; a line that is stuck is closed."""
+        """Send a message. Return whether it is on its way; a line that is stuck is closed."""
         if self._transport is None or self._transport.is_closing():
             return False
         if self._transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
@@ -100,7 +100,7 @@ class Line(asyncio.Protocol):
         return True
 
     def break_off(self, reason: str) -> None:
-        """Close it for what came.  It is logged only of another node: who has proved nothing could fill the log."""
+        """Close the line because of what it received. Log it only for proved nodes: others could fill the log."""
         if self.is_trusted and self.is_open:
             log.warning("another node said what cannot be understood: its line is closed", error=reason)
         self.close()

@@ -1,12 +1,12 @@
 """Calls between the nodes of one cluster: short messages over TCP, each with one answer.
 
-Every node listens on a port of its own and keeps one line open to each other
-node, for its own calls.  Both ends prove that they know the cluster's secret
-before anything else is said, because anyone on the machine could speak to a
-port; a line that has proved nothing may say little, has little time, and is one
-of few.  A call can be ended by its caller, and gets its answer all the same: what
-was done until then.  When a line breaks, its calls fail at once and the other end
-stops working on them.
+Every node listens on a port of its own and keeps one line open to each other node,
+for its own calls.  Both ends prove that they know the cluster's secret before
+anything else is sent, because any program on the machine could connect to a port.  A
+line that has proved nothing may send little, has little time, and there may be only
+a few of them.  A caller can end a call, and gets its answer all the same: what was
+done until then.  When a line breaks, its calls fail at once and the other end stops
+working on them.
 """
 
 import asyncio
@@ -23,22 +23,22 @@ from duetime.errors import Unavailable
 
 log = structlog.get_logger()
 HANDSHAKE_SECONDS = 5.0
-#: Lines that have proved nothing yet; beyond that the oldest has to go.  A node needs a moment to prove itself.
+#: The most lines that have proved nothing yet; above that the oldest is closed. A node proves itself within a moment.
 MAX_GREETING = 64
 _LEAST_BACKOFF_SECONDS, _MOST_BACKOFF_SECONDS = 0.05, 1.0
 
 #: (verb, body) → the answer.
 Handler = Callable[[str, bytes], Awaitable[bytes]]
-#: An answer that nobody received: (verb, answer).
+#: Called with an answer that no caller received: (verb, answer).
 Undelivered = Callable[[str, bytes], None]
 
 
 class PeerGone(Unavailable):
-    """The other node cannot be reached; whether it did what it was asked is not known."""
+    """The other node cannot be reached; whether it did what it was asked is unknown."""
 
 
 class Peer:
-    """This node's line to one other, kept open; its calls."""
+    """This node's line to one other node, kept open, and its calls on it."""
 
     def __init__(self, mesh: "Mesh", member: Member) -> None:
         self._mesh = mesh
@@ -52,9 +52,9 @@ class Peer:
         self._keeping = asyncio.create_task(self._keep_open(), name=f"peer {member.name}")
 
     async def call(self, verb: str, body: bytes, timeout: float, calls: "set[Ending] | None" = None) -> bytes | None:
-        """The answer; None if the other could not, or the call was ended first.  Raises `PeerGone`.
+        """Return the answer; None if the other node failed, or the call was ended first. Raise `PeerGone`.
 
-        A call whose caller is cancelled is ended too; what is answered then goes to `undelivered`.
+        A call whose caller is cancelled is ended too; its answer then goes to `undelivered`.
         """
         try:
             async with asyncio.timeout(timeout):
@@ -74,7 +74,7 @@ class Peer:
                 try:
                     return await asyncio.shield(answer)
                 except asyncio.CancelledError:
-                    # By the caller or the time limit: the answer is still to come, and nobody waits for it.
+                    # Cancelled by the caller or the time limit: the answer is still to come, and nobody waits for it.
                     if answer.done() and not answer.cancelled() and answer.exception() is None:
                         self._deliver_late(verb, answer.result())
                     elif not answer.done():
@@ -88,7 +88,7 @@ class Peer:
             raise PeerGone(f"node {self.member.name} did not answer within {timeout:.1f} s") from error
 
     def close(self) -> None:
-        """Let go of the line: calls fail, and the other end stops working on them."""
+        """Close the line: calls fail, and the other end stops working on them."""
         self._is_closed = True
         self._opened.set()
         self._keeping.cancel()
@@ -187,19 +187,19 @@ class Peer:
         for _, answer in calls.values():
             if not answer.done():
                 answer.set_exception(PeerGone(f"the line to node {self.member.name} broke"))
-                # Whoever waited may have gone.
+                # The waiting caller may be gone.
                 answer.exception()
 
 
 class Ending:
-    """A call under way, which can be told to end."""
+    """A running call that can be ended."""
 
     def __init__(self, line: Line, number: int) -> None:
         self._line = line
         self._number = number
 
     def end(self) -> None:
-        """Ask for the answer now, whatever it is."""
+        """Ask for the answer now, whatever has been done."""
         self._line.send(End(self._number))
 
 
@@ -219,7 +219,7 @@ class Mesh:
         self.name = name
         self._secret = secret
         self._handle = handle
-        #: For answers that came when nobody waited for them any more.
+        #: Called with answers that came when nobody waited for them any more.
         self.undelivered = undelivered
         self._on_called = on_called
         self.peer_lost = on_lost
@@ -227,22 +227,22 @@ class Mesh:
         self._server: asyncio.Server | None = None
         self._incarnation: int | None = None
         self._working: dict[Line, dict[int, asyncio.Task[None]]] = {}
-        #: Lines that have proved nothing yet, and what closes them.
+        #: Lines that have proved nothing yet, and the timer that closes each of them.
         self._greeting: dict[Line, asyncio.TimerHandle] = {}
 
     async def listen(self, host: str = "127.0.0.1") -> str:
-        """Listen on a free port; returns the address for the others."""
+        """Listen on a free port. Return the address for the other nodes."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(self._welcome, host, 0)
         bound_host, port = self._server.sockets[0].getsockname()[:2]
         return f"{bound_host}:{port}"
 
     def be(self, incarnation: int) -> None:
-        """This node's own incarnation: calls for another one are not for it."""
+        """Set this node's own incarnation: calls for another one are refused."""
         self._incarnation = incarnation
 
     def meet(self, members: Iterable[Member]) -> None:
-        """Keep lines to these and to no others."""
+        """Keep lines to these nodes and to no others."""
         wanted = {member.name: member for member in members if member.name != self.name}
         for name, peer in list(self._peers.items()):
             if wanted.get(name) != peer.member:
@@ -253,7 +253,7 @@ class Mesh:
                 self._peers[name] = Peer(self, member)
 
     def part(self, member: Member) -> None:
-        """Keep no line to this one any more: calls to it fail at once."""
+        """Keep no line to this node any more: calls to it fail at once."""
         peer = self._peers.get(member.name)
         if peer is not None and peer.member == member:
             del self._peers[member.name]
@@ -282,11 +282,11 @@ class Mesh:
                 await asyncio.wait_for(self._server.wait_closed(), 5.0)
 
     def prove(self, role: bytes, asked: bytes, own: bytes, incarnation: int) -> bytes:
-        """Of the secret, bound to this greeting: what one end says as caller the other cannot say again."""
+        """Compute a proof of the secret for this greeting: neither end can reuse the proof of the other."""
         said = f"duetime {role.decode()} {asked.hex()} {own.hex()} {incarnation}"
         return hmac.digest(self._secret, said.encode(), "sha256")
 
-    # Being called
+    # Incoming calls
 
     def _welcome(self) -> asyncio.Protocol:
         return Line(self._called, self._let_go, self._challenge)
@@ -318,7 +318,7 @@ class Mesh:
             case End(number) if line.is_trusted:
                 found = self._working[line].get(number)
                 if found is not None:
-                    # Not before it has begun, or there would be no answer.
+                    # Cancel only after it has begun, or there would be no answer.
                     asyncio.get_running_loop().call_soon(found.cancel)
             case _:
                 line.break_off(f"a {type(message).__name__} is out of place")
@@ -328,7 +328,7 @@ class Mesh:
         try:
             answer = await self._handle(verb, body)
         except asyncio.CancelledError:
-            # Ended by the caller, who gets an empty answer; what was done is undone by the handler.
+            # The caller ended it and gets an empty answer; the handler undoes what was done.
             pass
         except Unavailable as error:
             log.info("call of another node failed", verb=verb, error=str(error))

@@ -1,7 +1,7 @@
 """The coordinator on PostgreSQL: a row for each node, whose counter rises every second.
 
-One statement a second raises this node's counter and reads everybody's.  A node
-is there while its counter is seen to move, by this process's own monotonic
+One statement a second raises this node's counter and reads the counters of all.  A
+node is there while its counter is seen to move, by this process's own monotonic
 time; the database's clock decides nothing.  If this process stood still, or the
 database was away, the watch begins anew.
 """
@@ -29,7 +29,7 @@ LONGEST_GAP_SECONDS = 2.5
 
 
 class Watch:
-    """Counters, since when they are unchanged, and who is there by that; no I/O."""
+    """The counters, since when they are unchanged, and which nodes are there by that; no I/O."""
 
     def __init__(self) -> None:
         self._seen: dict[Member, tuple[int, float]] = {}
@@ -37,7 +37,7 @@ class Watch:
         self._looked_at: float | None = None
 
     def look(self, beats: dict[Member, int], at: float) -> tuple[Member, ...]:
-        """Take the counters read at this time; returns who is there."""
+        """Take the counters read at this time. Return the nodes that are there."""
         if self._looked_at is not None and at - self._looked_at > LONGEST_GAP_SECONDS:
             self._seen.clear()
         self._looked_at = at
@@ -49,7 +49,7 @@ class Watch:
         return self._there(at)
 
     def doubt(self, member: Member, at: float) -> tuple[Member, ...]:
-        """See it as gone until its counter moves; returns who is there."""
+        """See a node as gone until its counter moves. Return the nodes that are there."""
         if member in self._seen:
             self._doubted[member] = self._seen[member][0]
         return self._there(at)
@@ -99,7 +99,7 @@ class PostgresCoordinator:
         try:
             await self._database.run_with(SQL["leave"], _key(self._cluster, member), timeout=2.0)
         except Unavailable as error:
-            # The others see the counter stand still.
+            # The other nodes see the counter stand still.
             log.warning("left without the database's word", error=str(error))
 
     def doubt(self, member: Member) -> None:
@@ -113,7 +113,7 @@ class PostgresCoordinator:
             rows = await self._database.run_with(SQL["beat"], _key(self._cluster, member), timeout=2.0)
             found = {Member(row["name"], row["incarnation"], row["address"]): row["beats"] for row in rows}
             if member not in found and all(other.name != member.name for other in found):
-                # The row was lost: taken for dead, or an older state of the database.
+                # The row was lost: the node was taken for dead, or the database is in an older state.
                 await self._enter(member)
                 found[member] = 0
             self._see(self._watch.look(found, self._monotonic()))

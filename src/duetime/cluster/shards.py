@@ -1,8 +1,8 @@
 """Which node feeds which shard, by rendezvous hashing: no I/O, the same on every node.
 
-Each shard goes to the node whose hash with it is highest.  A node that comes
-takes its share evenly from all others, a node that goes leaves its own to them,
-and nothing else moves.
+Each shard goes to the node whose hash with it is highest.  A new node takes its share
+evenly from all others, a node that goes leaves its shards to them evenly, and nothing
+else moves.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from duetime.ids import SHARDS
 
 
 def owner_of(what: str, names: Iterable[str]) -> str | None:
-    """The node for one thing, be it a shard or a duty; None if there is no node."""
+    """The node for one thing, such as a shard or a duty; None if there is no node."""
     return max(names, key=lambda name: (_weigh(what, name), name), default=None)
 
 
