@@ -273,7 +273,7 @@ def test_the_fixtures_of_the_guide_exist() -> None:
 
 
 #: Pages that are not wrapped yet.
-WIDE_PAGES = {"docs/architecture.md", "docs/cli.md"}
+WIDE_PAGES = {"docs/architecture.md"}
 #: Written by programs.
 GENERATED_PAGES = {"docs/benchmarks.md", "docs/fairness.md"}
 
