@@ -9,7 +9,7 @@ import pytest
 
 from duetime.database.pool import Database
 from duetime.executor.messages import NoResponse, Response, Timings
-from duetime.executor.verdict import Verdict, verdict_of
+from duetime.executor.target_health import TargetHealth, health_of
 from duetime.http1.messages import Reason
 from duetime.model.breaker_config import BreakerConfig
 from duetime.model.breaker_status import Ending
@@ -31,12 +31,12 @@ def answer(status: int, *headers: tuple[bytes, bytes]) -> Response:
 
 @pytest.mark.parametrize("status", [200, 204, 301, 400, 404, 408, 422, 425])
 def test_a_target_that_answers_is_well(status: int) -> None:
-    assert verdict_of(answer(status), NOW).ending == "ok"
+    assert health_of(answer(status), NOW).ending == "ok"
 
 
 @pytest.mark.parametrize("status", [500, 501, 502, 504, 599])
 def test_a_target_that_fails_is_not(status: int) -> None:
-    assert verdict_of(answer(status), NOW) == Verdict("failed", None, f"it answered {status}")
+    assert health_of(answer(status), NOW) == TargetHealth("failed", None, f"it answered {status}")
 
 
 @pytest.mark.parametrize("status", [429, 503])
@@ -45,14 +45,14 @@ def test_a_target_that_fails_is_not(status: int) -> None:
     [(b"120", 120.0), (format_datetime(datetime(2030, 1, 1, 0, 0, 9, tzinfo=UTC)).encode(), 9.0), (b"soon", None)],
 )
 def test_an_overloaded_target_says_when_it_wants_more(status: int, header: bytes, seconds: float | None) -> None:
-    found = verdict_of(answer(status, (b"server", b"x"), (b"retry-after", header)), NOW)
-    assert found == Verdict("overloaded", seconds, f"it answered {status}")
-    assert verdict_of(answer(status), NOW).retry_after is None
+    found = health_of(answer(status, (b"server", b"x"), (b"retry-after", header)), NOW)
+    assert found == TargetHealth("overloaded", seconds, f"it answered {status}")
+    assert health_of(answer(status), NOW).retry_after is None
 
 
 @pytest.mark.parametrize("reason", Reason)
 def test_no_answer_is_a_failure_unless_the_call_was_not_allowed(reason: Reason) -> None:
-    found = verdict_of(NoResponse(reason, "no connection", Timings(1.0, False)), NOW)
+    found = health_of(NoResponse(reason, "no connection", Timings(1.0, False)), NOW)
     assert found.ending == ("abandoned" if reason in (Reason.REFUSED, Reason.INTERNAL) else "failed")
     assert found.ending == "abandoned" or found.detail == "no connection"
 

@@ -19,7 +19,7 @@ from duetime.executor.held import GiveBack, Held, Phase, backoff_of
 from duetime.executor.http import HttpClient
 from duetime.executor.messages import NoResponse, Request, Response
 from duetime.executor.secret_headers import Opener, hide_echoes
-from duetime.executor.verdict import verdict_of
+from duetime.executor.target_health import health_of
 from duetime.lifecycle.tasks.settle import Report
 from duetime.model.egress_rules import EGRESS_REFUSED, EgressJudge
 from duetime.model.origin import TargetError
@@ -166,7 +166,7 @@ class Caller:
     def _answered(self, held: Held, started_at: datetime, answer: Response | NoResponse) -> None:
         now = self._clock.now()
         try:
-            held.verdict = verdict_of(answer, now)
+            held.health = health_of(answer, now)
             if held.opened is not None and isinstance(answer, Response):
                 answer = hide_echoes(answer, held.opened)
             end = report_answer(held.task, answer, started_at, now)

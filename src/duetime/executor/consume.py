@@ -21,10 +21,10 @@ from duetime.executor.calling import Caller, EgressOf, KeyOf, SecretOf
 from duetime.executor.held import GiveBack, Held, Phase, backoff_of
 from duetime.executor.hosts import SWEEP_SECONDS
 from duetime.executor.http import HttpClient
-from duetime.executor.outbox import Outbox
 from duetime.executor.places import Places
+from duetime.executor.resending import Resender
 from duetime.executor.slots import Place
-from duetime.executor.verdict import ABANDONED, RETURNED
+from duetime.executor.target_health import ABANDONED, RETURNED
 from duetime.lifecycle.holders.holders import BEAT_EVERY_SECONDS, BEGIN_WITHIN_SECONDS, Holders, Named
 from duetime.lifecycle.tasks.settle import Report, Settler
 from duetime.model.breaker_status import Ending
@@ -87,8 +87,8 @@ class Executor:
         self._announcing: list[Held] = []
         self._must_announce = asyncio.Event()
         self._has_room = asyncio.Event()
-        self._settling: Outbox[tuple[Held, Report]] = Outbox(self._settle, lambda item: self._forget(item[0]))
-        self._returning: Outbox[tuple[Held, GiveBack]] = Outbox(self._return, lambda item: self._forget(item[0]))
+        self._settling: Resender[tuple[Held, Report]] = Resender(self._settle, lambda item: self._forget(item[0]))
+        self._returning: Resender[tuple[Held, GiveBack]] = Resender(self._return, lambda item: self._forget(item[0]))
         self._sweeper: asyncio.TimerHandle | None = None
         self._teller: asyncio.TimerHandle | None = None
         self._leasing: asyncio.Task[object] | None = None
@@ -355,8 +355,8 @@ class Executor:
         """Say what its end means for the health of its target."""
         if self._report is not None and not held.is_told:
             held.is_told = True
-            verdict = held.verdict or (ABANDONED if held.is_started else RETURNED)
-            self._report(held.task, verdict.ending, verdict.retry_after, verdict.detail)
+            health = held.health or (ABANDONED if held.is_started else RETURNED)
+            self._report(held.task, health.ending, health.retry_after, health.detail)
 
     async def _settle(self, ended: Sequence[tuple[Held, Report]]) -> None:
         # Lost and cancelled ones are over for us as well.

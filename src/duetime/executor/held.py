@@ -5,9 +5,9 @@ import enum
 from dataclasses import dataclass
 from datetime import datetime
 
-from duetime.executor.http import Call
+from duetime.executor.http import HttpCall
 from duetime.executor.slots import Host, Place
-from duetime.executor.verdict import Verdict
+from duetime.executor.target_health import TargetHealth
 from duetime.model.task import LeasedTask
 
 _FIRST_BACKOFF_SECONDS = 0.5
@@ -41,11 +41,11 @@ class Held:
     is_started: bool = False
     started_at: datetime | None = None
     #: What to cancel to break it off: its call, or before that the task that gets its secret.
-    call: Call | asyncio.Task[None] | None = None
+    call: HttpCall | asyncio.Task[None] | None = None
     #: The secret headers that its call carries.
     opened: dict[str, str] | None = None
     #: What its answer says of the target, and whether that was told.
-    verdict: Verdict | None = None
+    health: TargetHealth | None = None
     is_told: bool = False
 
 

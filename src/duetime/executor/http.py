@@ -32,7 +32,7 @@ Answered = Callable[[Response | NoResponse], None]
 log = structlog.get_logger(__name__)
 
 
-class Call:
+class HttpCall:
     """One call under way: over its line, or waiting for one."""
 
     __slots__ = (
@@ -101,10 +101,10 @@ class HttpClient:
         self._dialler = Dialler(ca_file=ca_file, connect_timeout_seconds=connect_timeout_seconds)
         #: Whoever asks names the addresses that the guard gives now, so none leads where its host no longer is.
         self._kept: KeptConnections[tuple[Origin, Address]] = KeptConnections(self._loop, idle_seconds, _MAX_KEPT)
-        self._deadlines: Deadlines[Call] = Deadlines(self._loop, Call.time_out)
+        self._deadlines: Deadlines[HttpCall] = Deadlines(self._loop, HttpCall.time_out)
         self._connecting: set[asyncio.Task[tuple[Connection, Address]]] = set()
 
-    def begin(self, request: Request, timeout_seconds: float, answered: Answered) -> Call | None:
+    def begin(self, request: Request, timeout_seconds: float, answered: Answered) -> HttpCall | None:
         """Begin one call; `answered` hears once how it went, never from in here.
 
         It is over after `timeout_seconds` whatever happens.  None: nothing was
@@ -117,7 +117,7 @@ class HttpClient:
         except EgressError:
             # The task below comes upon it too, and says so.
             addresses = None
-        call = Call(self, request, timeout_seconds, self._loop.time() + timeout_seconds, answered)
+        call = HttpCall(self, request, timeout_seconds, self._loop.time() + timeout_seconds, answered)
         line = self._take_kept(request.origin, addresses) if addresses is not None else None
         if line is not None:
             self._send(call, line)
@@ -127,7 +127,7 @@ class HttpClient:
             call.connecting.add_done_callback(functools.partial(self._connected, call))
         return call
 
-    def drop(self, call: Call) -> None:
+    def drop(self, call: HttpCall) -> None:
         """Nobody waits for the call any more."""
         if call.connecting is not None:
             call.connecting.cancel()
@@ -153,7 +153,7 @@ class HttpClient:
                 return connection, address
         return None
 
-    async def _connect(self, call: Call) -> tuple[Connection, Address]:
+    async def _connect(self, call: HttpCall) -> tuple[Connection, Address]:
         origin = call.request.origin
         addresses = self.guard.known(call.request.tenant, origin.host)
         if addresses is None:
@@ -169,7 +169,7 @@ class HttpClient:
         except TimeoutError:
             raise ExchangeError(Reason.TIMEOUT, f"the name {host} was not resolved in time") from None
 
-    def _connected(self, call: Call, connecting: asyncio.Task[tuple[Connection, Address]]) -> None:
+    def _connected(self, call: HttpCall, connecting: asyncio.Task[tuple[Connection, Address]]) -> None:
         self._connecting.discard(connecting)
         call.connecting = None
         if connecting.cancelled():
@@ -191,14 +191,14 @@ class HttpClient:
 
     # Over a connection.
 
-    def _send(self, call: Call, line: tuple[Connection, Address]) -> None:
+    def _send(self, call: HttpCall, line: tuple[Connection, Address]) -> None:
         call.line = line
         self._deadlines.add(call, call.deadline)
         connection = line[0]
         call.timings.reused = connection.exchanges > 0
         connection.exchange(call.request.content, functools.partial(self._ended, call), is_head=call.request.is_head)
 
-    def _ended(self, call: Call, problem: ExchangeError | None) -> None:
+    def _ended(self, call: HttpCall, problem: ExchangeError | None) -> None:
         self._deadlines.discard(call)
         assert call.line is not None
         (connection, address), call.line = call.line, None

@@ -17,25 +17,25 @@ _OVERLOAD = frozenset({429, 503})
 _NOT_THE_TARGETS = frozenset({Reason.REFUSED, Reason.INTERNAL})
 
 
-class Verdict(NamedTuple):
+class TargetHealth(NamedTuple):
     ending: Ending
     retry_after: float | None = None
     #: What happened, for people.
     detail: str = ""
 
 
-WELL = Verdict("ok")
-ABANDONED = Verdict("abandoned")
-RETURNED = Verdict("returned")
+WELL = TargetHealth("ok")
+ABANDONED = TargetHealth("abandoned")
+RETURNED = TargetHealth("returned")
 
 
-def verdict_of(answer: Response | NoResponse, now: datetime) -> Verdict:
+def health_of(answer: Response | NoResponse, now: datetime) -> TargetHealth:
     if isinstance(answer, NoResponse):
-        return ABANDONED if answer.reason in _NOT_THE_TARGETS else Verdict("failed", None, answer.message)
+        return ABANDONED if answer.reason in _NOT_THE_TARGETS else TargetHealth("failed", None, answer.message)
     if answer.status < 500 and answer.status != 429:
         return WELL
     detail = f"it answered {answer.status}"
     if answer.status not in _OVERLOAD:
-        return Verdict("failed", None, detail)
+        return TargetHealth("failed", None, detail)
     wait = next((value for name, value in answer.headers if name == b"retry-after"), None)
-    return Verdict("overloaded", read_retry_after(None if wait is None else wait.decode("latin-1"), now), detail)
+    return TargetHealth("overloaded", read_retry_after(None if wait is None else wait.decode("latin-1"), now), detail)

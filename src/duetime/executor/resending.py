@@ -21,7 +21,7 @@ _MAX_BATCH = 1_000
 log = structlog.get_logger(__name__)
 
 
-class Outbox(Generic[Item]):
+class Resender(Generic[Item]):
     """`send` raises Unavailable when it should be repeated; `done` hears of each item once."""
 
     def __init__(self, send: Callable[[Sequence[Item]], Awaitable[None]], done: Callable[[Item], None]) -> None:

@@ -5,12 +5,12 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from duetime.errors import Unavailable, Unknown
-from duetime.executor.outbox import Outbox
+from duetime.executor.resending import Resender
 
 
 @asynccontextmanager
-async def running(outbox: Outbox[int]) -> AsyncIterator[None]:
-    task = asyncio.create_task(outbox.run())
+async def running(resender: Resender[int]) -> AsyncIterator[None]:
+    task = asyncio.create_task(resender.run())
     try:
         async with asyncio.timeout(10):
             yield
@@ -31,12 +31,12 @@ def refusing(errors: list[Exception], heard: list[list[int]]) -> Callable[[Seque
 async def test_what_gathers_goes_out_together() -> None:
     heard: list[list[int]] = []
     done: list[int] = []
-    outbox: Outbox[int] = Outbox(refusing([], heard), done.append)
+    resender: Resender[int] = Resender(refusing([], heard), done.append)
     for item in range(3):
-        outbox.add(item)
+        resender.add(item)
 
-    async with running(outbox):
-        await outbox.emptied()
+    async with running(resender):
+        await resender.emptied()
 
     assert heard == [[0, 1, 2]]
     assert done == [0, 1, 2]
@@ -45,13 +45,13 @@ async def test_what_gathers_goes_out_together() -> None:
 async def test_a_batch_is_repeated_until_it_is_acknowledged() -> None:
     heard: list[list[int]] = []
     done: list[int] = []
-    outbox: Outbox[int] = Outbox(
+    resender: Resender[int] = Resender(
         refusing([Unavailable("away"), Unknown("cut"), Unavailable("away")], heard), done.append
     )
-    outbox.add(1)
+    resender.add(1)
 
-    async with running(outbox):
-        await outbox.emptied()
+    async with running(resender):
+        await resender.emptied()
 
     assert heard == [[1]]
     assert done == [1]
@@ -66,12 +66,12 @@ async def test_one_that_cannot_be_said_does_not_hold_back_the_others() -> None:
             raise ValueError("two")
         heard.extend(batch)
 
-    outbox: Outbox[int] = Outbox(send, done.append)
+    resender: Resender[int] = Resender(send, done.append)
     for item in (1, 2, 3):
-        outbox.add(item)
+        resender.add(item)
 
-    async with running(outbox):
-        await outbox.emptied()
+    async with running(resender):
+        await resender.emptied()
 
     assert heard == [1, 3]
     assert done == [1, 2, 3]
@@ -82,14 +82,14 @@ async def test_what_arrives_while_a_batch_is_on_its_way_goes_with_the_next() -> 
 
     async def send(batch: Sequence[int]) -> None:
         if not heard:
-            outbox.add(2)
-            outbox.add(3)
+            resender.add(2)
+            resender.add(3)
         heard.append(list(batch))
 
-    outbox: Outbox[int] = Outbox(send, lambda item: None)
-    outbox.add(1)
+    resender: Resender[int] = Resender(send, lambda item: None)
+    resender.add(1)
 
-    async with running(outbox):
-        await outbox.emptied()
+    async with running(resender):
+        await resender.emptied()
 
     assert heard == [[1], [2, 3]]
