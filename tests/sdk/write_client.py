@@ -11,12 +11,12 @@ import sys
 from pathlib import Path
 
 FOLDER = Path(__file__).parents[2] / "src" / "duetime" / "sdk" / "client"
-MODULES = ("caller", "schedules", "administration", "client")
+MODULES = ("sender", "schedules", "administration", "client")
 
 _WORDS = (
     (r"\basync (def|for|with)\b", r"\1"),
     (r"\bawait ", ""),
-    (r"\bAsync(Iterator|Caller|Schedules|Administration|Client|Transport)\b", r"\1"),
+    (r"\bAsync(Iterator|CallSender|Schedules|Administration|Client|Transport)\b", r"\1"),
     (r"\basync_(\w+)", r"sync_\1"),
     (r"\basyncio\b", "time"),
     (r"__a(enter|exit)__", r"__\1__"),
@@ -24,7 +24,7 @@ _WORDS = (
 
 #: What is said of the one → what is said of the other, by module.
 _TEXTS = {
-    "caller": {"Close its connections, of this event loop and of others.": "Close its connections."},
+    "sender": {"Close its connections, of this event loop and of others.": "Close its connections."},
     "client": {
         "`AsyncClient`: submit, look at and steer tasks and schedules, and administer the service, for asyncio.\n\n"
         "`Client` is the same for plain code; `tests/sdk/write_client.py` makes it of this.": "`Client`: submit, look "

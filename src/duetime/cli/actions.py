@@ -15,7 +15,7 @@ from duetime.cli.arguments import name as right_name
 from duetime.cli.connect import JSON_MEANING, add_connection_options, add_json_option, ask, talk
 from duetime.cli.output import Column, Table, print_line, print_note, print_raw
 from duetime.cli.paging import ListCall, add_page_options, pages, print_list, raw_pages
-from duetime.sdk.calls.call import Call
+from duetime.sdk.calls.call import ApiCall
 from duetime.sdk.client.sync_client import Client
 from duetime.sdk.shapes.answers import Page
 
@@ -96,12 +96,12 @@ def with_client(action: Callable[[Client, Given], int]) -> RunAction:
     return lambda given: talk(given, lambda client: action(client, given))
 
 
-def tell(call: Callable[[Given], Call[T]], say: Callable[[T], object]) -> RunAction:
+def tell(call: Callable[[Given], ApiCall[T]], say: Callable[[T], object]) -> RunAction:
     """Send one call and say what it was answered; with --json the answer as it was sent."""
     return tell_of(call, lambda found, _: say(found))
 
 
-def tell_of(call: Callable[[Given], Call[T]], say: Callable[[T, Given], object]) -> RunAction:
+def tell_of(call: Callable[[Given], ApiCall[T]], say: Callable[[T, Given], object]) -> RunAction:
     """The same, where what is said depends on what was asked too."""
 
     def run(client: Client, given: Given) -> int:
@@ -115,7 +115,7 @@ def tell_of(call: Callable[[Given], Call[T]], say: Callable[[T, Given], object])
     return with_client(run)
 
 
-def delete(call: Callable[[Given], Call[None]], done: str) -> RunAction:
+def delete(call: Callable[[Given], ApiCall[None]], done: str) -> RunAction:
     """Delete what is named; `done` says so, with the name at its {}."""
 
     def run(client: Client, given: Given) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from duetime.errors import DuetimeError, UsageError
-from duetime.sdk.calls.call import Call, check_tenant
+from duetime.sdk.calls.call import ApiCall, check_tenant
 from duetime.sdk.client.sync_client import Client
 from duetime.sdk.errors import ApiError, ConfigurationError, SdkError, ServerUnreachable
 from duetime.sdk.server import check_server, look_for_server
@@ -130,6 +130,6 @@ def _root_of(error: BaseException) -> str:
     return (isinstance(deepest, OSError) and deepest.strerror) or str(deepest) or type(deepest).__name__
 
 
-def ask(client: Client, call: Call[T]) -> tuple[bytes, T]:
+def ask(client: Client, call: ApiCall[T]) -> tuple[bytes, T]:
     """The answer as it was sent, and what it says."""
     return client.send(call.read_as(lambda body: (body, call.read_body(body))))

@@ -10,7 +10,7 @@ from duetime.cli.arguments import count
 from duetime.cli.connect import add_connection_options, add_json_option
 from duetime.cli.output import Progress, Table, counted, print_note, print_raw
 from duetime.errors import UsageError
-from duetime.sdk.calls.call import Call
+from duetime.sdk.calls.call import ApiCall
 from duetime.sdk.client.sync_client import Client
 from duetime.sdk.shapes.answers import Page
 
@@ -20,7 +20,7 @@ _DEFAULT = 50
 T = TypeVar("T")
 
 #: Makes the call for a page of so many items from a cursor.
-ListCall = Callable[[argparse.Namespace, int, str | None], Call[Page[T]]]
+ListCall = Callable[[argparse.Namespace, int, str | None], ApiCall[Page[T]]]
 
 _read_raw_page = msgspec.json.Decoder(Page[msgspec.Raw]).decode
 
@@ -43,7 +43,7 @@ def pages(
     """Pages of the server, which may be short, until there are `most` items or no more."""
     left = most
 
-    def call_page(cursor: str | None) -> Call[Page[T]]:
+    def call_page(cursor: str | None) -> ApiCall[Page[T]]:
         return call(arguments, PAGE if left is None else min(PAGE, left), cursor)
 
     for page in client.pages(call_page, cursor):

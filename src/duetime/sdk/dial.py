@@ -33,26 +33,26 @@ class Dialler:
 
     def __init__(self, route: Route, tls: ssl.SSLContext | None, bounds: Bounds) -> None:
         self._route = route
-        self._tls = (tls or _default_tls()) if route.place.is_tls else None
+        self._tls = (tls or _default_tls()) if route.address.is_tls else None
         self._open = OpenConnections(bounds)
 
     async def dial(self, connect_by: float) -> Connection:
         """A new connection until a time of the loop; raises ExchangeError."""
-        place = self._route.place
-        with _explaining(place.host, place.authority):
+        server = self._route.address
+        with _explaining(server.host, server.authority):
             async with asyncio.timeout_at(connect_by):
-                return await self._open.start(await self._reach(), self._tls, place.host)
+                return await self._open.start(await self._reach(), self._tls, server.host)
 
     async def _reach(self) -> socket.socket:
         """A socket on which the server, or the proxy for it, expects the first byte."""
-        place, proxy = self._route.place, self._route.proxy
+        server, proxy = self._route.address, self._route.proxy
         if proxy is None:
-            return await _reach(place.host, place.port)
+            return await _reach(server.host, server.port)
         with _explaining(proxy.host, f"the proxy {proxy.name}"):
             sock = await _reach(proxy.host, proxy.port)
-        if place.is_tls:
+        if server.is_tls:
             try:
-                await open_tunnel(sock, proxy, place.host, place.port)
+                await open_tunnel(sock, proxy, server.host, server.port)
             except BaseException:
                 sock.close()
                 raise
@@ -65,26 +65,26 @@ class Dialler:
 
 def dial(route: Route, connect_by: float, bounds: Bounds) -> BlockingConnection:
     """A new connection of plain code until a monotonic time; raises ExchangeError."""
-    place = route.place
-    with _explaining(place.host, place.authority):
+    server = route.address
+    with _explaining(server.host, server.authority):
         if route.proxy is None:
-            sock = blocking.connect(place.host, place.port, connect_by)
+            sock = blocking.connect(server.host, server.port, connect_by)
         else:
             with _explaining(route.proxy.host, f"the proxy {route.proxy.name}"):
                 sock = blocking.connect(route.proxy.host, route.proxy.port, connect_by)
         try:
-            return BlockingConnection(_begin_tls(sock, route, connect_by) if place.is_tls else sock, bounds)
+            return BlockingConnection(_begin_tls(sock, route, connect_by) if server.is_tls else sock, bounds)
         except BaseException:
             sock.close()
             raise
 
 
 def _begin_tls(sock: socket.socket, route: Route, connect_by: float) -> ssl.SSLSocket:
-    place = route.place
+    server = route.address
     if route.proxy is not None:
-        open_tunnel_blocking(sock, route.proxy, place.host, place.port, connect_by)
+        open_tunnel_blocking(sock, route.proxy, server.host, server.port, connect_by)
     sock.settimeout(blocking.seconds_until(connect_by))
-    return _default_tls().wrap_socket(sock, server_hostname=place.host.rstrip("."))
+    return _default_tls().wrap_socket(sock, server_hostname=server.host.rstrip("."))
 
 
 @contextlib.contextmanager

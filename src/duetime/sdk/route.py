@@ -24,7 +24,7 @@ _REPEATABLE = frozenset(("GET", "PUT", "DELETE"))
 
 
 @dataclass(frozen=True)
-class Place:
+class ServerAddress:
     """A base URL, taken apart."""
 
     is_tls: bool
@@ -59,7 +59,7 @@ class Route:
     """For one base URL and one key."""
 
     url: str
-    place: Place
+    address: ServerAddress
     proxy: Proxy | None
     #: Before the path, and after it up to what differs.
     _prefix: str
@@ -68,19 +68,19 @@ class Route:
     @classmethod
     def to(cls, url: str, key: str, *, tenant: str | None = None, proxy: str | None = None) -> Self:
         """Without `proxy` the environment says which; an empty one stands for none."""
-        place = Place.read(url)
-        through = find_proxy(proxy, is_tls=place.is_tls, host=place.host, port=place.port)
+        address = ServerAddress.read(url)
+        through = find_proxy(proxy, is_tls=address.is_tls, host=address.host, port=address.port)
         fixed = (
-            f" HTTP/1.1\r\nHost: {place.authority}\r\nUser-Agent: duetime\r\nAccept: application/json\r\n"
+            f" HTTP/1.1\r\nHost: {address.authority}\r\nUser-Agent: duetime\r\nAccept: application/json\r\n"
             f"Accept-Encoding: identity\r\nAuthorization: Bearer {key}\r\n"
         )
         if tenant is not None:
             fixed += f"{TENANT_HEADER}: {tenant}\r\n"
-        prefix = place.prefix
-        if through is not None and not place.is_tls:
-            prefix = f"http://{place.authority}{prefix}"
+        prefix = address.prefix
+        if through is not None and not address.is_tls:
+            prefix = f"http://{address.authority}{prefix}"
             fixed += through.authorization
-        return cls(url, place, through, prefix, fixed)
+        return cls(url, address, through, prefix, fixed)
 
     @property
     def name(self) -> str:
@@ -107,7 +107,7 @@ class Route:
             message = f"{self.url}: the answer is larger than {answered.bounds.kept_bytes // 1024:,} KiB"
             raise ApiError(message, code="unreadable")
         answer = Answer(answered.status, Headers(answered.fields), answered.body)
-        if self.proxy is not None and not self.place.is_tls and _is_of_proxy(answer):
+        if self.proxy is not None and not self.address.is_tls and _is_of_proxy(answer):
             raise ProxyRefusedError(self.proxy, answer.status)
         return answer
 

@@ -14,7 +14,7 @@ from api.client import Api, Serving, serve
 from duetime.admin.key_uses import KeyUses
 from duetime.api.server.express import Express
 from duetime.database.pool import Database
-from duetime.sdk.calls.call import Call
+from duetime.sdk.calls.call import ApiCall
 from duetime.sdk.client.sync_client import Client
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -115,7 +115,7 @@ class _Page(msgspec.Struct):
 async def test_the_last_use_survives_a_restart_of_the_node(fresh_node: NodeProcess) -> None:
     def read() -> list[dict[str, Any]]:
         with Client(fresh_node.url, fresh_node.key) as client:
-            return client.send(Call("GET", "/v1/keys", msgspec.json.Decoder(_Page).decode)).items
+            return client.send(ApiCall("GET", "/v1/keys", msgspec.json.Decoder(_Page).decode)).items
 
     assert [each["last_used_at"] for each in await asyncio.to_thread(read)] == [None]
 

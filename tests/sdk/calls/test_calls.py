@@ -5,7 +5,7 @@ import msgspec
 import pytest
 
 from duetime.sdk.calls import tasks as calls
-from duetime.sdk.calls.call import Answer, Call, Tries
+from duetime.sdk.calls.call import Answer, ApiCall, Tries
 from duetime.sdk.calls.problems import read_retry_after
 from duetime.sdk.errors import (
     ApiError,
@@ -23,7 +23,7 @@ from duetime.sdk.shapes.durations import seconds_of
 from duetime.sdk.shapes.tasks import BatchItem, BatchResult, RetryPolicy, Submission, Target
 
 
-def body_of(call: Call[object]) -> object:
+def body_of(call: ApiCall[object]) -> object:
     return json.loads(call.body or b"null")
 
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from duetime import AsyncClient, Client, Permanent, Submission, Worker
-from duetime.sdk.calls.call import Call
+from duetime.sdk.calls.call import ApiCall
 from duetime.sdk.errors import (
     ApiError,
     ConfigurationError,
@@ -236,7 +236,7 @@ async def test_a_server_that_stays_away_is_an_error_in_the_end(kind: str) -> Non
 async def test_a_client_with_an_admin_key_acts_for_the_tenant_that_it_names(node: NodeProcess) -> None:
     name = f"named-{uuid.uuid4().hex[:8]}"
     async with AsyncClient(node.url, node.key) as admin:
-        await admin.send(Call("PUT", f"/v1/tenants/{name}", bytes, b"{}"))
+        await admin.send(ApiCall("PUT", f"/v1/tenants/{name}", bytes, b"{}"))
     with Client(node.url, node.key, tenant=name) as plain:
         first = plain.submit("a", delay="1h")
     async with AsyncClient(node.url, node.key, tenant=name) as client:
@@ -261,7 +261,7 @@ async def make_limited_key(node: NodeProcess) -> str:
     name = f"limited-{uuid.uuid4().hex[:8]}"
     async with AsyncClient(node.url, node.key) as admin:
         quotas = msgspec.json.encode({"quotas": {"submit_rate": RATE}})
-        await admin.send(Call("PUT", f"/v1/tenants/{name}", bytes, quotas))
+        await admin.send(ApiCall("PUT", f"/v1/tenants/{name}", bytes, quotas))
     headers = {"Authorization": f"Bearer {node.key}", "Duetime-Tenant": name}
     async with (
         aiohttp.ClientSession(headers=headers) as session,

@@ -16,4 +16,4 @@ def test_the_committed_file_is_what_the_script_makes(module: str) -> None:
 
 def test_a_text_that_is_not_there_is_told() -> None:
     with pytest.raises(ValueError, match="does not say once"):
-        write_client.replace_texts("caller", "nothing of it")
+        write_client.replace_texts("sender", "nothing of it")

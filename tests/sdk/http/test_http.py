@@ -13,7 +13,7 @@ from duetime.http1.messages import MAX_HEAD_BYTES
 from duetime.sdk.calls.call import Answer
 from duetime.sdk.errors import ApiError, ConfigurationError, ServerUnreachable
 from duetime.sdk.http import HttpClient
-from duetime.sdk.route import Place, Route
+from duetime.sdk.route import Route, ServerAddress
 from executor.targets import LocalTarget, Visitor, answer_everything, serving
 
 
@@ -429,24 +429,32 @@ async def test_the_next_address_of_a_name_is_tried_while_the_first_is_silent(mon
 
 
 @pytest.mark.parametrize(
-    ("url", "place", "authority"),
+    ("url", "address", "authority"),
     [
-        ("http://example.com", Place(False, "example.com", 80, ""), "example.com"),
-        ("https://example.com:8443/due/time", Place(True, "example.com", 8443, "/due/time"), "example.com:8443"),
-        ("https://[::1]", Place(True, "::1", 443, ""), "[::1]"),
-        ("http://[::1]:8080/", Place(False, "::1", 8080, ""), "[::1]:8080"),
-        ("http://bücher.example/a b", Place(False, "xn--bcher-kva.example", 80, "/a%20b"), "xn--bcher-kva.example"),
+        ("http://example.com", ServerAddress(False, "example.com", 80, ""), "example.com"),
+        (
+            "https://example.com:8443/due/time",
+            ServerAddress(True, "example.com", 8443, "/due/time"),
+            "example.com:8443",
+        ),
+        ("https://[::1]", ServerAddress(True, "::1", 443, ""), "[::1]"),
+        ("http://[::1]:8080/", ServerAddress(False, "::1", 8080, ""), "[::1]:8080"),
+        (
+            "http://bücher.example/a b",
+            ServerAddress(False, "xn--bcher-kva.example", 80, "/a%20b"),
+            "xn--bcher-kva.example",
+        ),
     ],
 )
-def test_a_base_url_is_taken_apart(url: str, place: Place, authority: str) -> None:
-    assert Place.read(url) == place
-    assert place.authority == authority
+def test_a_base_url_is_taken_apart(url: str, address: ServerAddress, authority: str) -> None:
+    assert ServerAddress.read(url) == address
+    assert address.authority == authority
 
 
 @pytest.mark.parametrize("url", ["http://a:b@example.com", "http://example.com:port", "http://h?x=1", "http://h#x"])
 def test_what_is_no_base_url_is_refused(url: str) -> None:
     with pytest.raises(ConfigurationError, match="not a server address"):
-        Place.read(url)
+        ServerAddress.read(url)
 
 
 async def test_a_path_of_the_base_url_is_before_every_path() -> None:

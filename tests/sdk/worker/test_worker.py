@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from duetime import AsyncClient, Context, Permanent, Retry, Snooze, Task, Worker, outbox
-from duetime.sdk.calls.call import Call
+from duetime.sdk.calls.call import ApiCall
 from duetime.sdk.errors import ConfigurationError, InvalidRequest, Unauthorized
 from faults.processes import embedded_url
 from nodes import NodeProcess
@@ -665,7 +665,7 @@ async def test_a_node_relays_what_is_committed_to_a_worker(node: NodeProcess, cl
 
 
 async def task_of(client: AsyncClient, number: int) -> str | None:
-    answer = json.loads(await client.send(Call("GET", f"/v1/outbox/{number}", bytes)))
+    answer = json.loads(await client.send(ApiCall("GET", f"/v1/outbox/{number}", bytes)))
     assert answer["state"] in ("waiting", "accepted")
     found: str | None = answer["task"]
     return found

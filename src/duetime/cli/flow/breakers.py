@@ -6,7 +6,7 @@ from duetime.errors import UsageError
 from duetime.model.breaker_status import TENANT_HOST
 from duetime.model.origin import read_host
 from duetime.sdk.calls.administration import BREAKERS
-from duetime.sdk.calls.call import Call
+from duetime.sdk.calls.call import ApiCall
 from duetime.sdk.shapes.operation import Breaker
 
 
@@ -60,7 +60,7 @@ def _row(breaker: Breaker) -> tuple[str, ...]:
 
 
 def _put(state: str) -> RunAction:
-    def call(given: Given) -> Call[Breaker]:
+    def call(given: Given) -> ApiCall[Breaker]:
         host = TENANT_HOST if given.host == TENANT_HOST else read_host(given.host)
         if host is None:
             wanted = "write it as api.example.com:443, as a URL, or as the word tenant"

@@ -8,7 +8,7 @@ from duetime.cli.output import Column, local_time, print_line, print_note
 from duetime.errors import UsageError
 from duetime.model.limits import MAX_RATE, MAX_RUNNING, MIN_RATE
 from duetime.sdk.calls.administration import LIMITS
-from duetime.sdk.calls.call import Call
+from duetime.sdk.calls.call import ApiCall
 from duetime.sdk.shapes.flow import KeyLimit, Limits
 
 
@@ -86,7 +86,7 @@ def _row(limit: KeyLimit) -> tuple[str, ...]:
     return limit.name, *limit_words(limit), local_time(limit.updated_at)
 
 
-def _put(given: Given) -> Call[KeyLimit]:
+def _put(given: Given) -> ApiCall[KeyLimit]:
     limits = read_limits(given)
     if limits == Limits():
         raise UsageError("give --max-running, --rate, or both; `duetime limits delete` lifts a limit")

@@ -9,7 +9,7 @@ from duetime.cli.output import Column, print_line, print_note
 from duetime.config import MAX_SILENCE_SECONDS, MIN_SILENCE_SECONDS
 from duetime.errors import UsageError
 from duetime.sdk.calls.administration import QUEUES
-from duetime.sdk.calls.call import Call
+from duetime.sdk.calls.call import ApiCall
 from duetime.sdk.shapes.flow import Limits, Queue
 
 
@@ -69,7 +69,7 @@ def _silence(text: str) -> float:
     return seconds
 
 
-def _put(given: Given) -> Call[Queue]:
+def _put(given: Given) -> ApiCall[Queue]:
     limits = read_limits(given)
     is_empty = limits == Limits()
     fields: dict[str, object] = {}

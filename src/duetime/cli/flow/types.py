@@ -12,7 +12,7 @@ from duetime.cli.output import Column, local_time, print_line, print_note, print
 from duetime.errors import UsageError
 from duetime.sdk.calls import administration as calls
 from duetime.sdk.calls.administration import TYPES
-from duetime.sdk.calls.call import Call, without_none
+from duetime.sdk.calls.call import ApiCall, without_none
 from duetime.sdk.client.sync_client import Client
 from duetime.sdk.shapes.flow import TaskType, TypePreview, TypePut
 
@@ -83,7 +83,7 @@ def _put(client: Client, given: Given) -> int:
     return 0
 
 
-def _preview(given: Given) -> Call[TypePreview]:
+def _preview(given: Given) -> ApiCall[TypePreview]:
     return calls.preview_type(given.name, _read(given.file))
 
 

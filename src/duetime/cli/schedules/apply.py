@@ -32,7 +32,7 @@ from duetime.cli.schedules.plan import (
 from duetime.cli.schedules.show import print_plan
 from duetime.errors import UsageError
 from duetime.sdk.calls import schedules as calls
-from duetime.sdk.calls.call import Call
+from duetime.sdk.calls.call import ApiCall
 from duetime.sdk.calls.schedules import CALENDARS, SCHEDULES
 from duetime.sdk.calls.tasks import MAX_BATCH_BYTES
 from duetime.sdk.client.sync_client import Client
@@ -179,7 +179,7 @@ class _Application:
         return [result.result for result in answer.results]
 
     def _read_stored(self, source: str, stored: dict[str, dict[str, Any]]) -> None:
-        def call(_: argparse.Namespace, limit: int, cursor: str | None) -> Call[Page[dict[str, Any]]]:
+        def call(_: argparse.Namespace, limit: int, cursor: str | None) -> ApiCall[Page[dict[str, Any]]]:
             return SCHEDULES.list(limit=limit, cursor=cursor, origin="file", source=source).read_as(_read_page)
 
         for page in pages(self._client, self._arguments, call):
@@ -252,7 +252,7 @@ class _Application:
         else:
             self._send_batch(client, chunk)
 
-    def _send_one(self, client: Client, step: Step, call: Call[bytes]) -> None:
+    def _send_one(self, client: Client, step: Step, call: ApiCall[bytes]) -> None:
         try:
             client.send(call)
         except NotFound:

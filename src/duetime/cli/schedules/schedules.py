@@ -46,7 +46,7 @@ from duetime.cli.schedules.show import (
 )
 from duetime.errors import UsageError
 from duetime.sdk.calls import schedules as calls
-from duetime.sdk.calls.call import Call
+from duetime.sdk.calls.call import ApiCall
 from duetime.sdk.calls.schedules import SCHEDULES
 from duetime.sdk.client.sync_client import Client
 from duetime.sdk.shapes.answers import Page
@@ -130,12 +130,12 @@ def _add_backfill_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--wait", action="store_true", help="show how far it is until it is done")
 
 
-def _list(given: Given, limit: int, cursor: str | None) -> Call[Page[Schedule]]:
+def _list(given: Given, limit: int, cursor: str | None) -> ApiCall[Page[Schedule]]:
     wanted = {name: getattr(given, name) for name in ("state", "origin", "source", "prefix")}
     return SCHEDULES.list(limit=limit, cursor=cursor, **wanted)
 
 
-def _runs(given: Given, limit: int, cursor: str | None) -> Call[Page[Run]]:
+def _runs(given: Given, limit: int, cursor: str | None) -> ApiCall[Page[Run]]:
     return calls.schedule_runs(given.name, limit=limit, cursor=cursor)
 
 

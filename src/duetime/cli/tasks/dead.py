@@ -15,7 +15,7 @@ from duetime.cli.paging import pages
 from duetime.cli.tasks import bulk
 from duetime.cli.tasks.show import DEAD_COLUMNS, dead_row
 from duetime.sdk.calls import tasks as calls
-from duetime.sdk.calls.call import Call
+from duetime.sdk.calls.call import ApiCall
 from duetime.sdk.calls.tasks import Filter
 from duetime.sdk.client.sync_client import Client
 from duetime.sdk.shapes.answers import Page
@@ -68,7 +68,7 @@ def _add_rate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rate", type=words.rate, metavar="N", help="tasks a second (all at once)")
 
 
-def _page(given: Given, limit: int, cursor: str | None) -> Call[Page[DeadLetter]]:
+def _page(given: Given, limit: int, cursor: str | None) -> ApiCall[Page[DeadLetter]]:
     return calls.list_dead(words.filter_of(given), limit=limit, cursor=cursor)
 
 

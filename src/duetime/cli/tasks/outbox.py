@@ -19,7 +19,7 @@ from duetime.cli.output import (
 from duetime.cli.paging import pages
 from duetime.errors import UsageError
 from duetime.sdk.calls.administration import OUTBOX, REFUSED
-from duetime.sdk.calls.call import Call
+from duetime.sdk.calls.call import ApiCall
 from duetime.sdk.client.sync_client import Client
 from duetime.sdk.shapes.answers import Page
 from duetime.sdk.shapes.operation import OutboxNumber, Refused
@@ -67,7 +67,7 @@ def _number(text: str) -> int:
     return int(text)
 
 
-def _page(_: Given, limit: int, cursor: str | None) -> Call[Page[Refused]]:
+def _page(_: Given, limit: int, cursor: str | None) -> ApiCall[Page[Refused]]:
     return REFUSED.list(limit=limit, cursor=cursor)
 
 

@@ -14,7 +14,7 @@ from duetime.cli.tasks.flow_options import add_flow_options, read_flow
 from duetime.cli.tasks.show import print_task
 from duetime.errors import UsageError
 from duetime.sdk.calls import tasks as calls
-from duetime.sdk.calls.call import Answer, Call
+from duetime.sdk.calls.call import Answer, ApiCall
 from duetime.sdk.client.sync_client import Client
 from duetime.sdk.shapes.tasks import Task
 
@@ -90,7 +90,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 
 @dataclass(frozen=True)
-class _Submit(Call[tuple[bytes, Task]]):
+class _Submit(ApiCall[tuple[bytes, Task]]):
     """Remembers whether there is a new task, or one was given back that was there already."""
 
     statuses: list[int] = field(default_factory=list)

@@ -17,7 +17,7 @@ from duetime.errors import UsageError
 from duetime.model.task import SHOWN_STATES, TaskState
 from duetime.model.transitions import Move, sources_of
 from duetime.sdk.calls import tasks as calls
-from duetime.sdk.calls.call import Call
+from duetime.sdk.calls.call import ApiCall
 from duetime.sdk.calls.tasks import Filter, Verb
 from duetime.sdk.client.sync_client import Client
 from duetime.sdk.errors import Conflict, NotFound
@@ -87,7 +87,7 @@ def add_parser(subparsers: Subparsers) -> None:
 def _look(
     name: str,
     meaning: str,
-    call: Callable[[str], Call[T]],
+    call: Callable[[str], ApiCall[T]],
     say: Callable[[T, Given], None],
     *options: AddOptions,
 ) -> Action:
@@ -132,11 +132,11 @@ def _sentence(meaning: str) -> str:
     return meaning[0].upper() + meaning[1:] + "."
 
 
-def _list(given: Given, limit: int, cursor: str | None) -> Call[Page[Task]]:
+def _list(given: Given, limit: int, cursor: str | None) -> ApiCall[Page[Task]]:
     return calls.list_tasks(words.filter_of(given), limit=limit, cursor=cursor)
 
 
-def _attempts(given: Given, limit: int, cursor: str | None) -> Call[Page[Attempt]]:
+def _attempts(given: Given, limit: int, cursor: str | None) -> ApiCall[Page[Attempt]]:
     return calls.list_attempts(given.id, limit=limit, cursor=cursor)
 
 
@@ -147,7 +147,7 @@ def _say_task(task: Task, given: Given) -> None:
 def _each(
     client: Client,
     arguments: argparse.Namespace,
-    make_call: Callable[[str], Call[T]],
+    make_call: Callable[[str], ApiCall[T]],
     say: Callable[[T, Given], None],
 ) -> int:
     """One call for each id; what is refused for one does not keep the others from it."""

@@ -6,7 +6,7 @@ from duetime.cli.actions import Action, Given, Subparsers, list_all
 from duetime.cli.arguments import count
 from duetime.cli.output import Column, local_time
 from duetime.sdk.calls.administration import AUDIT
-from duetime.sdk.calls.call import Call
+from duetime.sdk.calls.call import ApiCall
 from duetime.sdk.shapes.answers import Page
 from duetime.sdk.shapes.operation import Act
 
@@ -30,7 +30,7 @@ def add_parser(subparsers: Subparsers) -> None:
 _COLUMNS = tuple(Column(name) for name in ("AT", "TENANT", "BY", "ACTION", "OF", "CHANGE"))
 
 
-def _page(given: Given, limit: int, cursor: str | None) -> Call[Page[Act]]:
+def _page(given: Given, limit: int, cursor: str | None) -> ApiCall[Page[Act]]:
     return AUDIT.list(limit=limit, cursor=cursor, tenant=given.tenant)
 
 

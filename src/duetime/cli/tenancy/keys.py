@@ -11,7 +11,7 @@ from duetime.cli.output import Column, local_time, print_line, print_note
 from duetime.cli.tenancy.signing import SIGNING
 from duetime.sdk.calls import administration as calls
 from duetime.sdk.calls.administration import KEYS
-from duetime.sdk.calls.call import Call
+from duetime.sdk.calls.call import ApiCall
 from duetime.sdk.client.sync_client import Client
 from duetime.sdk.errors import NotFound
 from duetime.sdk.shapes.answers import Page
@@ -111,7 +111,7 @@ def _bootstrap(given: Given) -> int:
     return run(given)
 
 
-def _page(given: Given, limit: int, cursor: str | None) -> Call[Page[Key]]:
+def _page(given: Given, limit: int, cursor: str | None) -> ApiCall[Page[Key]]:
     return KEYS.list(limit=limit, cursor=cursor, unused_for=given.unused_for)
 
 
@@ -132,7 +132,7 @@ def _row(key: Key) -> tuple[str, ...]:
     )
 
 
-def _create(given: Given) -> Call[NewKey]:
+def _create(given: Given) -> ApiCall[NewKey]:
     return calls.create_key({name: getattr(given, name) for name in _FIELDS})
 
 

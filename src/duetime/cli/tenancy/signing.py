@@ -4,11 +4,11 @@ from duetime.cli.actions import Action, Given, tell
 from duetime.cli.arguments import duration
 from duetime.cli.output import local_time, print_line, print_note
 from duetime.sdk.calls import administration as calls
-from duetime.sdk.calls.call import Call
+from duetime.sdk.calls.call import ApiCall
 from duetime.sdk.shapes.tenants import SigningSecret
 
 
-def _rotate(given: Given) -> Call[SigningSecret]:
+def _rotate(given: Given) -> ApiCall[SigningSecret]:
     return calls.rotate_signing_secret({} if given.overlap is None else {"overlap": given.overlap})
 
 

@@ -9,7 +9,7 @@ from duetime.cli.output import Column, local_time, print_line, print_note, print
 from duetime.cli.tenancy.egress_options import EGRESS, add_egress_options, egress_words, read_egress_options
 from duetime.cli.tenancy.quota_options import add_quota_options, quota_words, read_quota_options
 from duetime.sdk.calls.administration import TENANTS
-from duetime.sdk.calls.call import Call
+from duetime.sdk.calls.call import ApiCall
 from duetime.sdk.client.sync_client import Client
 from duetime.sdk.shapes.tenants import EffectiveTenant, Tenant
 
@@ -81,7 +81,7 @@ def _row(tenant: Tenant) -> tuple[str, ...]:
     )
 
 
-def _put(given: Given) -> Call[Tenant]:
+def _put(given: Given) -> ApiCall[Tenant]:
     fields = read_quota_options(given, "tier") | read_egress_options(given)
     others = {"spread": given.spread, "defaults": given.defaults}
     return TENANTS.put(given.name, fields | {name: value for name, value in others.items() if value is not None})

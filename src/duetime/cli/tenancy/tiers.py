@@ -5,7 +5,7 @@ from duetime.cli.output import Column, print_line
 from duetime.cli.tenancy.egress_options import EGRESS, add_egress_options, egress_words, read_egress_options
 from duetime.cli.tenancy.quota_options import add_quota_options, quota_words, read_quota_options
 from duetime.sdk.calls.administration import TIERS
-from duetime.sdk.calls.call import Call
+from duetime.sdk.calls.call import ApiCall
 from duetime.sdk.shapes.tenants import Tier
 
 
@@ -48,7 +48,7 @@ def _row(tier: Tier) -> tuple[str, ...]:
     return tier.name, str(tier.weight or 1), f"{tier.tenants:,}", quota_words(tier.quotas)
 
 
-def _put(given: Given) -> Call[Tier]:
+def _put(given: Given) -> ApiCall[Tier]:
     return TIERS.put(given.name, read_quota_options(given) | read_egress_options(given))
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from duetime.sdk.calls.call import Call, encode
+from duetime.sdk.calls.call import ApiCall, encode
 from duetime.sdk.calls.collection import Collection
 from duetime.sdk.shapes.answers import Page
 from duetime.sdk.shapes.flow import KeyLimit, Queue, TaskType, TypePreview, TypePut
@@ -35,25 +35,25 @@ _read_new_key = msgspec.json.Decoder(NewKey).decode
 _read_secret = msgspec.json.Decoder(SigningSecret).decode
 
 
-def put_type(name: str, fields: Mapping[str, object]) -> Call[TypePut]:
-    return Call("PUT", TYPES.path_of(name), _read_type_put, encode(fields))
+def put_type(name: str, fields: Mapping[str, object]) -> ApiCall[TypePut]:
+    return ApiCall("PUT", TYPES.path_of(name), _read_type_put, encode(fields))
 
 
-def preview_type(name: str, fields: Mapping[str, object]) -> Call[TypePreview]:
+def preview_type(name: str, fields: Mapping[str, object]) -> ApiCall[TypePreview]:
     return TYPES.post((name, "preview"), fields, _read_type_preview)
 
 
-def create_key(fields: Mapping[str, object]) -> Call[NewKey]:
+def create_key(fields: Mapping[str, object]) -> ApiCall[NewKey]:
     return KEYS.post((), fields, _read_new_key)
 
 
-def rotate_key(key: int, fields: Mapping[str, object]) -> Call[NewKey]:
+def rotate_key(key: int, fields: Mapping[str, object]) -> ApiCall[NewKey]:
     return KEYS.post((key, "rotate"), fields, _read_new_key)
 
 
-def signing_secret() -> Call[SigningSecret]:
-    return Call("GET", "/v1/signing-secret", _read_secret)
+def signing_secret() -> ApiCall[SigningSecret]:
+    return ApiCall("GET", "/v1/signing-secret", _read_secret)
 
 
-def rotate_signing_secret(fields: Mapping[str, object]) -> Call[SigningSecret]:
-    return Call("POST", "/v1/signing-secret/rotate", _read_secret, encode(fields))
+def rotate_signing_secret(fields: Mapping[str, object]) -> ApiCall[SigningSecret]:
+    return ApiCall("POST", "/v1/signing-secret/rotate", _read_secret, encode(fields))

@@ -1,6 +1,6 @@
 """One request of the HTTP API and its answer, without I/O: what both clients share.
 
-A `Call` is one logical request: its bytes, its key, and how to read its answer.
+An `ApiCall` is one logical request: its bytes, its key, and how to read its answer.
 The key (a UUIDv7 in `Idempotency-Key`) stays the same however often the call is
 sent, so the server does it once.  `Tries` decides whether and when to send again.
 """
@@ -49,7 +49,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class Call(Generic[T]):
+class ApiCall(Generic[T]):
     """One logical request."""
 
     method: str
@@ -68,11 +68,11 @@ class Call(Generic[T]):
             detail = f"the answer of {self.method} {self.path} cannot be read: {error}"
             raise ApiError(detail, status=answer.status, code="unreadable") from error
 
-    def read_as(self, read_body: Callable[[bytes], U]) -> "Call[U]":
+    def read_as(self, read_body: Callable[[bytes], U]) -> "ApiCall[U]":
         """The same call, with another way to read its answer."""
-        return Call(self.method, self.path, read_body, self.body, self.key, self.is_renamed)
+        return ApiCall(self.method, self.path, read_body, self.body, self.key, self.is_renamed)
 
-    def renamed(self, error: InvalidRequest) -> "Call[T]":
+    def renamed(self, error: InvalidRequest) -> "ApiCall[T]":
         """The call under a key made by the server's clock, if this machine's was too far off; else raises."""
         if self.is_renamed or error.answered_at is None or all(each.path != KEY_HEADER for each in error.errors):
             raise error

@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from duetime.sdk.calls.call import Call, encode, make_query
+from duetime.sdk.calls.call import ApiCall, encode, make_query
 from duetime.sdk.shapes.answers import Page
 
 T = TypeVar("T")
@@ -26,24 +26,24 @@ class Collection(Generic[T]):
         parts = (quote(str(part), safe="", errors="surrogateescape") for part in (name, *rest))
         return "/".join((self.path, *parts))
 
-    def list(self, *, limit: int | None = None, cursor: str | None = None, **filter: object) -> Call[Page[T]]:
-        return Call("GET", self.path + make_query({**filter, "limit": limit, "cursor": cursor}), self.read_page)
+    def list(self, *, limit: int | None = None, cursor: str | None = None, **filter: object) -> ApiCall[Page[T]]:
+        return ApiCall("GET", self.path + make_query({**filter, "limit": limit, "cursor": cursor}), self.read_page)
 
-    def get(self, name: object) -> Call[T]:
-        return Call("GET", self.path_of(name), self.read)
+    def get(self, name: object) -> ApiCall[T]:
+        return ApiCall("GET", self.path_of(name), self.read)
 
-    def put(self, name: object, body: object) -> Call[T]:
-        return Call("PUT", self.path_of(name), self.read, encode(body))
+    def put(self, name: object, body: object) -> ApiCall[T]:
+        return ApiCall("PUT", self.path_of(name), self.read, encode(body))
 
-    def act(self, verb: str, name: object, fields: Mapping[str, object] | None = None) -> Call[T]:
+    def act(self, verb: str, name: object, fields: Mapping[str, object] | None = None) -> ApiCall[T]:
         """One of the verbs, on one of them."""
         return self.post((name, verb), fields, self.read)
 
     def post(
         self, parts: tuple[object, ...], fields: Mapping[str, object] | None, read: Callable[[bytes], U]
-    ) -> Call[U]:
+    ) -> ApiCall[U]:
         path = self.path_of(*parts) if parts else self.path
-        return Call("POST", path, read, None if fields is None else encode(fields))
+        return ApiCall("POST", path, read, None if fields is None else encode(fields))
 
-    def delete(self, name: object) -> Call[None]:
-        return Call("DELETE", self.path_of(name), lambda body: None)
+    def delete(self, name: object) -> ApiCall[None]:
+        return ApiCall("DELETE", self.path_of(name), lambda body: None)

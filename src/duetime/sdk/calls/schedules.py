@@ -11,7 +11,7 @@ from typing import Any, Literal, TypedDict
 
 import msgspec
 
-from duetime.sdk.calls.call import Call, encode, make_query, without_none
+from duetime.sdk.calls.call import ApiCall, encode, make_query, without_none
 from duetime.sdk.calls.collection import Collection
 from duetime.sdk.shapes.answers import Page
 from duetime.sdk.shapes.schedules import (
@@ -51,56 +51,56 @@ class ScheduleFilter(TypedDict, total=False):
     prefix: str | None
 
 
-def put_schedules(named: Iterable[Mapping[str, Any] | None], *, dry_run: bool = False) -> Call[PutResults]:
+def put_schedules(named: Iterable[Mapping[str, Any] | None], *, dry_run: bool = False) -> ApiCall[PutResults]:
     """Shaped definitions with their names, up to 1,000; `dry_run`: only say what would become of them."""
     path = "/v1/schedules/batch?dry_run=true" if dry_run else "/v1/schedules/batch"
-    return Call("POST", path, _read_results, encode({"items": list(named)}))
+    return ApiCall("POST", path, _read_results, encode({"items": list(named)}))
 
 
-def delete_schedule(name: str, tasks: str | None, version: int | None) -> Call[DeletedSchedule]:
+def delete_schedule(name: str, tasks: str | None, version: int | None) -> ApiCall[DeletedSchedule]:
     query = make_query({"tasks": tasks, "version": version})
-    return Call("DELETE", SCHEDULES.path_of(name) + query, _read_deleted)
+    return ApiCall("DELETE", SCHEDULES.path_of(name) + query, _read_deleted)
 
 
-def steer_schedule(verb: Literal["pause", "resume"], name: str, note: str | None) -> Call[Schedule]:
+def steer_schedule(verb: Literal["pause", "resume"], name: str, note: str | None) -> ApiCall[Schedule]:
     return SCHEDULES.act(verb, name, without_none({"note": note}))
 
 
-def trigger_schedule(name: str, as_of: datetime | str | None) -> Call[Triggered]:
+def trigger_schedule(name: str, as_of: datetime | str | None) -> ApiCall[Triggered]:
     return SCHEDULES.post((name, "trigger"), without_none({"as_of": as_of}), _read_triggered)
 
 
-def schedule_runs(name: str, *, limit: int | None, cursor: str | None) -> Call[Page[Run]]:
+def schedule_runs(name: str, *, limit: int | None, cursor: str | None) -> ApiCall[Page[Run]]:
     query = make_query({"limit": limit, "cursor": cursor})
-    return Call("GET", SCHEDULES.path_of(name, "runs") + query, _read_runs)
+    return ApiCall("GET", SCHEDULES.path_of(name, "runs") + query, _read_runs)
 
 
-def backfill_schedule(name: str, from_: datetime | str, to: datetime | str, rate: float | None) -> Call[Backfill]:
+def backfill_schedule(name: str, from_: datetime | str, to: datetime | str, rate: float | None) -> ApiCall[Backfill]:
     fields = without_none({"from": from_, "to": to, "rate": rate})
     return SCHEDULES.post((name, "backfill"), fields, _read_backfill)
 
 
-def list_backfills(name: str) -> Call[Page[Backfill]]:
-    return Call("GET", SCHEDULES.path_of(name, "backfills"), _read_backfills)
+def list_backfills(name: str) -> ApiCall[Page[Backfill]]:
+    return ApiCall("GET", SCHEDULES.path_of(name, "backfills"), _read_backfills)
 
 
-def get_backfill(name: str, backfill: int | str) -> Call[Backfill]:
-    return Call("GET", SCHEDULES.path_of(name, "backfills", backfill), _read_backfill)
+def get_backfill(name: str, backfill: int | str) -> ApiCall[Backfill]:
+    return ApiCall("GET", SCHEDULES.path_of(name, "backfills", backfill), _read_backfill)
 
 
-def cancel_backfill(name: str, backfill: int | str) -> Call[Backfill]:
+def cancel_backfill(name: str, backfill: int | str) -> ApiCall[Backfill]:
     return SCHEDULES.post((name, "backfills", backfill, "cancel"), None, _read_backfill)
 
 
 def preview_schedule(
     name: str | None, definition: Mapping[str, Any], *, count: int | None, from_: datetime | str | None
-) -> Call[Preview]:
+) -> ApiCall[Preview]:
     """Of a stored schedule; or, with a definition, of what it describes."""
     asked = without_none({"from": from_, "count": count})
     if not definition:
-        return Call("GET", SCHEDULES.path_of(name, "preview") + make_query(asked), _read_preview)
+        return ApiCall("GET", SCHEDULES.path_of(name, "preview") + make_query(asked), _read_preview)
     return SCHEDULES.post(("preview",), without_none({"name": name, **definition, **asked}), _read_preview)
 
 
-def put_calendar(name: str, dates: Iterable[object]) -> Call[CalendarPut]:
-    return Call("PUT", CALENDARS.path_of(name), _read_calendar_put, encode({"dates": list(dates)}))
+def put_calendar(name: str, dates: Iterable[object]) -> ApiCall[CalendarPut]:
+    return ApiCall("PUT", CALENDARS.path_of(name), _read_calendar_put, encode({"dates": list(dates)}))

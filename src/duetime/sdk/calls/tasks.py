@@ -8,7 +8,7 @@ from typing import Any, Literal, TypedDict
 
 import msgspec
 
-from duetime.sdk.calls.call import RATE_LIMITED, Call, encode, make_query, without_none
+from duetime.sdk.calls.call import RATE_LIMITED, ApiCall, encode, make_query, without_none
 from duetime.sdk.calls.collection import Collection
 from duetime.sdk.errors import ServerUnavailable
 from duetime.sdk.shapes.answers import Page, Problem
@@ -79,18 +79,18 @@ _read_attempts = msgspec.json.Decoder(Page[Attempt]).decode
 _read_explanation = msgspec.json.Decoder(Explanation).decode
 
 
-def probe(name: Literal["healthz", "readyz"]) -> Call[bytes]:
+def probe(name: Literal["healthz", "readyz"]) -> ApiCall[bytes]:
     """Whether the node lives, or takes requests."""
-    return Call("GET", f"/{name}", bytes)
+    return ApiCall("GET", f"/{name}", bytes)
 
 
-def submit(submission: Submission | Mapping[str, object]) -> Call[Task]:
-    return Call("POST", TASKS.path, TASKS.read, encode(submission))
+def submit(submission: Submission | Mapping[str, object]) -> ApiCall[Task]:
+    return ApiCall("POST", TASKS.path, TASKS.read, encode(submission))
 
 
 def submit_many(
     submissions: Iterable[Submission | Mapping[str, Any]], *, atomic: bool = False
-) -> Iterator[Call[BatchResult]]:
+) -> Iterator[ApiCall[BatchResult]]:
     """Calls of up to 5,000 tasks or 15 MiB each; an atomic batch has to fit into one."""
     given = iter(submissions)
     while chunk := [
@@ -103,9 +103,9 @@ def submit_many(
             yield submit_batch(body, atomic=atomic)
 
 
-def submit_batch(body: bytes, *, atomic: bool = False) -> Call[BatchResult]:
+def submit_batch(body: bytes, *, atomic: bool = False) -> ApiCall[BatchResult]:
     """One call, of an array of tasks as the API takes them."""
-    return Call("POST", "/v1/tasks/batch?atomic=true" if atomic else "/v1/tasks/batch", _read_batch, body)
+    return ApiCall("POST", "/v1/tasks/batch?atomic=true" if atomic else "/v1/tasks/batch", _read_batch, body)
 
 
 def _bodies_of(submissions: list[Submission]) -> list[bytes]:
@@ -135,44 +135,44 @@ def refused_for_now(result: BatchResult) -> tuple[list[int], ServerUnavailable] 
     )
 
 
-def part_of_batch(call: Call[BatchResult], places: list[int]) -> Call[BatchResult]:
+def part_of_batch(call: ApiCall[BatchResult], places: list[int]) -> ApiCall[BatchResult]:
     """Some items of a batch, as a request of its own."""
     items = _read_parts(call.body or b"[]")
-    return Call(
+    return ApiCall(
         call.method, call.path, call.read_body, b"[" + b",".join(bytes(items[place]) for place in places) + b"]"
     )
 
 
-def get(task: TaskOrId) -> Call[Task]:
+def get(task: TaskOrId) -> ApiCall[Task]:
     return TASKS.get(id_of(task))
 
 
-def list_attempts(task: TaskOrId, *, limit: int | None, cursor: str | None) -> Call[Page[Attempt]]:
+def list_attempts(task: TaskOrId, *, limit: int | None, cursor: str | None) -> ApiCall[Page[Attempt]]:
     query = make_query({"limit": limit, "cursor": cursor})
-    return Call("GET", TASKS.path_of(id_of(task), "attempts") + query, _read_attempts)
+    return ApiCall("GET", TASKS.path_of(id_of(task), "attempts") + query, _read_attempts)
 
 
-def act(verb: Verb, task: TaskOrId, **fields: Any) -> Call[Task]:
+def act(verb: Verb, task: TaskOrId, **fields: Any) -> ApiCall[Task]:
     """One of the verbs, on one task."""
     return TASKS.act(verb, id_of(task), without_none(fields) or None)
 
 
 def act_on_many(
     verb: Verb, filter: Filter, *, limit: int | None, cursor: str | None, **fields: Any
-) -> Call[BulkResult]:
+) -> ApiCall[BulkResult]:
     body = {"filter": _filter_fields(filter), "limit": limit, "cursor": cursor, **fields}
     return TASKS.post(("bulk", verb), without_none(body), _read_bulk)
 
 
-def explain(task: TaskOrId) -> Call[Explanation]:
-    return Call("GET", TASKS.path_of(id_of(task), "explain"), _read_explanation)
+def explain(task: TaskOrId) -> ApiCall[Explanation]:
+    return ApiCall("GET", TASKS.path_of(id_of(task), "explain"), _read_explanation)
 
 
-def list_tasks(filter: Filter, *, limit: int | None, cursor: str | None) -> Call[Page[Task]]:
+def list_tasks(filter: Filter, *, limit: int | None, cursor: str | None) -> ApiCall[Page[Task]]:
     return TASKS.list(limit=limit, cursor=cursor, **_filter_fields(filter))
 
 
-def list_dead(filter: Filter, *, limit: int | None, cursor: str | None) -> Call[Page[DeadLetter]]:
+def list_dead(filter: Filter, *, limit: int | None, cursor: str | None) -> ApiCall[Page[DeadLetter]]:
     return DEAD.list(limit=limit, cursor=cursor, **_filter_fields(filter))
 
 
@@ -185,7 +185,7 @@ def act_on_dead(
     rate: float | None,
     limit: int | None,
     cursor: str | None,
-) -> Call[BulkResult]:
+) -> ApiCall[BulkResult]:
     if (ids is not None) + bool(filter) + everything != 1:
         raise ValueError(f"{verb}: give ids, or a filter, or all=True")
     body: dict[str, Any] = {"rate": rate, "limit": limit, "cursor": cursor}

@@ -19,7 +19,7 @@ from duetime.sdk.calls.administration import (
     TYPES,
 )
 from duetime.sdk.calls.call import without_none
-from duetime.sdk.client.async_caller import AsyncCaller
+from duetime.sdk.client.async_sender import AsyncCallSender
 from duetime.sdk.errors import Duration
 from duetime.sdk.shapes.durations import seconds_of
 from duetime.sdk.shapes.flow import KeyLimit, Limits, Queue, TaskType, TypeOptions, TypePreview, TypePut
@@ -28,7 +28,7 @@ from duetime.sdk.shapes.operation import Act, Breaker, BreakerState, Node, Outbo
 from duetime.sdk.shapes.tenants import SigningSecret, Tenant, TenantOptions, Tier, TierOptions
 
 
-class AsyncAdministration(AsyncCaller):
+class AsyncAdministration(AsyncCallSender):
     """What is set for all tasks, and who may do what."""
 
     async def put_type(self, name: str, **options: Unpack[TypeOptions]) -> TypePut:

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, Unpack
 
 from duetime.sdk.calls import tasks as calls
-from duetime.sdk.calls.call import Call, Tries
+from duetime.sdk.calls.call import ApiCall, Tries
 from duetime.sdk.calls.tasks import Filter
 from duetime.sdk.client.async_administration import AsyncAdministration
 from duetime.sdk.client.async_schedules import AsyncSchedules
@@ -59,7 +59,7 @@ class AsyncClient(AsyncAdministration, AsyncSchedules):
                 raise BatchIncomplete(result, error) from error
         return result
 
-    async def _send_batch(self, call: Call[BatchResult]) -> BatchResult:
+    async def _send_batch(self, call: ApiCall[BatchResult]) -> BatchResult:
         """Send it, and again what was refused for now; what is refused to the end has its problem in its place."""
         result = await self.send(call)
         tries = Tries(self._retry_for)

@@ -6,7 +6,7 @@ from typing import Literal, Unpack
 
 from duetime.sdk.calls import schedules as calls
 from duetime.sdk.calls.schedules import CALENDARS, SCHEDULES, ScheduleFilter
-from duetime.sdk.client.async_caller import AsyncCaller
+from duetime.sdk.client.async_sender import AsyncCallSender
 from duetime.sdk.shapes.schedules import (
     Backfill,
     Calendar,
@@ -24,7 +24,7 @@ from duetime.sdk.shapes.schedules import (
 )
 
 
-class AsyncSchedules(AsyncCaller):
+class AsyncSchedules(AsyncCallSender):
     """What fires when, and which times are left out."""
 
     async def schedule(

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from duetime.sdk.calls.call import Answer, Call
+from duetime.sdk.calls.call import Answer, ApiCall
 from duetime.sdk.loops import HttpClients
 from duetime.sdk.route import Route
 
@@ -14,7 +14,7 @@ class AsyncTransport:
         self._timeout = timeout
         self._https = HttpClients(route)
 
-    async def exchange(self, call: Call[Any]) -> Answer:
+    async def exchange(self, call: ApiCall[Any]) -> Answer:
         return await self._https.here().request(
             call.method, call.path, call.body, timeout=self._timeout, idempotency_key=call.key
         )

@@ -20,7 +20,7 @@ from duetime.sdk.calls.administration import (
     TYPES,
 )
 from duetime.sdk.calls.call import without_none
-from duetime.sdk.client.sync_caller import Caller
+from duetime.sdk.client.sync_sender import CallSender
 from duetime.sdk.errors import Duration
 from duetime.sdk.shapes.durations import seconds_of
 from duetime.sdk.shapes.flow import KeyLimit, Limits, Queue, TaskType, TypeOptions, TypePreview, TypePut
@@ -29,7 +29,7 @@ from duetime.sdk.shapes.operation import Act, Breaker, BreakerState, Node, Outbo
 from duetime.sdk.shapes.tenants import SigningSecret, Tenant, TenantOptions, Tier, TierOptions
 
 
-class Administration(Caller):
+class Administration(CallSender):
     """What is set for all tasks, and who may do what."""
 
     def put_type(self, name: str, **options: Unpack[TypeOptions]) -> TypePut:

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Unpack
 
 from duetime.sdk.calls import tasks as calls
-from duetime.sdk.calls.call import Call, Tries
+from duetime.sdk.calls.call import ApiCall, Tries
 from duetime.sdk.calls.tasks import Filter
 from duetime.sdk.client.sync_administration import Administration
 from duetime.sdk.client.sync_schedules import Schedules
@@ -54,7 +54,7 @@ class Client(Administration, Schedules):
                 raise BatchIncomplete(result, error) from error
         return result
 
-    def _send_batch(self, call: Call[BatchResult]) -> BatchResult:
+    def _send_batch(self, call: ApiCall[BatchResult]) -> BatchResult:
         """Send it, and again what was refused for now; what is refused to the end has its problem in its place."""
         result = self.send(call)
         tries = Tries(self._retry_for)

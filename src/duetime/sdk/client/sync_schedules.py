@@ -7,7 +7,7 @@ from typing import Literal, Unpack
 
 from duetime.sdk.calls import schedules as calls
 from duetime.sdk.calls.schedules import CALENDARS, SCHEDULES, ScheduleFilter
-from duetime.sdk.client.sync_caller import Caller
+from duetime.sdk.client.sync_sender import CallSender
 from duetime.sdk.shapes.schedules import (
     Backfill,
     Calendar,
@@ -25,7 +25,7 @@ from duetime.sdk.shapes.schedules import (
 )
 
 
-class Schedules(Caller):
+class Schedules(CallSender):
     """What fires when, and which times are left out."""
 
     def schedule(self, name: str, type: str, payload: object = None, **options: Unpack[ScheduleOptions]) -> Schedule:

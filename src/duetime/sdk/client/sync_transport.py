@@ -3,7 +3,7 @@
 from typing import Any
 
 from duetime.http1.messages import ExchangeError
-from duetime.sdk.calls.call import Answer, Call
+from duetime.sdk.calls.call import Answer, ApiCall
 from duetime.sdk.pool import Pool
 from duetime.sdk.route import Route, failure_of
 
@@ -18,7 +18,7 @@ class Transport:
         self._timeout = timeout
         self._pool = Pool(route, max_kept=_MAX_KEPT)
 
-    def exchange(self, call: Call[Any]) -> Answer:
+    def exchange(self, call: ApiCall[Any]) -> Answer:
         try:
             return self._pool.request(
                 call.method, call.path, call.body, timeout=self._timeout, idempotency_key=call.key

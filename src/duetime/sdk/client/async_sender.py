@@ -1,17 +1,16 @@
-# Made by tests/sdk/write_client.py of async_caller.py: change that, then `make client`.
 """How a client sends calls: it opens, sends, retries, reads lists page by page, and closes.
 
 A call that is safe to repeat is retried for `retry_for` seconds after
 connection errors, 429, 502, 503 and 504; `Tries` decides when.
 """
 
-import time
-from collections.abc import Callable, Iterator
+import asyncio
+from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import Self, TypeVar
 
-from duetime.sdk.calls.call import Call, Tries, check_tenant
-from duetime.sdk.client.sync_transport import Transport
+from duetime.sdk.calls.call import ApiCall, Tries, check_tenant
+from duetime.sdk.client.async_transport import AsyncTransport
 from duetime.sdk.errors import InvalidRequest, SearchIncomplete, ServerUnavailable
 from duetime.sdk.route import Route
 from duetime.sdk.server import find_server
@@ -20,10 +19,10 @@ from duetime.sdk.shapes.answers import Page
 T = TypeVar("T")
 
 #: Makes the call for the page that a cursor leads to; None is the first page.
-PageCall = Callable[[str | None], Call[Page[T]]]
+PageCall = Callable[[str | None], ApiCall[Page[T]]]
 
 
-class Caller:
+class AsyncCallSender:
     """Sends calls for one key to one server."""
 
     def __init__(
@@ -42,47 +41,48 @@ class Caller:
         `proxy`: in place of the environment's `HTTPS_PROXY` or `HTTP_PROXY`; an empty one stands for none.
         """
         url, key = find_server(url, key)
-        self._transport = Transport(Route.to(url, key, tenant=check_tenant(tenant), proxy=proxy), timeout)
+        self._transport = AsyncTransport(Route.to(url, key, tenant=check_tenant(tenant), proxy=proxy), timeout)
         self._retry_for = retry_for
 
-    def __enter__(self) -> Self:
+    async def __aenter__(self) -> Self:
         return self
 
-    def __exit__(
+    async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        await self.close()
 
-    def close(self) -> None:
-        """Close its connections."""
-        self._transport.close()
+    async def close(self) -> None:
+        """Close its connections, of this event loop and of others."""
+        await self._transport.close()
 
-    def send(self, call: Call[T]) -> T:
+    async def send(self, call: ApiCall[T]) -> T:
         """Send a call until it is answered, or its time is over."""
         tries = Tries(self._retry_for)
         while True:
             try:
-                return call.read(self._transport.exchange(call))
+                return call.read(await self._transport.exchange(call))
             except InvalidRequest as error:
                 call = call.renamed(error)
             except ServerUnavailable as error:
-                time.sleep(tries.wait_after(error))
+                await asyncio.sleep(tries.wait_after(error))
 
-    def pages(self, page: PageCall[T], cursor: str | None = None) -> Iterator[Page[T]]:
+    async def pages(self, page: PageCall[T], cursor: str | None = None) -> AsyncIterator[Page[T]]:
         """Every page from a cursor on.
 
         A page is empty where the server found nothing in the time that one request has, and searches on.
         """
         while True:
             try:
-                found = self.send(page(cursor))
+                found = await self.send(page(cursor))
             except SearchIncomplete as error:
                 found = Page(items=[], next=error.next)
             yield found
             if (cursor := found.next) is None:
                 return
 
-    def items(self, page: PageCall[T]) -> Iterator[T]:
+    async def items(self, page: PageCall[T]) -> AsyncIterator[T]:
         """Every item of a list, page by page, as the iterator is used."""
-        for found in self.pages(page):
-            yield from found.items
+        async for found in self.pages(page):
+            for item in found.items:
+                yield item
