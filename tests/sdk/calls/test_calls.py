@@ -17,10 +17,10 @@ from duetime.sdk.errors import (
     ServerUnreachable,
     Unauthorized,
 )
-from duetime.sdk.route import Route
 from duetime.sdk.shapes.answers import Problem
 from duetime.sdk.shapes.durations import seconds_of
 from duetime.sdk.shapes.tasks import BatchItem, BatchResult, RetryPolicy, Submission, Target
+from duetime.sdk.transport.route import Route
 
 
 def body_of(call: ApiCall[object]) -> object:

@@ -12,9 +12,9 @@ from typing import Self, TypeVar
 from duetime.sdk.calls.call import ApiCall, Tries, check_tenant
 from duetime.sdk.client.async_transport import AsyncTransport
 from duetime.sdk.errors import InvalidRequest, SearchIncomplete, ServerUnavailable
-from duetime.sdk.route import Route
 from duetime.sdk.server import find_server
 from duetime.sdk.shapes.answers import Page
+from duetime.sdk.transport.route import Route
 
 T = TypeVar("T")
 

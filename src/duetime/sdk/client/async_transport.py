@@ -3,8 +3,8 @@
 from typing import Any
 
 from duetime.sdk.calls.call import Answer, ApiCall
-from duetime.sdk.loops import HttpClients
-from duetime.sdk.route import Route
+from duetime.sdk.transport.loops import HttpClients
+from duetime.sdk.transport.route import Route
 
 
 class AsyncTransport:

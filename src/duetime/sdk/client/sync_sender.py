@@ -13,9 +13,9 @@ from typing import Self, TypeVar
 from duetime.sdk.calls.call import ApiCall, Tries, check_tenant
 from duetime.sdk.client.sync_transport import Transport
 from duetime.sdk.errors import InvalidRequest, SearchIncomplete, ServerUnavailable
-from duetime.sdk.route import Route
 from duetime.sdk.server import find_server
 from duetime.sdk.shapes.answers import Page
+from duetime.sdk.transport.route import Route
 
 T = TypeVar("T")
 

@@ -4,8 +4,8 @@ from typing import Any
 
 from duetime.http1.messages import ExchangeError
 from duetime.sdk.calls.call import Answer, ApiCall
-from duetime.sdk.pool import Pool
-from duetime.sdk.route import Route, failure_of
+from duetime.sdk.transport.pool import Pool
+from duetime.sdk.transport.route import Route, failure_of
 
 _MAX_KEPT = 16
 

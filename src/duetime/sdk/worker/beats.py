@@ -17,8 +17,8 @@ import msgspec
 
 from duetime.http1.messages import ExchangeError
 from duetime.sdk.errors import ApiError, ServerUnreachable
-from duetime.sdk.pool import Pool
-from duetime.sdk.route import Route, failure_of
+from duetime.sdk.transport.pool import Pool
+from duetime.sdk.transport.route import Route, failure_of
 from duetime.sdk.worker.context import Held
 from duetime.sdk.worker.protocol import (
     BEAT_EVERY_SECONDS,

@@ -17,7 +17,7 @@ import msgspec
 
 from duetime.sdk.calls.call import Tries
 from duetime.sdk.errors import ApiError, InvalidRequest, ServerUnavailable
-from duetime.sdk.http import HttpClient
+from duetime.sdk.transport.http import HttpClient
 from duetime.sdk.worker import attempt_log, handlers
 from duetime.sdk.worker.beats import SIGN_OFF_SECONDS, Beats, Named
 from duetime.sdk.worker.context import Held, Stop

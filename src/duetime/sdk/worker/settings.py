@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from duetime.sdk.errors import ConfigurationError
-from duetime.sdk.route import Route
+from duetime.sdk.transport.route import Route
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ import trustme
 from duetime.http1.messages import MAX_HEAD_BYTES
 from duetime.sdk.calls.call import Answer
 from duetime.sdk.errors import ApiError, ConfigurationError, ServerUnreachable
-from duetime.sdk.http import HttpClient
-from duetime.sdk.route import Route, ServerAddress
+from duetime.sdk.transport.http import HttpClient
+from duetime.sdk.transport.route import Route, ServerAddress
 from executor.targets import LocalTarget, Visitor, answer_everything, serving
 
 

@@ -19,8 +19,8 @@ from duetime.http1.blocking import BlockingConnection
 from duetime.http1.connection import Connection
 from duetime.http1.dial import OpenConnections, connect, tls_context
 from duetime.http1.messages import Bounds, ExchangeError, Reason
-from duetime.sdk.route import Route
-from duetime.sdk.tunnel import open_tunnel, open_tunnel_blocking
+from duetime.sdk.transport.route import Route
+from duetime.sdk.transport.tunnel import open_tunnel, open_tunnel_blocking
 
 #: Before the next address is tried beside the ones under way.
 _STAGGER_SECONDS = 0.25

@@ -8,8 +8,8 @@ from duetime.http1.answers import AnswerReader
 from duetime.http1.messages import ExchangeError
 from duetime.sdk.calls.call import KEY_HEADER, TENANT_HEADER, Answer
 from duetime.sdk.errors import ApiError, ConfigurationError, ServerUnreachable
-from duetime.sdk.headers import Headers
-from duetime.sdk.proxies import Proxy, ProxyRefusedError, find_proxy
+from duetime.sdk.transport.headers import Headers
+from duetime.sdk.transport.proxies import Proxy, ProxyRefusedError, find_proxy
 
 #: For a place among the connections, the name, TCP and TLS together.
 CONNECT_SECONDS = 5.0

@@ -15,8 +15,8 @@ from duetime.http1.deadlines import Deadlines
 from duetime.http1.kept import KeptConnections
 from duetime.http1.messages import Bounds, ExchangeError, Reason, UnansweredError
 from duetime.sdk.calls.call import Answer
-from duetime.sdk.dial import Dialler
-from duetime.sdk.route import CONNECT_SECONDS, IDLE_SECONDS, MAX_BYTES, Route, failure_of, may_be_repeated
+from duetime.sdk.transport.dial import Dialler
+from duetime.sdk.transport.route import CONNECT_SECONDS, IDLE_SECONDS, MAX_BYTES, Route, failure_of, may_be_repeated
 
 MAX_CONNECTIONS = 100
 

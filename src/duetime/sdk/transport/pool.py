@@ -21,8 +21,8 @@ from typing import Any
 from duetime.http1.blocking import BlockingConnection
 from duetime.http1.messages import Bounds, UnansweredError, idle_seconds
 from duetime.sdk.calls.call import Answer
-from duetime.sdk.dial import dial
-from duetime.sdk.route import CONNECT_SECONDS, IDLE_SECONDS, MAX_BYTES, Route, may_be_repeated
+from duetime.sdk.transport.dial import dial
+from duetime.sdk.transport.route import CONNECT_SECONDS, IDLE_SECONDS, MAX_BYTES, Route, may_be_repeated
 
 #: The idle connections of a process, the one that was used last at the right.  The steps of a deque are atomic.
 _Kept = deque[BlockingConnection]

@@ -6,7 +6,7 @@ import socket
 from duetime.http1.answers import AnswerReader
 from duetime.http1.blocking import BlockingConnection
 from duetime.http1.messages import Bounds, ExchangeError, Reason
-from duetime.sdk.proxies import Proxy, ProxyRefusedError
+from duetime.sdk.transport.proxies import Proxy, ProxyRefusedError
 
 _BOUNDS = Bounds(kept_bytes=0, read_bytes=0)
 _PIECE_BYTES = 1 << 14

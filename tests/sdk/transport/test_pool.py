@@ -10,8 +10,8 @@ import pytest
 from duetime.http1.messages import MAX_HEAD_BYTES, ExchangeError
 from duetime.sdk.calls.call import Answer
 from duetime.sdk.errors import ApiError
-from duetime.sdk.pool import Pool
-from duetime.sdk.route import Route
+from duetime.sdk.transport.pool import Pool
+from duetime.sdk.transport.route import Route
 from executor.targets import LocalTarget, Visitor, answer_everything, serving
 
 

@@ -18,13 +18,13 @@ import uvloop
 
 from duetime import AsyncClient, Client, Worker
 from duetime.sdk.errors import ApiError, ConfigurationError, SdkError, ServerUnreachable
-from duetime.sdk.http import HttpClient
-from duetime.sdk.proxies import Proxy, find_proxy, is_excepted
-from duetime.sdk.route import Route
+from duetime.sdk.transport.http import HttpClient
+from duetime.sdk.transport.proxies import Proxy, find_proxy, is_excepted
+from duetime.sdk.transport.route import Route
 from executor.targets import answer_everything, serving
 from nodes import NodeProcess
 from sdk.conftest import running
-from sdk.http.forward_proxy import forward_proxy
+from sdk.transport.forward_proxy import forward_proxy
 
 PROGRAM = Path(__file__).with_name("proxied.py")
 VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "REQUEST_METHOD")

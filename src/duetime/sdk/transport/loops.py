@@ -20,8 +20,8 @@ import os
 from collections.abc import AsyncGenerator
 from typing import Any
 
-from duetime.sdk.http import HttpClient
-from duetime.sdk.route import Route
+from duetime.sdk.transport.http import HttpClient
+from duetime.sdk.transport.route import Route
 
 #: Kept so that nothing of it is ever freed, and thereby closed.
 _inherited: list[object] = []
