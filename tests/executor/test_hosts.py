@@ -230,3 +230,15 @@ def test_counts_stay_true_whatever_happens(per_host: int, steps: list[tuple[str,
         assert all(len(places) <= per_host for places in running.values())
         assert slots.running == sum(len(places) for places in running.values()) <= 5
         assert lines.waiting == len(waiting) <= 5
+
+
+def test_the_allowance_says_how_many_more_find_room_in_line() -> None:
+    lines = make_lines(per_host=2, size=40)
+    host = host_of(lines)
+    make_quick(lines, host, calls=100)
+    begin(lines, host), begin(lines, host)
+
+    allowance = lines.allowance(host, 0.0)
+    stood = sum(lines.wait(host, f"t{item}", LATER, 0.0) for item in range(40))
+
+    assert stood == allowance == 20

@@ -73,7 +73,8 @@ class Lines(Generic[Item]):
             return 0
         else:
             most = self._slots.size
-        return min(most, host.waiting + max(0, room))
+        # One more takes two of the room: its own, and what it has to leave.
+        return min(most, host.waiting + max(0, (room + 1) // 2))
 
     def free(self, place: Place, now: float) -> list[tuple[Item, Place]]:
         """A call is over; returns who begins now."""
