@@ -29,8 +29,8 @@ from duetime.ids import EARLIEST, just_after, make_id
 from duetime.lifecycle.holders.holders import Holders
 from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.submission.storing import MINT_AHEAD_MS, MINT_TOLERANCE_MS
-from duetime.lifecycle.submission.submit import SQL as SUBMIT_SQL
-from duetime.lifecycle.submission.submit import Submitter
+from duetime.lifecycle.submission.storing import SQL as SUBMIT_SQL
+from duetime.lifecycle.submission.submitter import Submitter
 from duetime.lifecycle.tasks.claim import SQL as CLAIM_SQL
 from duetime.lifecycle.tasks.claim import LaneOrder, claim_due
 from duetime.lifecycle.tasks.onward import SQL as ONWARD_SQL

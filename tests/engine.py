@@ -16,14 +16,15 @@ from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.schedules.backfill import Backfills
 from duetime.lifecycle.schedules.changes import Schedules
 from duetime.lifecycle.schedules.recurrences import Recurrences
-from duetime.lifecycle.submission.submit import Submitted, Submitter
+from duetime.lifecycle.submission.batch import Submitted
+from duetime.lifecycle.submission.submitter import Submitter
 from duetime.lifecycle.tasks.claim import LaneOrder, claim_due
 from duetime.lifecycle.tasks.onward import Dead, Onward, Wake
 from duetime.lifecycle.tasks.settle import Report, Settled, Settler
 from duetime.lifecycle.tasks.state import read_states
 from duetime.lifecycle.tasks.steer import Steering
 from duetime.model.attempt import Past
-from duetime.model.task import Kind, LaneKey, LeasedTask, NewTask, Options, Outcome, PriorityClass, TaskState
+from duetime.model.task import Kind, LaneKey, LeasedTask, NewTask, Options, Outcome, PriorityClass, TaskState, make_task
 from duetime.signals import Signal
 
 
@@ -87,7 +88,7 @@ class Engine:
         expires_at: datetime | None = None,
         labels: dict[str, str] | None = None,
     ) -> NewTask:
-        return NewTask(
+        return make_task(
             self.lane_key(queue),
             type,
             payload,

@@ -47,9 +47,9 @@ from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.schedules.backfill import Backfills
 from duetime.lifecycle.schedules.changes import Schedules
 from duetime.lifecycle.schedules.recurrences import Recurrences
-from duetime.lifecycle.submission import submit
+from duetime.lifecycle.submission import storing
 from duetime.lifecycle.submission.outbox import Outbox
-from duetime.lifecycle.submission.submit import Submitter
+from duetime.lifecycle.submission.submitter import Submitter
 from duetime.lifecycle.tasks import onward
 from duetime.lifecycle.tasks.onward import Onward
 from duetime.lifecycle.tasks.settle import Settler
@@ -83,7 +83,7 @@ _LOOK_FOR_COLD_EVERY = timedelta(seconds=1)
 #: What a task that is handed over at once passes through.  Not the claim: its plan, made while nothing waits, reads
 #: a whole lane where it should read a share of it.
 _DATA_PATH = (
-    *(submit.SQL[name] for name in ("submit", "submit_one", "submit_plain", "submit_plain_keyed", "submit_keyed")),
+    *(storing.SQL[name] for name in ("submit", "submit_one", "submit_plain", "submit_plain_keyed", "submit_keyed")),
     onward.SQL["end_succeeded"],
 )
 

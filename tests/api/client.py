@@ -39,7 +39,7 @@ from duetime.lifecycle.schedules.backfill import Backfills
 from duetime.lifecycle.schedules.changes import Schedules
 from duetime.lifecycle.schedules.recurrences import Recurrences
 from duetime.lifecycle.submission.outbox import Outbox
-from duetime.lifecycle.submission.submit import Submitter
+from duetime.lifecycle.submission.submitter import Submitter
 from duetime.lifecycle.tasks.onward import Onward
 from duetime.lifecycle.tasks.settle import Settler
 from duetime.lifecycle.tasks.steer import Steering

@@ -1,4 +1,4 @@
-"""What flies with what, when more waits than a flight can hold."""
+"""What is committed with what, when more waits than a commit can hold."""
 
 import asyncio
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pytest
 
-from duetime.database.gather import AMPLE, LATE_SECONDS, Backlog, Gather
+from duetime.database.gather import AMPLE, LATE_SECONDS, Backlog, Gatherer
 from duetime.errors import Overloaded
 from duetime.lifecycle.admission.pressure import (
     CALM_PART,
@@ -14,10 +14,8 @@ from duetime.lifecycle.admission.pressure import (
     MARKS,
     Pressure,
     least_important,
-    rank_of,
-    size_of,
 )
-from duetime.lifecycle.submission.winners import Call
+from duetime.lifecycle.submission.batch import rank_of, size_of
 from duetime.model.task import Kind, LaneKey, NewTask, PriorityClass
 
 
@@ -28,104 +26,111 @@ class Part(NamedTuple):
     size: int = 0
 
 
-class Runway:
-    """A gather whose flights land when the test says so."""
+class Commits:
+    """A gatherer whose commits end when the test says so."""
 
-    def __init__(self, *, is_even: bool = False, **options: int) -> None:
+    def __init__(self, *, is_evened: bool = False, **options: int) -> None:
         self.now = 100.0
-        #: How many may be in the air at once.
+        #: How many may be in progress at once.
         self.most = 1
-        self.flights: list[list[str]] = []
-        self._landings: list[asyncio.Future[None]] = []
-        self.gather: Gather[Part, str] = Gather(
-            self._fly,
-            weigh=lambda part: part.weight,
-            measure=lambda part: part.size,
-            rank=lambda part: part.rank,
+        self.begun: list[list[str]] = []
+        self._ends: list[asyncio.Future[None]] = []
+        self.gatherer: Gatherer[Part, str] = Gatherer(
+            self._commit,
             ranks=4,
-            flights=lambda: self.most,
-            is_even=is_even,
+            at_once=lambda: self.most,
+            is_evened=is_evened,
             monotonic=lambda: self.now,
             **{"limit": 3, "size_limit": 100, **options},
         )
 
-    async def _fly(self, parts: list[Part]) -> list[str]:
-        self.flights.append([part.name for part in parts])
-        landing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._landings.append(landing)
-        await landing
+    def put(self, part: Part) -> "asyncio.Future[str]":
+        answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.gatherer.put(part, lambda told: answer.set_result(str(told)), part.weight, part.size, part.rank)
+        return answer
+
+    async def _commit(self, parts: list[Part]) -> list[str]:
+        self.begun.append([part.name for part in parts])
+        end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._ends.append(end)
+        await end
         return [part.name for part in parts]
 
-    async def land(self) -> None:
+    async def end_oldest(self) -> None:
+        await settle()
+        self._ends.pop(0).set_result(None)
+        await settle()
+
+
+async def settle() -> None:
+    """Let everything happen that need not wait for anything."""
+    for _ in range(5):
         await asyncio.sleep(0)
-        self._landings.pop(0).set_result(None)
-        for _ in range(3):
-            await asyncio.sleep(0)
 
 
-async def test_as_many_fly_at_once_as_may_just_now() -> None:
-    runway = Runway(limit=AMPLE)
-    runway.most = 3
-    answers = [runway.gather.put(Part(name, weight=AMPLE)) for name in "abcdef"]
-    await asyncio.sleep(0)
-    assert runway.flights == [["a"], ["b"], ["c"]]
+async def test_as_many_commits_are_in_progress_as_may_be_just_now() -> None:
+    commits = Commits(limit=AMPLE)
+    commits.most = 3
+    answers = [commits.put(Part(name, weight=AMPLE)) for name in "abcdef"]
+    await settle()
+    assert commits.begun == [["a"], ["b"], ["c"]]
 
-    # The next to land leaves what waits to the other two.
-    runway.most = 2
-    await runway.land()
-    assert runway.flights == [["a"], ["b"], ["c"]]
-    await runway.land()
-    await runway.land()
-    assert runway.flights == [["a"], ["b"], ["c"], ["d"], ["e"]]
+    # The next that ends leaves what waits to the other two.
+    commits.most = 2
+    await commits.end_oldest()
+    assert commits.begun == [["a"], ["b"], ["c"]]
+    await commits.end_oldest()
+    await commits.end_oldest()
+    assert commits.begun == [["a"], ["b"], ["c"], ["d"], ["e"]]
 
     # With none allowed one goes on all the same.
-    runway.most = 0
-    await runway.land()
-    await runway.land()
-    await runway.land()
+    commits.most = 0
+    await commits.end_oldest()
+    await commits.end_oldest()
+    await commits.end_oldest()
     assert [answer.result() for answer in answers] == list("abcdef")
-    await runway.gather.close()
+    await commits.gatherer.close()
 
 
-async def test_even_flights_go_beside_each_other_when_as_much_waits_as_is_in_the_air() -> None:
-    runway = Runway(limit=10, is_even=True)
-    runway.most = 2
-    answers = [runway.gather.put(Part(name)) for name in "ab"]
-    await asyncio.sleep(0)
-    answers.append(runway.gather.put(Part("c")))
-    await asyncio.sleep(0)
-    assert runway.flights == [["a", "b"]]
+async def test_small_commits_go_beside_each_other_when_as_much_waits_as_is_being_committed() -> None:
+    commits = Commits(limit=10, is_evened=True)
+    commits.most = 2
+    answers = [commits.put(Part(name)) for name in "ab"]
+    await settle()
+    answers.append(commits.put(Part("c")))
+    await settle()
+    assert commits.begun == [["a", "b"]]
 
-    answers += [runway.gather.put(Part(name)) for name in "de"]
-    await asyncio.sleep(0)
-    assert runway.flights == [["a", "b"], ["c", "d", "e"]]
+    answers += [commits.put(Part(name)) for name in "de"]
+    await settle()
+    assert commits.begun == [["a", "b"], ["c", "d", "e"]]
 
-    # Three are in the air: one that waits goes when they have landed.
-    answers.append(runway.gather.put(Part("f")))
-    await runway.land()
-    assert len(runway.flights) == 2
-    await runway.land()
-    assert runway.flights[2:] == [["f"]]
+    # Three are under way: one that waits goes when they are done.
+    answers.append(commits.put(Part("f")))
+    await commits.end_oldest()
+    assert len(commits.begun) == 2
+    await commits.end_oldest()
+    assert commits.begun[2:] == [["f"]]
 
     # Beside one that takes long, less is enough.
-    runway.now += LATE_SECONDS
-    answers.append(runway.gather.put(Part("heavy", weight=9)))
-    await asyncio.sleep(0)
-    answers.append(runway.gather.put(Part("g")))
-    runway.now += 2 * LATE_SECONDS
-    await runway.land()
-    assert runway.flights[3:] == [["heavy"], ["g"]]
+    commits.now += LATE_SECONDS
+    answers.append(commits.put(Part("heavy", weight=9)))
+    await settle()
+    answers.append(commits.put(Part("g")))
+    commits.now += 2 * LATE_SECONDS
+    await commits.end_oldest()
+    assert commits.begun[3:] == [["heavy"], ["g"]]
 
-    await runway.land()
-    await runway.land()
+    await commits.end_oldest()
+    await commits.end_oldest()
     assert [answer.result() for answer in answers] == [*"abcdef", "heavy", "g"]
-    await runway.gather.close()
+    await commits.gatherer.close()
 
 
 async def test_a_better_rank_goes_first_and_the_oldest_goes_always() -> None:
-    runway = Runway()
-    answers = [runway.gather.put(Part("in the air"))]
-    await asyncio.sleep(0)
+    commits = Commits()
+    answers = [commits.put(Part("under way"))]
+    await settle()
     waiting = [
         Part("low 1", 3),
         Part("low 2", 3),
@@ -135,59 +140,59 @@ async def test_a_better_rank_goes_first_and_the_oldest_goes_always() -> None:
         Part("low 3", 3),
     ]
     for part in waiting:
-        runway.now += 1
-        answers.append(runway.gather.put(part))
+        commits.now += 1
+        answers.append(commits.put(part))
 
     for _ in range(3):
-        await runway.land()
+        await commits.end_oldest()
 
-    assert runway.flights == [["in the air"], ["low 1", "critical", "high"], ["low 2", "normal", "low 3"]]
-    assert [answer.result() for answer in answers] == ["in the air", *(part.name for part in waiting)]
-    await runway.gather.close()
+    assert commits.begun == [["under way"], ["low 1", "critical", "high"], ["low 2", "normal", "low 3"]]
+    assert [answer.result() for answer in answers] == ["under way", *(part.name for part in waiting)]
+    await commits.gatherer.close()
 
 
 async def test_what_is_worse_does_not_overtake_what_does_not_fit() -> None:
-    runway = Runway()
-    runway.gather.put(Part("in the air"))
-    await asyncio.sleep(0)
+    commits = Commits()
+    commits.put(Part("under way"))
+    await settle()
     for part in (Part("first", 2), Part("large", 1, weight=3), Part("small", 2)):
-        runway.now += 1
-        runway.gather.put(part)
+        commits.now += 1
+        commits.put(part)
 
     for _ in range(4):
-        await runway.land()
+        await commits.end_oldest()
 
-    assert runway.flights[1:] == [["first"], ["large"], ["small"]]
+    assert commits.begun[1:] == [["first"], ["large"], ["small"]]
 
 
-async def test_a_flight_is_bounded_by_size_too_and_a_part_that_is_larger_flies_alone() -> None:
-    runway = Runway()
-    runway.gather.put(Part("in the air"))
-    await asyncio.sleep(0)
+async def test_a_commit_is_bounded_by_size_too_and_a_part_that_is_larger_goes_alone() -> None:
+    commits = Commits()
+    commits.put(Part("under way"))
+    await settle()
     for part in (Part("a", size=60), Part("b", size=60), Part("c", size=30), Part("d", size=500)):
-        runway.gather.put(part)
+        commits.put(part)
 
     for _ in range(4):
-        await runway.land()
+        await commits.end_oldest()
 
-    assert runway.flights[1:] == [["a"], ["b", "c"], ["d"]]
+    assert commits.begun[1:] == [["a"], ["b", "c"], ["d"]]
 
 
-async def test_the_backlog_is_what_waits_and_the_bytes_of_what_flies() -> None:
-    runway = Runway()
-    empty = runway.gather.backlog
-    runway.gather.put(Part("in the air", size=10))
-    await asyncio.sleep(0)
-    runway.now += 5
-    runway.gather.put(Part("a", 3, weight=2, size=7))
-    runway.now += 2
-    runway.gather.put(Part("b", 0))
-    busy = runway.gather.backlog
+async def test_the_backlog_is_what_waits_and_the_bytes_of_what_is_being_committed() -> None:
+    commits = Commits()
+    empty = commits.gatherer.backlog
+    commits.put(Part("under way", size=10))
+    await settle()
+    commits.now += 5
+    commits.put(Part("a", 3, weight=2, size=7))
+    commits.now += 2
+    commits.put(Part("b", 0))
+    busy = commits.gatherer.backlog
 
     for _ in range(2):
-        await runway.land()
+        await commits.end_oldest()
 
-    assert empty == runway.gather.backlog == Backlog(0, 0, 0.0)
+    assert empty == commits.gatherer.backlog == Backlog(0, 0, 0.0)
     assert busy == Backlog(3, 17, 2.0)
 
 
@@ -195,13 +200,13 @@ def new_task(priority: PriorityClass, payload: bytes = b"{}") -> NewTask:
     return NewTask(LaneKey(1, "q", priority, Kind.PULL), "a", payload)
 
 
-def test_a_call_ranks_as_the_least_important_of_its_tasks() -> None:
+def test_a_batch_ranks_as_the_least_important_of_its_tasks() -> None:
     tasks = [new_task(PriorityClass.CRITICAL), new_task(PriorityClass.LOW), new_task(PriorityClass.HIGH)]
 
     assert least_important(tasks) is PriorityClass.LOW
-    assert rank_of(Call(tasks, [1, 2, 3], 1, None, b"")) == 3
-    assert rank_of(Call(tasks[:1], [1], 1, None, b"")) == 0
-    assert size_of(Call([new_task(PriorityClass.LOW, b"x" * 1000)] * 2, [1, 1], 1, None, b"")) >= 2000
+    assert rank_of(tasks, [1, 2, 3]) == 3
+    assert rank_of(tasks[:1], [1]) == 0
+    assert size_of([new_task(PriorityClass.LOW, b"x" * 1000)] * 2) >= 2000
 
 
 @pytest.mark.parametrize(

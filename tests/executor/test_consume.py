@@ -22,7 +22,8 @@ from duetime.executor.http import HttpClient
 from duetime.lifecycle.holders.holders import Holders, Named
 from duetime.lifecycle.holders.lapse import end_silent_holders, sweep_left_behind
 from duetime.lifecycle.lanes import Lanes
-from duetime.lifecycle.submission.submit import Submitted, Submitter
+from duetime.lifecycle.submission.batch import Submitted
+from duetime.lifecycle.submission.submitter import Submitter
 from duetime.lifecycle.tasks.onward import Onward
 from duetime.lifecycle.tasks.settle import Settler
 from duetime.lifecycle.tasks.state import read_states
@@ -30,7 +31,7 @@ from duetime.lifecycle.tasks.steer import Steering
 from duetime.model.breaker_config import DEFAULT, BreakerConfig
 from duetime.model.egress_rules import EgressJudge, EgressRules
 from duetime.model.retry import RetryPolicy
-from duetime.model.task import Kind, LaneKey, LeasedTask, NewTask, Options, Outcome, PriorityClass, Target, TaskState
+from duetime.model.task import Kind, LaneKey, LeasedTask, Options, Outcome, PriorityClass, Target, TaskState, make_task
 from duetime.scheduler.breakers import Breakers
 from duetime.scheduler.feed import Ask, Feeder
 from duetime.views.explain import Waiting, explain
@@ -112,7 +113,7 @@ class Node:
         url = target if isinstance(target, str) else target.url
         options = Options(target=Target(url, **fields), retry=retry)  # type: ignore[arg-type]
         lane = LaneKey(self.tenant if tenant is None else tenant, "mail", PriorityClass.NORMAL, Kind.PUSH)
-        task = NewTask(lane, "email.send", b'{"n":1}', options=options, expires_at=expires_at)
+        task = make_task(lane, "email.send", b'{"n":1}', options=options, expires_at=expires_at)
         answers = await self.submitter.submit([task] * count)
         return [answer.id for answer in answers if isinstance(answer, Submitted)]
 

@@ -14,7 +14,7 @@ from duetime.database.changing import run_once
 from duetime.database.pool import Database
 from duetime.errors import Unknown
 from duetime.ids import lane_of
-from duetime.lifecycle.submission.submit import Submitted
+from duetime.lifecycle.submission.batch import Submitted
 from duetime.lifecycle.tasks.steer import SQL
 from duetime.model.task import TaskState
 from duetime.sdk.uuid7 import make_uuid7

@@ -28,9 +28,9 @@ from duetime.ids import EARLIEST, just_after, lane_of, make_id
 from duetime.lifecycle.holders.holders import Named
 from duetime.lifecycle.schedules.fire import SQL as FIRE_SQL
 from duetime.lifecycle.schedules.recurrences import SQL as SCHEDULES_SQL
+from duetime.lifecycle.submission.batch import Load, batch_of
 from duetime.lifecycle.submission.flow import SQL as FLOW_SQL
 from duetime.lifecycle.submission.outbox import retire_refused
-from duetime.lifecycle.submission.winners import Call
 from duetime.lifecycle.tasks.keys import SQL as KEYS_SQL
 from duetime.lifecycle.tasks.park import Cap, Parked, StrictPlace, await_places, park, retire_places, take_places
 from duetime.lifecycle.tasks.retire import (
@@ -116,19 +116,19 @@ async def submissions(engine: Engine) -> AsyncIterator[str]:
     yield "submitted together"
     await submitter.submit([engine.new_task(idempotency_key="a")])
     yield "submitted with a key"
-    await submitter.singles.add(engine.new_task(), lane)
+    await submitter.submit([engine.new_task()])
     yield "submitted alone"
-    await asyncio.gather(*[submitter.singles.add(engine.new_task(), lane) for _ in range(20)])
+    await asyncio.gather(*[submitter.submit([engine.new_task()]) for _ in range(20)])
     yield "submitted one by one"
     done = asyncio.get_running_loop().create_future()
     request = make_uuid7()
     await engine.partitions.ensure_requests([engine.database.clock.now_ms()])
-    submitter.singles.put(engine.new_task(), lane, done.set_result, request, b"same")
+    submitter.submit_soon(engine.new_task(), lane, done.set_result, request, b"same")
     await done
     yield "submitted alone with a request"
-    call = Call([engine.new_task()], [lane], engine.tenant, None, b"")
-    await submitter.prepare([call])
-    await submitter._store.store_keyed([call], call.minted_ms, None, is_repeat=True)
+    load = Load([batch_of([engine.new_task()], [lane], engine.tenant)])
+    minted_ms = await submitter.prepare(load)
+    await submitter._store.store_keyed(load, minted_ms, None, is_repeat=True)
     yield "submitted in doubt"
 
 

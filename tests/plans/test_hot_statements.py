@@ -17,7 +17,7 @@ from duetime.database.pages import PAGE_BYTES
 from duetime.database.pool import Database
 from duetime.ids import EARLIEST, just_after, lane_of, make_id
 from duetime.lifecycle.holders.holders import Named
-from duetime.lifecycle.submission.submit import Submission
+from duetime.lifecycle.submission.batch import Submission
 from duetime.lifecycle.tasks.claim import SQL as CLAIM_SQL
 from duetime.lifecycle.tasks.claim import LaneOrder, claim_due, peek
 from duetime.lifecycle.tasks.keys import retire_keys
@@ -191,12 +191,13 @@ async def live(engine: Engine) -> Plans:
     alone = await asyncio.gather(*[engine.submitter.submit([task]) for task in plain])
     await engine.steering.cancel([submitted(each) for [each] in alone])
     for _ in range(2):
-        named: list[asyncio.Future[Submission | BaseException]] = []
+        named: list[asyncio.Future[Sequence[Submission] | BaseException]] = []
         for place, task in enumerate(plain):
             lane, request = await engine.lanes.ensure(task.lane), make_id(database.clock.now_ms(), place, 0)
             named.append(asyncio.get_running_loop().create_future())
             engine.submitter.submit_soon(task, lane, named[-1].set_result, request, b"f")
-        await engine.steering.cancel([submitted(each) for each in await asyncio.gather(*named)])
+        answers = [each for each in await asyncio.gather(*named) if not isinstance(each, BaseException)]
+        await engine.steering.cancel([submitted(each) for [each] in answers])
     keyed = [engine.new_task(queue=QUEUES[0], delay=900.0, idempotency_key=f"key-{n}") for n in range(BATCH)]
     for _ in range(2):
         request = make_id(database.clock.now_ms(), 5, 0)

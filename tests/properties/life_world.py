@@ -21,13 +21,13 @@ from duetime.errors import IdempotencyConflict
 from duetime.ids import EARLIEST, due_ms_of, just_after, make_id
 from duetime.lifecycle.holders.holders import Holders, Named
 from duetime.lifecycle.holders.lapse import end_silent_holders, sweep_left_behind
-from duetime.lifecycle.submission.submit import Submission, Submitted
+from duetime.lifecycle.submission.batch import Submission, Submitted
 from duetime.lifecycle.tasks.claim import LaneOrder, claim_due
 from duetime.lifecycle.tasks.onward import Onward
 from duetime.lifecycle.tasks.settle import Report, Settler
 from duetime.lifecycle.tasks.state import read_states
 from duetime.lifecycle.tasks.steer import SteerResult
-from duetime.model.task import Kind, LaneKey, LeasedTask, NewTask, Options, Outcome, PriorityClass, TaskState
+from duetime.model.task import Kind, LaneKey, LeasedTask, NewTask, Options, Outcome, PriorityClass, TaskState, make_task
 from duetime.model.transitions import TRANSITIONS, Move
 from duetime.scheduler.feed import Feeder
 from duetime.scheduler.upkeep import Upkeep
@@ -163,7 +163,7 @@ class Life:
     ) -> uuid.UUID | None:
         """One task by itself; None: its key stands for another."""
         now = self.clock.now()
-        task = NewTask(
+        task = make_task(
             self.lane_key(lane),
             "test.task",
             b"{}",
@@ -208,8 +208,9 @@ class Life:
         else:
             assert isinstance(answer, IdempotencyConflict)
 
-    def _check_new(self, answer: Submission, task: NewTask) -> uuid.UUID:
+    def _check_new(self, answer: Submission, new: NewTask) -> uuid.UUID:
         assert isinstance(answer, Submitted), answer
+        task = new.detailed()
         due_ms = self.clock.set_ms
         if task.run_at is not None:
             due_ms = to_us(task.run_at) // 1000

@@ -15,7 +15,7 @@ from duetime.clock import DatabaseClock, from_ms
 from duetime.errors import Unavailable, Unknown
 from duetime.ids import EARLIEST, due_ms_of, just_after, lane_of, make_id
 from duetime.lifecycle.holders.holders import BEGIN_WITHIN_SECONDS, UNNAMED_SECONDS
-from duetime.lifecycle.submission.submit import MINT_TOLERANCE_MS
+from duetime.lifecycle.submission.storing import MINT_TOLERANCE_MS
 from duetime.model.attempt import Ended, what_follows
 from duetime.model.task import LaneKey, Options, Outcome
 from duetime.scheduler.core import Core

@@ -8,7 +8,7 @@ from duetime.errors import DuetimeError
 from duetime.lifecycle.schedules.changes import Put
 from duetime.lifecycle.schedules.stored import NewSchedule
 from duetime.model.schedule import ScheduleBody
-from duetime.model.task import NewTask, Options
+from duetime.model.task import DetailedTask, Options
 from duetime.recurrence import Spec
 from engine import Engine
 
@@ -19,7 +19,7 @@ _OUTSIDE = {"origin", "source", "is_paused", "expected_version", "is_forced", "n
 def schedule_of(engine: Engine, name: str = "s", *, payload: bytes = b"{}", **fields: Any) -> NewSchedule:
     outside = {name: fields.pop(name) for name in _OUTSIDE & fields.keys()}
     spec = fields.pop("spec", Spec(every=60.0))
-    task = NewTask(engine.lane_key(), "test.task", payload, options=Options(schedule=name))
+    task = DetailedTask(engine.lane_key(), "test.task", payload, options=Options(schedule=name))
     return NewSchedule(name, ScheduleBody(spec=spec, task=Raw(b"{}"), **fields), task, **outside)
 
 

@@ -12,7 +12,7 @@ import pytest
 from duetime.database.pool import Database
 from duetime.database.settings import PLANNER_SETTINGS
 from duetime.ids import make_id
-from duetime.lifecycle.submission.submit import SQL as SUBMIT_SQL
+from duetime.lifecycle.submission.storing import SQL as SUBMIT_SQL
 from duetime.model.task import Kind, TaskState
 from duetime.scheduler.feed import Ask, Feeder
 from engine import Engine

@@ -14,7 +14,7 @@ from duetime.admin.invariants import check_invariants
 from duetime.database.pool import Database
 from duetime.database.statements import Statement
 from duetime.lifecycle import lanes as lanes_module
-from duetime.lifecycle.submission.submit import Submitter
+from duetime.lifecycle.submission.submitter import Submitter
 from duetime.lifecycle.tasks.sift import MAX_SIFTED
 from duetime.model.gates import encode_gate, is_for_type_alone, limits_at, type_at, with_type
 from duetime.model.limits import Limits, TypeLimits

@@ -18,7 +18,7 @@ from duetime.database.pool import Database
 from duetime.errors import Unavailable
 from duetime.ids import SHARDS, due_ms_of, make_id
 from duetime.lifecycle import lanes as lanes_module
-from duetime.lifecycle.submission.submit import Submitter
+from duetime.lifecycle.submission.submitter import Submitter
 from duetime.lifecycle.tasks.park import Parked, Running, StrictPlace, park, read_ended, take_places
 from duetime.lifecycle.tasks.settle import Report
 from duetime.model.attempt import Attempt, Past

@@ -8,7 +8,8 @@ import pytest
 
 from asks import NOW, ask_for, key_of, plan_of, take, wake_of
 from duetime.database.pool import Database
-from duetime.lifecycle.submission.submit import Submitted, Submitter
+from duetime.lifecycle.submission.batch import Submitted
+from duetime.lifecycle.submission.submitter import Submitter
 from duetime.model.task import Kind, LaneKey, NewTask, PriorityClass
 from duetime.scheduler.core import Core
 from duetime.scheduler.feed import Feeder

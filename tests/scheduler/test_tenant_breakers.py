@@ -13,7 +13,7 @@ from duetime.lifecycle.holders.holders import Named
 from duetime.lifecycle.tasks.settle import Report
 from duetime.model.breaker_status import TENANT_HOST, Forced
 from duetime.model.quotas import Quotas
-from duetime.model.task import Kind, LeasedTask, NewTask, Options, Outcome, Target
+from duetime.model.task import Kind, LeasedTask, Options, Outcome, Target, make_task
 from duetime.model.tenant_breaker import BreakerRules, Record
 from duetime.scheduler.feed import Feeder
 from duetime.scheduler.feeding_nodes import FeedingNodes
@@ -58,7 +58,7 @@ class Node(Engine):
     async def put(self, count: int = 1, queue: str = "default") -> None:
         options = Options(target=Target("https://a.example/")) if self.kind is Kind.PUSH else None
         key = self.lane_key(queue, self.kind)
-        await self.submitter.submit([NewTask(key, "test.task", b"{}", options=options) for _ in range(count)])
+        await self.submitter.submit([make_task(key, "test.task", b"{}", options=options) for _ in range(count)])
 
     async def lease(self, room: int = 100, seconds: float = 0.3) -> list[LeasedTask]:
         holder = await self.holders.register(self.tenant, "w")

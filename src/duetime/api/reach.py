@@ -14,7 +14,7 @@ from duetime.database.pool import Database
 from duetime.errors import Conflict, DuetimeError, IdempotencyConflict
 from duetime.ids import lane_of
 from duetime.lifecycle.lanes import Lanes
-from duetime.lifecycle.submission.submit import Submission, Submitted
+from duetime.lifecycle.submission.batch import Submission, Submitted
 from duetime.model.task import LaneKey
 from duetime.views.tasks import lane_key, read_types
 

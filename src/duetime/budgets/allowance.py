@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import structlog
 
 from duetime.budgets.contract import Budgets, Want, first_tokens
-from duetime.database.gather import Gather
+from duetime.database.gather import Gatherer
 from duetime.errors import Unavailable
 from duetime.model.token_bucket import ROUNDING, TokenBucket
 
@@ -83,7 +83,7 @@ class Allowance:
         #: By names, whose number the callers bound.
         self._alone: dict[str, TokenBucket] = {}
         self._stocks: dict[str, _Stock] = {}
-        self._gather: Gather[_Ask, float] = Gather(self._fetch, weigh=lambda _: 1, limit=MAX_BUCKETS_PER_CALL)
+        self._gather: Gatherer[_Ask, float] = Gatherer(self._fetch, limit=MAX_BUCKETS_PER_CALL)
         self._background: set[asyncio.Task[None]] = set()
         self._is_lost = False
 

@@ -1,11 +1,11 @@
 """Gather what concurrent callers ask for into one commit, without waiting when idle.
 
-While a flight is in the air, what arrives is gathered for the next one, unless
-it is enough for a flight of its own beside it.  Each caller is answered after
-the commit that holds its part.  A flight that fails on its data is split until the
+While a commit is in progress, what arrives is gathered for the next one, unless
+it is enough for a commit of its own beside it.  Each caller is told after the
+commit that holds its part.  A commit that fails on its data is split until the
 bad part is alone, so that one caller's bad row does not fail strangers.
 
-When more waits than a flight can hold, parts of a better rank go first; the
+When more waits than a commit can hold, parts of a better rank go first; the
 oldest part always goes, so that none waits for ever.  How much waits is bounded
 by whoever puts parts in, who looks at `backlog`.
 """
@@ -14,11 +14,14 @@ import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from typing import Generic, NamedTuple, TypeVar
 
 import asyncpg
+import msgspec
+
+from duetime.wakeful import Wakeful
 
 Part = TypeVar("Part")
 Answer = TypeVar("Answer")
@@ -32,14 +35,14 @@ DATA_ERRORS = (
 )
 
 
-#: From this weight on a flight beside another one is worth a commit of its own.
+#: From this weight on, what waits is worth a commit beside another one.
 AMPLE = 200
-#: So is any, beside one that has not landed after this time.
+#: Anything is, beside a commit that is not done after this time.
 LATE_SECONDS = 0.01
 
 
 class Backlog(NamedTuple):
-    """What waits and what is in the air."""
+    """What waits and what is being committed."""
 
     #: Of what waits.
     weight: int
@@ -49,127 +52,153 @@ class Backlog(NamedTuple):
     seconds: float
 
 
-@dataclass(slots=True)
-class _Waiting(Generic[Part, Answer]):
+class _Waiting(msgspec.Struct, Generic[Part, Answer]):
     part: Part
-    answer: "asyncio.Future[Answer]"
+    done: Callable[[Answer | BaseException], None]
     weight: int
     size: int
     at: float
 
 
-class Gather(Generic[Part, Answer]):
+class Gatherer(Generic[Part, Answer]):
     def __init__(
         self,
-        fly: Callable[[list[Part]], Awaitable[list[Answer]]],
+        commit: Callable[[list[Part]], Awaitable[list[Answer]]],
         *,
-        weigh: Callable[[Part], int],
         limit: int,
-        flights: Callable[[], int] = lambda: 1,
-        is_even: bool = False,
-        measure: Callable[[Part], int] = lambda _: 0,
+        at_once: Callable[[], int] = lambda: 1,
+        is_evened: bool = False,
         size_limit: int = 1,
-        rank: Callable[[Part], int] = lambda _: 0,
         ranks: int = 1,
+        busy_wait: Wakeful | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """A flight holds parts up to a weight and a size (in bytes, say); rank 0 is the best of `ranks`.
+        """A commit holds parts up to a weight and a size (in bytes, say); rank 0 is the best of `ranks`.
 
-        `flights` may be in the air at once; asked anew for each.  With `is_even` also small ones,
-        if as much waits as is in the air.
+        `at_once` says how many commits may be in progress at once; it is asked anew for each.  With `is_evened`
+        also small ones, if as much waits as is being committed.  `busy_wait` is told when work begins and ends.
         """
-        self._fly = fly
-        self._weigh = weigh
+        self._commit = commit
         self._limit = limit
-        self._flights = flights
-        self._is_even = is_even
-        self._measure = measure
+        self._at_once = at_once
+        self._is_evened = is_evened
         self._size_limit = size_limit
-        self._rank = rank
+        self._busy_wait = busy_wait
         self._monotonic = monotonic
-        #: How many will still look for what waits, and one of them has not begun to.
-        self._in_air = 0
-        self._is_boarding = False
-        #: Of what is in the air, and since when the youngest flight is.
-        self._weight_in_air = 0
-        self._took_off_at = -math.inf
-        self._waiting_weight = 0
+        #: How many tasks will still look for what waits.
+        self._committing = 0
+        #: One of them has not begun to.
+        self._is_starting = False
+        #: Weight of what is being committed, and when the youngest commit began.
+        self._weight_under_way = 0
+        self._began_at = -math.inf
+        self._waiting_weight = self._waiting_size = 0
+        #: Of what waits and of what is being committed.
         self._size = 0
         #: By rank.
         self._waiting: list[deque[_Waiting[Part, Answer]]] = [deque() for _ in range(ranks)]
-        self._flying: set[asyncio.Task[None]] = set()
+        self._running: set[asyncio.Task[None]] = set()
 
     @property
     def backlog(self) -> Backlog:
         if not self._waiting_weight:
             return Backlog(0, self._size, 0.0)
-        now = oldest = self._monotonic()
-        for queue in self._waiting:
-            if queue and queue[0].at < oldest:
-                oldest = queue[0].at
-        return Backlog(self._waiting_weight, self._size, now - oldest)
+        oldest = min([queue[0].at for queue in self._waiting if queue])
+        return Backlog(self._waiting_weight, self._size, self._monotonic() - oldest)
 
-    async def add(self, part: Part) -> Answer:
-        """Have the part done in the next flight; returns its answer after the commit."""
-        return await self.put(part)
+    async def add(self, part: Part, weight: int = 1, size: int = 0, rank: int = 0) -> Answer:
+        """Have the part done in the next commit; returns its answer after that.
 
-    def put(self, part: Part) -> "asyncio.Future[Answer]":
-        """The same, to be awaited later or to call back.
-
-        A caller that is cancelled does not take its part back: it may be in the air.
+        A caller that is cancelled does not take its part back: it may be in a commit.
         """
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        waiting = _Waiting(part, answer, self._weigh(part), self._measure(part), self._monotonic())
-        self._waiting[self._rank(part)].append(waiting)
-        self._waiting_weight += waiting.weight
-        self._size += waiting.size
-        if not self._in_air or (self._is_worth_a_flight(waiting.at) and self._in_air < self._flights()):
-            self._in_air += 1
-            self._is_boarding = True
-            flight = asyncio.create_task(self._take_off())
-            self._flying.add(flight)
-            flight.add_done_callback(self._flying.discard)
-        return answer
+        self.put(part, partial(_answer, answer), weight, size, rank)
+        return await answer
+
+    def put(
+        self,
+        part: Part,
+        done: Callable[[Answer | BaseException], None],
+        weight: int = 1,
+        size: int = 0,
+        rank: int = 0,
+    ) -> None:
+        """The same for a caller that wants to be called back, with its answer or with what went wrong."""
+        now = self._monotonic()
+        self._waiting[rank].append(_Waiting(part, done, weight, size, now))
+        self._waiting_weight += weight
+        self._waiting_size += size
+        self._size += size
+        if not self._committing:
+            if self._busy_wait is not None:
+                self._busy_wait.asked()
+        elif (
+            # The next one takes it along.
+            (self._is_starting and self._waiting_weight < AMPLE)
+            or not self._is_worth_a_commit(now)
+            or self._committing >= self._at_once()
+        ):
+            return
+        self._committing += 1
+        self._is_starting = True
+        running = asyncio.get_running_loop().create_task(self._run())
+        self._running.add(running)
+        running.add_done_callback(self._running.discard)
 
     async def close(self) -> None:
-        """Wait for what is in the air or gathered."""
-        while self._flying:
-            await asyncio.wait(self._flying)
+        """Wait for what is being committed or gathered."""
+        while self._running:
+            await asyncio.wait(self._running)
 
-    def _is_worth_a_flight(self, now: float) -> bool:
-        """Whether what waits may fly beside what is in the air."""
+    def _is_worth_a_commit(self, now: float) -> bool:
+        """Whether what waits may be committed beside what is being committed.
+
+        A commit costs about the same with one task or ten: two with half of the tasks each are best.
+        """
         if self._waiting_weight >= AMPLE:
             return True
-        if not self._is_even or self._is_boarding:
+        if not self._is_evened:
             return False
-        return self._waiting_weight >= self._weight_in_air or now - self._took_off_at > LATE_SECONDS
+        return self._waiting_weight >= self._weight_under_way or now - self._began_at > LATE_SECONDS
 
-    async def _take_off(self) -> None:
-        self._is_boarding = False
+    async def _run(self) -> None:
+        self._is_starting = False
         try:
             # One too many leaves what waits to the others.
-            while any(self._waiting) and self._in_air <= max(1, self._flights()):
-                if self._is_even and self._in_air > 1 and not self._is_worth_a_flight(self._monotonic()):
-                    # The other takes it along when it lands, or who comes next makes it enough.
-                    break
-                load = self._next_load()
-                weight = sum([each.weight for each in load])
-                self._weight_in_air += weight
-                self._took_off_at = self._monotonic()
+            while self._waiting_weight and (self._committing == 1 or self._may_go_on()):
+                load, weight, size = self._next_load()
+                self._weight_under_way += weight
+                self._began_at = self._monotonic()
                 try:
-                    await self._deliver(load)
+                    await self._commit_and_answer(load)
                 finally:
-                    self._weight_in_air -= weight
-                    self._size -= sum([each.size for each in load])
+                    self._weight_under_way -= weight
+                    self._size -= size
         finally:
-            self._in_air -= 1
+            self._committing -= 1
+            if self._busy_wait is not None and not self._committing:
+                self._busy_wait.answered()
 
-    def _next_load(self) -> list[_Waiting[Part, Answer]]:
-        # The oldest of all, whatever its rank; then by rank, each in order.
-        first = min((queue for queue in self._waiting if queue), key=lambda queue: queue[0].at)
+    def _may_go_on(self) -> bool:
+        """Beside others; what is not enough for a commit goes with the next of theirs, or with who comes next."""
+        if self._committing > max(1, self._at_once()):
+            return False
+        if not self._is_evened:
+            return True
+        return not self._is_starting and self._is_worth_a_commit(self._monotonic())
+
+    def _next_load(self) -> tuple[list[_Waiting[Part, Answer]], int, int]:
+        """What goes next, with its weight and size: the oldest of all, then by rank, each in order."""
+        queues = [queue for queue in self._waiting if queue]
+        first = queues[0] if len(queues) == 1 else min(queues, key=_oldest)
         load = [first.popleft()]
         weight, size = load[0].weight, load[0].size
-        for queue in self._waiting:
+        if self._waiting_weight <= self._limit and self._waiting_size <= self._size_limit:
+            weight, size = self._waiting_weight, self._waiting_size
+            for queue in queues:
+                load += queue
+                queue.clear()
+        for queue in queues:
             while queue and weight + queue[0].weight <= self._limit and size + queue[0].size <= self._size_limit:
                 weight += queue[0].weight
                 size += queue[0].size
@@ -178,32 +207,53 @@ class Gather(Generic[Part, Answer]):
                 # What is worse does not overtake it.
                 break
         self._waiting_weight -= weight
-        return load
+        self._waiting_size -= size
+        return load, weight, size
 
-    async def _deliver(self, load: list[_Waiting[Part, Answer]]) -> None:
+    async def _commit_and_answer(self, load: list[_Waiting[Part, Answer]]) -> None:
         try:
-            answers = await self._fly([each.part for each in load])
+            answers = await self._commit([each.part for each in load])
         except DATA_ERRORS as error:
             if len(load) == 1:
-                _fail(load, error)
+                _tell(load, [error])
                 return
             middle = len(load) // 2
-            await self._deliver(load[:middle])
-            await self._deliver(load[middle:])
-        except asyncio.CancelledError:
-            for each in load:
-                each.answer.cancel()
+            await self._commit_and_answer(load[:middle])
+            await self._commit_and_answer(load[middle:])
+        except asyncio.CancelledError as error:
+            _tell(load, [error] * len(load))
             raise
         except Exception as error:
-            # Whatever it is, it belongs to the callers, each of whom raises it.
-            _fail(load, error)
+            # Whatever it is, it belongs to the callers.
+            _tell(load, [error] * len(load))
         else:
-            for each, value in zip(load, answers, strict=True):
-                if not each.answer.done():
-                    each.answer.set_result(value)
+            if self._waiting_weight:
+                # The next ones are on their way before these are answered: the database need not wait for that.
+                asyncio.get_running_loop().call_soon(_tell, load, answers)
+            else:
+                _tell(load, answers)
 
 
-def _fail(load: list[_Waiting[Part, Answer]], error: Exception) -> None:
-    for each in load:
-        if not each.answer.done():
-            each.answer.set_exception(error)
+def _oldest(queue: deque[_Waiting[Part, Answer]]) -> float:
+    return queue[0].at
+
+
+def _tell(load: list[_Waiting[Part, Answer]], answers: Iterable[Answer | BaseException]) -> None:
+    for each, answer in zip(load, answers, strict=True):
+        try:
+            each.done(answer)
+        except Exception as error:
+            # One caller's failure is not the others'.
+            context = {"message": "a caller could not be answered after its commit", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(context)
+
+
+def _answer(waiting: "asyncio.Future[Answer]", answer: Answer | BaseException) -> None:
+    if waiting.done():
+        return
+    if isinstance(answer, asyncio.CancelledError):
+        waiting.cancel()
+    elif isinstance(answer, BaseException):
+        waiting.set_exception(answer)
+    else:
+        waiting.set_result(answer)

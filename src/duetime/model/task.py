@@ -25,6 +25,8 @@ DEFAULT_TIMEOUT_SECONDS = 300.0
 MAX_TIMEOUT_SECONDS = 24 * 3600.0
 DEFAULT_QUEUE: Final = "default"
 DEFAULT_PRIORITY: Final = "normal"
+#: How long an idempotency key is kept at least.
+DEFAULT_KEY_SECONDS = 24 * 3600.0
 
 
 class TaskState(enum.StrEnum):
@@ -128,42 +130,92 @@ class LaneKey(msgspec.Struct, frozen=True, cache_hash=True):
 
 
 class NewTask(msgspec.Struct, frozen=True, gc=False):
-    """A validated request for one task, ready to be submitted."""
+    """A validated request for one task, ready to be submitted.
+
+    The class says what shape it has.  A `NewTask` itself is plain: due now, with nothing but its lane, its type and
+    its payload, as most are.  `make_task` chooses the class; nobody looks at the fields for it afterwards.
+    """
 
     lane: LaneKey
     type: str
     payload: bytes
-    #: For a future task exactly one of the two is set; for "now" neither.
+
+    def detailed(self) -> "DetailedTask":
+        """The same with everything that a task can have, for whoever shows or changes it."""
+        return DetailedTask(self.lane, self.type, self.payload)
+
+    @property
+    def has_secrets(self) -> bool:
+        return False
+
+
+class TimedTask(NewTask, frozen=True, gc=False):
+    """Plain but for its time; exactly one of the two is set."""
+
     run_at: datetime | None = None
     delay: float | None = None
+
+    def detailed(self) -> "DetailedTask":
+        return DetailedTask(self.lane, self.type, self.payload, self.run_at, self.delay)
+
+
+class DetailedTask(TimedTask, frozen=True, gc=False):
+    """With more than a time, or with more and no time."""
+
     expires_at: datetime | None = None
     options: Options | None = None
     labels: dict[str, str] | None = None
     idempotency_key: str | None = None
-    idempotency_ttl: float = 24 * 3600.0
+    idempotency_ttl: float = DEFAULT_KEY_SECONDS
     #: The hash of the request: the same key with another body is a conflict. With secrets there is one hash for each
     #: key of the vault; the first is stored.
     fingerprint: bytes = b""
     #: The rules between the submission and its task; None for nearly all tasks.
     flow: "Flow | None" = None
 
+    def detailed(self) -> "DetailedTask":
+        return self
+
     @property
     def has_secrets(self) -> bool:
         options = self.options
         return options is not None and options.target is not None and bool(options.target.secret_headers)
 
-    @property
-    def is_plain(self) -> bool:
-        """Due now, with nothing but its type, its payload and its lane."""
-        return (
-            self.options is None
-            and self.labels is None
-            and self.run_at is None
-            and not self.delay
-            and self.expires_at is None
-            and self.idempotency_key is None
-            and self.flow is None
-        )
+
+def make_task(
+    lane: LaneKey,
+    type: str,
+    payload: bytes,
+    run_at: datetime | None = None,
+    delay: float | None = None,
+    expires_at: datetime | None = None,
+    options: Options | None = None,
+    labels: dict[str, str] | None = None,
+    idempotency_key: str | None = None,
+    idempotency_ttl: float = DEFAULT_KEY_SECONDS,
+    fingerprint: bytes = b"",
+    flow: "Flow | None" = None,
+) -> NewTask:
+    """A task of the shape that all of this has.  A delay of nothing is none; so are no labels."""
+    delay, labels = delay or None, labels or None
+    if expires_at is None and options is None and labels is None and idempotency_key is None and flow is None:
+        if run_at is None and delay is None:
+            return NewTask(lane, type, payload)
+        return TimedTask(lane, type, payload, run_at, delay)
+    return DetailedTask(
+        lane,
+        type,
+        payload,
+        run_at,
+        delay,
+        expires_at,
+        options,
+        labels,
+        idempotency_key,
+        idempotency_ttl,
+        fingerprint,
+        flow,
+    )
 
 
 class Waiting(msgspec.Struct, frozen=True):

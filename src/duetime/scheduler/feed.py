@@ -22,7 +22,7 @@ from duetime.database.pool import Database
 from duetime.errors import Unavailable
 from duetime.ids import SHARDS, just_after, lane_of
 from duetime.lifecycle.lanes import Lanes
-from duetime.lifecycle.submission.handover import Seats
+from duetime.lifecycle.submission.handover import Reservation
 from duetime.lifecycle.tasks.claim import Claims, LaneOrder, claim_due
 from duetime.lifecycle.tasks.onward import Onward
 from duetime.model.attempt import Past
@@ -36,7 +36,7 @@ from duetime.scheduler.looking import Looker
 from duetime.scheduler.meter import DRAW_EVERY_MS
 from duetime.scheduler.plan import Ask, LaneStatus, Plan, handled_by
 from duetime.scheduler.polls import Polls
-from duetime.scheduler.reserving import make_seats
+from duetime.scheduler.reserving import make_reservation
 from duetime.scheduler.returns import Returns
 from duetime.scheduler.tenant_breakers import TenantBreakers
 from duetime.service import Loop
@@ -150,8 +150,8 @@ class Feeder:
         """These were claimed and never handed out: they wait again, and it costs them nothing."""
         await self._returns.give_back(tasks, delay_seconds)
 
-    def reserve(self, wanted: Mapping[int, int]) -> Seats | None:
-        """Seats at waiting polls for tasks that are about to be stored (`lifecycle.handover`)."""
+    def reserve(self, wanted: Mapping[int, int]) -> Reservation | None:
+        """Room at waiting polls for tasks that are about to be stored (`lifecycle/submission/handover.py`)."""
         if self._is_stopping or not self.polls or self._database.clock.is_held:
             return None
         keyed = {
@@ -160,11 +160,11 @@ class Feeder:
             if (key := self._lanes.key_of(lane)) is not None and self.feeds(lane) and not self._gates.is_parking(key)
         }
         dealt = self._core.reserve(keyed, self._database.clock.now_ms())
-        return make_seats(dealt, self._core.ask_of) if dealt else None
+        return make_reservation(dealt, self._core.ask_of) if dealt else None
 
-    def hand_over(self, seats: Seats, tasks: Mapping[int, list[LeasedTask]]) -> None:
+    def hand_over(self, reservation: Reservation, tasks: Mapping[int, list[LeasedTask]]) -> None:
         """Answer the polls that were reserved; what was stored for one that has gone is given back."""
-        self._core.seated(seats.numbers, tasks)
+        self._core.seated(reservation.numbers, tasks)
         unwanted = []
         for number, given in tasks.items():
             if self.polls.is_open(number):
@@ -174,7 +174,7 @@ class Feeder:
                 unwanted += given
         if unwanted:
             self._later(self._returns.take_back(unwanted))
-        self.polls.end_overdue(seats.numbers)
+        self.polls.end_overdue(reservation.numbers)
         self._changed.set()
 
     def wake(self, wakes: Iterable[uuid.UUID]) -> None:

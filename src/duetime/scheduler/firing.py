@@ -28,7 +28,7 @@ from duetime.lifecycle.schedules.evaluations import Loops
 from duetime.lifecycle.schedules.fire import SQL, DueSchedule, DueSchedules, fire, read_due, read_situations
 from duetime.lifecycle.schedules.recurrences import SQL as SCHEDULES_SQL
 from duetime.lifecycle.schedules.recurrences import Recurrences
-from duetime.lifecycle.submission.submit import MINT_TOLERANCE_MS
+from duetime.lifecycle.submission.storing import MINT_TOLERANCE_MS
 from duetime.lifecycle.tasks.claim import note, peek
 from duetime.lifecycle.tasks.onward import Wake
 from duetime.lifecycle.tasks.steer import Steering

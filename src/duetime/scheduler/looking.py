@@ -19,7 +19,7 @@ from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.errors import Unavailable
 from duetime.ids import LATEST, just_before
-from duetime.lifecycle.submission.submit import MINT_TOLERANCE_MS
+from duetime.lifecycle.submission.storing import MINT_TOLERANCE_MS
 from duetime.lifecycle.tasks.claim import note, peek
 from duetime.scheduler.hints import Hints
 from duetime.scheduler.rounds import Rounds

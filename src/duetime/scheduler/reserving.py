@@ -1,8 +1,11 @@
-"""Who may get tasks that are about to be stored (`lifecycle.handover`): asks with room, if nothing waits for them."""
+"""Who may get tasks that are about to be stored: asks with room, if nothing waits for them.
+
+`lifecycle/submission/handover.py` says what for.
+"""
 
 from collections.abc import Callable, Container, Mapping
 
-from duetime.lifecycle.submission.handover import Seats
+from duetime.lifecycle.submission.handover import Reservation
 from duetime.model.task import Kind, LaneKey
 from duetime.scheduler.due_lanes import DueLanes
 from duetime.scheduler.limits import Governor
@@ -28,11 +31,11 @@ def reserve(
         return {}
     table.let_come_due(now_ms)
     left = {number: ask.room for number, ask in fitting if not _has_due_for(ask, table, suspended, now_ms)}
-    seats: dict[int, list[tuple[int, int]]] = {}
+    reserved: dict[int, list[tuple[int, int]]] = {}
     #: What the executor has room for, by tenant.
     rooms: dict[int, int] = {}
     if not left:
-        return seats
+        return reserved
     for lane, (key, count) in wanted.items():
         work = table.known.get(lane)
         if key.tenant in suspended or (work is not None and (work.is_flying or table.is_due(work))):
@@ -48,24 +51,24 @@ def reserve(
             count = min(count, rooms[key.tenant])
             rooms[key.tenant] -= count
         dealt = [
-            seat
+            place
             for numbers in _alike({number: asks[number] for number in left if asks[number].fits(key)})
-            for seat in deal(count, numbers, left)
+            for place in deal(count, numbers, left)
         ]
         if dealt:
-            seats[lane] = dealt
-    return seats
+            reserved[lane] = dealt
+    return reserved
 
 
-def make_seats(dealt: Mapping[int, list[tuple[int, int]]], ask_of: Callable[[int], Ask]) -> Seats:
-    """What was reserved, a seat for each task."""
+def make_reservation(dealt: Mapping[int, list[tuple[int, int]]], ask_of: Callable[[int], Ask]) -> Reservation:
+    """What was reserved, a place for each task."""
     by_lane: dict[int, list[tuple[frozenset[str] | None, list[tuple[int, int]]]]] = {}
     for lane, counts in dealt.items():
         rows = dict(counts)
         for numbers in _alike({number: ask_of(number) for number in rows}):
-            seats = [(number, ask_of(number).holder) for number in reversed(numbers) for _ in range(rows[number])]
-            by_lane.setdefault(lane, []).append((ask_of(numbers[0]).types, seats))
-    return Seats(by_lane, frozenset(number for counts in dealt.values() for number, _ in counts))
+            places = [(number, ask_of(number).holder) for number in reversed(numbers) for _ in range(rows[number])]
+            by_lane.setdefault(lane, []).append((ask_of(numbers[0]).types, places))
+    return Reservation(by_lane, frozenset(number for counts in dealt.values() for number, _ in counts))
 
 
 def _alike(asks: Mapping[int, Ask]) -> list[list[int]]:

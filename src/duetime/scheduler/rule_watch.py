@@ -10,7 +10,7 @@ from duetime.admin.rules import Rules, TenantRules
 from duetime.admin.types import Types
 from duetime.database.pool import Database
 from duetime.lifecycle.admission.admission import Admission
-from duetime.lifecycle.submission.submit import Submitter
+from duetime.lifecycle.submission.submitter import Submitter
 from duetime.scheduler.breakers import Breakers
 from duetime.scheduler.feed import Feeder
 from duetime.scheduler.rulebook import put_together

@@ -7,8 +7,8 @@ import pytest
 
 from duetime.api.server.http import encode
 from duetime.api.tasks.new_views import REMEMBERED_VIEWS, NewViews, view_of
-from duetime.lifecycle.submission.submit import Submitted
-from duetime.model.task import Kind, LaneKey, NewTask, Options, PriorityClass
+from duetime.lifecycle.submission.batch import Submitted
+from duetime.model.task import Kind, LaneKey, NewTask, Options, PriorityClass, make_task
 
 NOW_MS = 1_800_000_000_123
 
@@ -28,11 +28,11 @@ PLAIN = [
     NewTask(lane("00000000-0000-0000-0000-000000000000"), "00000000-0000-0000-0000-000000000000", b"[1, 2]"),
 ]
 OTHERS = [
-    NewTask(lane(), "email.send", b"1", run_at=datetime(2030, 1, 1, tzinfo=UTC)),
-    NewTask(lane(), "email.send", b"1", expires_at=datetime(2030, 1, 1, tzinfo=UTC)),
-    NewTask(lane(), "email.send", b"1", options=Options(timeout=5.0)),
-    NewTask(lane(), "email.send", b"1", labels={"a": "b"}),
-    NewTask(lane(), "email.send", b"1", idempotency_key="k", options=Options(idempotency_key="k")),
+    make_task(lane(), "email.send", b"1", run_at=datetime(2030, 1, 1, tzinfo=UTC)),
+    make_task(lane(), "email.send", b"1", expires_at=datetime(2030, 1, 1, tzinfo=UTC)),
+    make_task(lane(), "email.send", b"1", options=Options(timeout=5.0)),
+    make_task(lane(), "email.send", b"1", labels={"a": "b"}),
+    make_task(lane(), "email.send", b"1", idempotency_key="k", options=Options(idempotency_key="k")),
 ]
 
 

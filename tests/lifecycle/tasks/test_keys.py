@@ -13,7 +13,8 @@ import pytest
 from duetime.clock import from_ms
 from duetime.database.pool import Database
 from duetime.errors import IdempotencyConflict
-from duetime.lifecycle.submission.submit import Submitted, Submitter
+from duetime.lifecycle.submission.batch import Submitted
+from duetime.lifecycle.submission.submitter import Submitter
 from duetime.lifecycle.tasks.keys import retire_keys
 from duetime.model.task import Outcome, TaskState
 from duetime.scheduler.upkeep import Upkeep

@@ -29,7 +29,7 @@ from duetime.model.schedule import (
     Overlap,
     ScheduleBody,
 )
-from duetime.model.task import DEFAULT_PRIORITY, DEFAULT_QUEUE, NewTask, Options
+from duetime.model.task import DEFAULT_PRIORITY, DEFAULT_QUEUE, DetailedTask, Options
 from duetime.model.template import FIELDS, unknown_fields
 from duetime.recurrence import LATEST_YEAR, MAXIMUM_ERRORS, Spec, find_spec_errors
 
@@ -100,7 +100,7 @@ def read_schedule(
     )
 
 
-def _shown(asked: TemplateRequest, task: NewTask) -> TemplateRequest:
+def _shown(asked: TemplateRequest, task: DetailedTask) -> TemplateRequest:
     """The template as it is stored: what the type gives stays its own, other defaults are spelt out."""
     queue, priority = asked.queue, asked.priority
     if queue is UNSET and task.lane.queue == DEFAULT_QUEUE:
@@ -141,7 +141,7 @@ def _read_spec(asked: SpecRequest) -> Spec:
 
 def _read_task(
     reader: TaskReader, tenant: int, name: str, asked: TemplateRequest, now: datetime, errors: list[FieldError]
-) -> NewTask | None:
+) -> DetailedTask | None:
     request = TaskRequest(
         type=asked.type,
         payload=asked.payload,
@@ -158,7 +158,7 @@ def _read_task(
         rate_key=None if asked.rate_key is UNSET else asked.rate_key,
     )
     try:
-        task = reader.read(request, tenant, now)
+        task = reader.read(request, tenant, now).detailed()
     except EgressRefused as error:
         [refusal] = error.errors
         raise EgressRefused.at(f"task.{refusal.path}", refusal.message) from error
@@ -186,7 +186,7 @@ def _read_parts(
     template: TemplateRequest | None,
     now: datetime,
     errors: list[FieldError],
-) -> NewTask | None:
+) -> DetailedTask | None:
     errors += _wrong_name(name) + _wrong_bounds(asked)
     return None if template is None else _read_task(reader, tenant, name, template, now, errors)
 

@@ -4,7 +4,9 @@ It takes only what it is sure of, and before anything has happened: a request
 that is unusual or wrong goes the long way (`app.py`), which has its answer.
 """
 
-from collections.abc import Callable, Coroutine, Mapping
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from duetime.admin.keyring import Keys
@@ -16,9 +18,9 @@ from duetime.api.server.request_id import HEADER, given_id
 from duetime.api.tasks.handlers import Tasks
 from duetime.api.tasks.operations import SUBMIT
 from duetime.database.gather import DATA_ERRORS
-from duetime.errors import DuetimeError, InvalidInput
-from duetime.lifecycle.submission.submit import Submission, Submitted
-from duetime.model.task import NewTask
+from duetime.errors import DuetimeError, InvalidInput, Unavailable
+from duetime.lifecycle.submission.batch import Submission, Submitted
+from duetime.model.task import DetailedTask, NewTask
 from duetime.watchdog import describe_by
 
 PATH = b"/v1/tasks"
@@ -31,9 +33,6 @@ _JSON = JSON.encode()
 #: Headers whose meaning is the long way's business.
 _UNUSUAL = frozenset({b"content-encoding", b"duetime-tenant", b"expect", b"transfer-encoding", b"upgrade"})
 
-#: Headers that say something about the task, beside its body.
-_ABOUT_TASKS = frozenset({b"idempotency-key", b"traceparent"})
-
 #: Gives the finished answer, or what will make one.
 Finish = Callable[[Answer | Coroutine[None, None, Answer]], None]
 
@@ -41,7 +40,7 @@ Finish = Callable[[Answer | Coroutine[None, None, Answer]], None]
 class Head:
     """What the headers of a request say; a client that keeps its connection mostly says the same again."""
 
-    __slots__ = ("_client", "_given", "_peer", "headers", "is_bare", "key_hash", "request_id")
+    __slots__ = ("_client", "_given", "_peer", "headers", "key_hash", "request_id")
 
     def __init__(self, given: list[tuple[bytes, bytes]], headers: dict[bytes, bytes], client: Client = None) -> None:
         """`headers` are the given ones as a mapping."""
@@ -51,8 +50,6 @@ class Head:
         self.headers = headers
         #: What the client calls its request.
         self.request_id = given_id(self.headers.get(HEADER))
-        #: It says nothing about the task.
-        self.is_bare = _ABOUT_TASKS.isdisjoint(self.headers)
         #: None: nothing for the short way.
         self.key_hash: bytes | None = None
         if len(self.headers) != len(given) or not _UNUSUAL.isdisjoint(self.headers):
@@ -101,45 +98,43 @@ class Express:
             return False
         if head.key_hash not in self._noted:
             self._keys.uses.note(caller, head.peer(self._peers).name)
-        task = self._reader.read_bare(body, caller.tenant) if head.is_bare and not caller.is_confined else None
-        if task is None:
-            return self._take_with_care(head, caller, body, finish)
-        lane = self._submitter.find_lane(task)
-        if lane is None or not self._tasks.admission.admit_now(task):
-            return False
-        self._submitter.singles.put(task, lane, lambda submission: finish(self._answer(caller, task, submission)))
-        return True
-
-    def _take_with_care(self, head: Head, caller: Caller, body: bytes, finish: Finish) -> bool:
-        """The same for what is not plain."""
         try:
-            task, request, fingerprint = self._tasks.read_one(self._reader, head.headers, caller, body, explains=False)
+            asked = self._tasks.read_one(self._reader, head.headers, caller, body, explains=False)
         except (DuetimeError, JudgeLaterError):
             return False
+        task = asked.task
         lane = self._submitter.find_lane(task)
-        if task.flow is not None or lane is None or not self._tasks.admission.admit_now(task):
+        if (
+            lane is None
+            or (isinstance(task, DetailedTask) and task.flow is not None)
+            or not self._tasks.admission.admit_now(task)
+        ):
             return False
-
-        def done(submission: Submission | BaseException) -> None:
-            finish(self._answer(caller, task, submission))
-
-        self._submitter.submit_soon(task, lane, done, request, fingerprint)
+        done = partial(self._finish, finish, caller, task)
+        self._submitter.submit_soon(task, lane, done, asked.request, asked.fingerprint)
         return True
 
-    def _answer(
-        self, caller: Caller, task: NewTask, submission: Submission | BaseException
-    ) -> Answer | Coroutine[None, None, Answer]:
-        if isinstance(submission, Submitted) and submission.is_new:
-            return self._tasks.answer_new(caller, task, submission)
-        return self._answer_at_leisure(caller, task, submission)
+    def _finish(
+        self, finish: Finish, caller: Caller, task: NewTask, answers: Sequence[Submission] | BaseException
+    ) -> None:
+        if not isinstance(answers, BaseException):
+            submission = answers[0]
+            if isinstance(submission, Submitted) and submission.is_new:
+                finish(self._tasks.answer_new(caller, task, submission))
+                return
+        finish(self._answer_with_care(caller, task, answers))
 
-    async def _answer_at_leisure(self, caller: Caller, task: NewTask, submission: Submission | BaseException) -> Answer:
-        if isinstance(submission, DATA_ERRORS):
-            raise InvalidInput(f"the database refuses this task: {submission}") from submission
-        if isinstance(submission, BaseException):
-            raise submission
-        return await self._tasks.answer_one(caller, task, submission)
+    async def _answer_with_care(
+        self, caller: Caller, task: NewTask, answers: Sequence[Submission] | BaseException
+    ) -> Answer:
+        if isinstance(answers, DATA_ERRORS):
+            raise InvalidInput(f"the database refuses this task: {answers}") from answers
+        if isinstance(answers, asyncio.CancelledError):
+            raise Unavailable("the task was not stored: the node is stopping; ask again") from answers
+        if isinstance(answers, BaseException):
+            raise answers
+        return await self._tasks.answer_one(caller, task, answers[0])
 
 
-for _way in (Express.take, Express._take_with_care, Express._answer):
+for _way in (Express.take, Express._finish):
     describe_by(_way.__code__, _describe)

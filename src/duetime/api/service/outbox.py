@@ -19,7 +19,7 @@ from duetime.api.tasks.validation import TaskReader
 from duetime.database.pool import Database
 from duetime.errors import InvalidInput, NotFound
 from duetime.lifecycle.submission.outbox import Outbox, Read
-from duetime.model.task import DEFAULT_QUEUE, NewTask
+from duetime.model.task import DEFAULT_QUEUE, DetailedTask, NewTask
 from duetime.turns import Turns
 from duetime.views.outbox import Fits, OutboxView, RefusedView, find_number, list_fitting, list_refused
 from duetime.views.patience import Patience
@@ -102,7 +102,8 @@ def reading(reader: TaskReader, turns: Turns | None = None) -> Read:
             if getattr(request, name) is not None:
                 raise InvalidInput.at(name, "not in the outbox: what commits becomes a task of its own")
         # For the same reason a type's own flow control is not applied to it.
-        return msgspec.structs.replace(reader.read(request, tenant, written_at), flow=None)
+        task = reader.read(request, tenant, written_at)
+        return msgspec.structs.replace(task, flow=None) if isinstance(task, DetailedTask) else task
 
     async def read(tenant: int, body: bytes, written_at: datetime) -> NewTask:
         return await judging.one(tenant, lambda reader: read_by(reader, tenant, body, written_at))

@@ -10,7 +10,6 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import NamedTuple
 
 import msgspec
 
@@ -23,12 +22,14 @@ from duetime.api.reach import Reach, stands_for_another, without_ids
 from duetime.api.server.http import (
     JSON,
     PROBLEM_JSON,
+    UNREADABLE,
     Answer,
     Request,
     Route,
     UnreadableBody,
-    decode_json,
+    check_text,
     encode,
+    explain_unreadable,
     json_answer,
     make_decoder,
     read_uuid,
@@ -54,10 +55,11 @@ from duetime.errors import (
 from duetime.ids import names_a_request
 from duetime.lifecycle.admission.admission import Admission
 from duetime.lifecycle.lanes import Lanes
+from duetime.lifecycle.submission.batch import AllNew, Submission, Submitted
 from duetime.lifecycle.submission.flow import FlowControl
-from duetime.lifecycle.submission.submit import AllNew, Submission, Submitted, Submitter
+from duetime.lifecycle.submission.submitter import Submitter
 from duetime.lifecycle.tasks.state import read_states
-from duetime.model.task import NewTask, TaskState
+from duetime.model.task import DetailedTask, NewTask, TaskState
 from duetime.turns import LONG_BYTES, LONG_TASKS, Turns
 from duetime.views.explain import LaneFeeder, explain
 from duetime.views.patience import Patience
@@ -72,12 +74,12 @@ _TRACE = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _decoder = make_decoder(TaskRequest)
 
 
-class Asked(NamedTuple):
+class Asked(msgspec.Struct, frozen=True, gc=False):
     """What a single submission asks for; `request` names it, the fingerprint is that of its body."""
 
     task: NewTask
-    request: uuid.UUID | None
-    fingerprint: bytes
+    request: uuid.UUID | None = None
+    fingerprint: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -153,25 +155,31 @@ class Tasks:
         explains: bool = True,
     ) -> "Asked":
         """What is asked for; who does not tell the client what is wrong need not have it explained."""
-        trace, clock = read_trace(headers), self.database.clock
-        has_key = b"idempotency-key" in headers
-        # Without a key, the short way has tried that in vain.
-        task = reader.read_bare(body, caller.tenant) if has_key and trace is None else None
-        if task is None:
+        if not body.isascii():
+            check_text(body)
+        try:
+            wanted = _decoder.decode(body)
+        except UNREADABLE as error:
+            if not explains:
+                raise UnreadableBody("the body cannot be read") from error
 
             def judge(some: TaskRequest) -> None:
                 need_type(caller, some.type)
-                reader.read(some, caller.tenant, clock.now(), trace)
+                reader.read(some, caller.tenant, self.database.clock.now(), read_trace(headers))
 
-            wanted = decode_json(_decoder, body, judge, explains=explains)
+            raise explain_unreadable(error, _decoder, body, judge) from error
+        if is_confined := caller.is_confined:
             # What is wrong with a payload tells of its type's schema.
             need_type(caller, wanted.type)
-            task = reader.read_at_once(wanted, caller.tenant, trace)
-            if task is None:
-                task = reader.read(wanted, caller.tenant, clock.now(), trace)
-        need_reach(caller, task.type, task.lane.queue)
-        key = read_request_key(headers, clock.now()) if has_key else None
-        return Asked(task, key, self._digest_of(body, has_secrets=task.has_secrets) if key else b"")
+        task = None if b"traceparent" in headers else reader.read_plain_one(wanted, caller.tenant)
+        if task is None:
+            task = reader.read(wanted, caller.tenant, self.database.clock.now(), read_trace(headers))
+        if is_confined:
+            need_reach(caller, task.type, task.lane.queue)
+        if b"idempotency-key" not in headers:
+            return Asked(task)
+        key = read_request_key(headers, self.database.clock.now())
+        return Asked(task, key, self._digest_of(body, has_secrets=task.has_secrets))
 
     def _digest_of(self, body: bytes, *, has_secrets: bool) -> bytes:
         """What stands for a body; with secrets in it nobody may find out by trying what it was, so it takes a key."""
@@ -207,7 +215,7 @@ class Tasks:
         if is_atomic and len(tasks) < len(results):
             return _refuse_all(results, request.id)
         admitted, refusal = await self._admit(tenant, tasks, key, is_atomic=is_atomic)
-        has_secrets = any(task.has_secrets for task in tasks if task.options is not None)
+        has_secrets = any(isinstance(task, DetailedTask) and task.has_secrets for task in tasks)
         fingerprint = self._digest_of(body, has_secrets=has_secrets) if key else b""
         reaches = self.reach.judge_of(request.caller)
         submissions = await self.flow.submit(tasks[:admitted], key, fingerprint, is_atomic=is_atomic, reaches=reaches)

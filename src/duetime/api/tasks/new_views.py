@@ -12,7 +12,7 @@ from msgspec import Raw
 from duetime.api.bodies.answers import Accepted, BatchAnswer
 from duetime.api.server.http import encode
 from duetime.clock import from_ms
-from duetime.lifecycle.submission.submit import Submitted
+from duetime.lifecycle.submission.batch import Submitted
 from duetime.model.attempt import most_attempts
 from duetime.model.retry import DEFAULT_RETRY
 from duetime.model.task import DEFAULT_TIMEOUT_SECONDS, LaneKey, NewTask, Options, TaskState
@@ -41,7 +41,7 @@ class NewViews:
 
     def render(self, task: NewTask, submission: Submitted, tenant_name: str, now_ms: int) -> bytes:
         at_ms = submission.run_at_ms
-        if at_ms != submission.created_at_ms or at_ms > now_ms or not task.is_plain:
+        if at_ms != submission.created_at_ms or at_ms > now_ms or type(task) is not NewTask:
             return encode(view_of(task, submission, tenant_name, now_ms))
         key = (tenant_name, task.type, task.lane)
         pieces = self._pieces.get(key)
@@ -83,6 +83,7 @@ _DEFAULT_RETRY = retry_view(DEFAULT_RETRY)
 
 
 def view_of(task: NewTask, submission: Submitted, tenant_name: str, now_ms: int) -> TaskView:
+    task = task.detailed()
     options = task.options or _NO_OPTIONS
     due_at = from_ms(submission.run_at_ms)
     created_ms = submission.created_at_ms or now_ms

@@ -25,7 +25,6 @@ from duetime.api.bodies.requests import (
     RetryRequest,
     TaskRequest,
 )
-from duetime.api.server.http import make_decoder
 from duetime.api.tasks.flow import NO_DEFAULTS, check_flow, flow_of
 from duetime.api.tasks.targets import check_egress, check_target, seal_target, secret_names_of
 from duetime.errors import DuetimeError, FieldError, InvalidInput
@@ -40,6 +39,7 @@ from duetime.model.task import (
     NewTask,
     Options,
     PriorityClass,
+    make_task,
 )
 from duetime.model.vault import FINGERPRINT_BYTES, Vault
 
@@ -64,7 +64,6 @@ _FINGERPRINT_MAX_ATTEMPTS = 5
 #: Fields that stay out of a fingerprint where they are absent: it is older than they are.
 _LATER_FIELDS = ("concurrency_key", "rate_key", "debounce", "unique")
 
-_plain_decoder = make_decoder(PlainTaskRequest)
 # The encoder does not know the durations, which are numbers.
 _encode_sorted = msgspec.json.Encoder(order="sorted", enc_hook=float).encode
 
@@ -100,66 +99,34 @@ class TaskReader:
 
     def read(self, request: TaskRequest, tenant: int, now: datetime, trace: str | None = None) -> NewTask:
         """The task that is asked for; raises InvalidInput or TooLarge, and JudgeLaterError."""
-        found = self._judge_at_once(request, tenant, trace)
+        found = None if trace is not None or _has_details(request) else self._judge_plain(request, tenant)
         if found is None:
             return self._read_with_care(request, tenant, now, trace)
         lane, kind = found
-        if not _has_times(request):
-            return NewTask(lane, request.type, self._read_payload_of(request, kind))
         errors: list[FieldError] = []
         run_at = _check_times(request, now, errors)
         if errors:
             raise invalid([*errors, *self._wrong_with_payload(request, kind)])
         payload = self._read_payload_of(request, kind)
-        return NewTask(lane, request.type, payload, run_at, _plain(request.delay) or None, request.expires_at)
+        return make_task(lane, request.type, payload, run_at, _plain(request.delay), request.expires_at)
 
-    def read_at_once(self, request: TaskRequest, tenant: int, trace: str | None = None) -> NewTask | None:
-        """The same for what needs neither a closer look nor the time, as most; None: it does."""
-        found = None if _has_times(request) else self._judge_at_once(request, tenant, trace)
-        return None if found is None else NewTask(found[0], request.type, self._read_payload_of(request, found[1]))
-
-    def _judge_at_once(
-        self, request: TaskRequest, tenant: int, trace: str | None
-    ) -> tuple[LaneKey, TypeKind | None] | None:
-        """The lane and the type of what has nothing to look at but its times and its payload."""
+    def read_plain_one(self, request: TaskRequest, tenant: int) -> NewTask | None:
+        """The same for what is plain, as most, and needs no closer look; None: ask `read`."""
         lane = self._lanes.get((tenant, request.queue, request.priority))
-        kind = self._registered.kind(tenant, request.type) if self._registered else None
         if (
             lane is None
             or request.type not in self._types
-            or request.target is not None
-            or request.retry is not None
-            or request.timeout is not None
-            or request.idempotency_key is not None
-            or request.labels is not None
-            or request.sla is not None
-            or request.requires
-            or request.delivery != "at_least_once"
-            or request.concurrency_key is not None
-            or request.rate_key is not None
-            or request.debounce is not None
-            or request.unique is not None
-            or trace is not None
-            or (kind is not None and kind.rules.matters_to_submissions)
+            or request.run_at is not None
+            or request.delay is not None
+            or _has_details(request)
         ):
             return None
-        return lane, kind
-
-    def read_bare(self, body: bytes, tenant: int) -> NewTask | None:
-        """The only task of a body, if it is plain, due now, of a type that is not registered; None: ask `read`."""
-        try:
-            request = _plain_decoder.decode(body)
-            lane = self._lanes.get((tenant, request.queue, request.priority))
-            type = request.type
-            if lane is None or type not in self._types or not body.isascii():
-                return None
-            if request.run_at is not None or request.delay is not None:
-                return None
-            if self._registered is not None and self._registered.kind(tenant, type) is not None:
-                return None
-            return NewTask(lane, type, read_payload(request.payload))
-        except (DuetimeError, msgspec.DecodeError, RecursionError, UnicodeError):
+        kind = self._registered.kind(tenant, request.type) if self._registered else None
+        if kind is None:
+            return NewTask(lane, request.type, read_payload(request.payload))
+        if kind.rules.matters_to_submissions:
             return None
+        return NewTask(lane, request.type, self._read_payload_of(request, kind))
 
     def read_plain(self, requests: Sequence[PlainTaskRequest], tenant: int, now: datetime) -> list[NewTask]:
         """The first of the tasks that are asked for, as many as there is time for, and one at the least.
@@ -204,7 +171,7 @@ class TaskReader:
                 continue
             if run_at is not None and (delay is not None or not _EPOCH <= run_at <= latest):
                 raise NotPlainError
-            tasks.append(NewTask(found[0], request.type, payload, run_at, _plain(delay) or None))
+            tasks.append(make_task(found[0], request.type, payload, run_at, _plain(delay)))
         if not are_readable(unread):
             raise NotPlainError
         return tasks
@@ -256,15 +223,15 @@ class TaskReader:
             concurrency_key=request.concurrency_key,
             rate_key=request.rate_key,
         )
-        return NewTask(
+        return make_task(
             lane,
             request.type,
             payload,
             run_at,
-            _plain(request.delay) or None,
+            _plain(request.delay),
             request.expires_at,
             options if options != _NO_OPTIONS else None,
-            request.labels or None,
+            request.labels,
             request.idempotency_key,
             float(request.idempotency_ttl),
             b"" if request.idempotency_key is None else self._fingerprint(request, has_secrets=bool(secret)),
@@ -324,6 +291,25 @@ class TaskReader:
 _NO_OPTIONS = Options()
 
 
+def _has_details(request: TaskRequest) -> bool:
+    """Whether there is more than a plain request or its time."""
+    return (
+        request.target is not None
+        or request.labels is not None
+        or request.idempotency_key is not None
+        or request.retry is not None
+        or request.timeout is not None
+        or request.expires_at is not None
+        or request.sla is not None
+        or request.delivery != "at_least_once"
+        or request.concurrency_key is not None
+        or request.rate_key is not None
+        or request.debounce is not None
+        or request.unique is not None
+        or bool(request.requires)
+    )
+
+
 def invalid(errors: Sequence[FieldError]) -> InvalidInput:
     return InvalidInput.all(errors, MAX_ERRORS)
 
@@ -351,10 +337,6 @@ def check_run_at(run_at: datetime, now: datetime, errors: list[FieldError], path
     if run_at > now + MAX_AHEAD:
         errors.append(FieldError(path, f"is more than 10 years ahead; at most {(now + MAX_AHEAD):%Y-%m-%dT%H:%M:%SZ}"))
     return max(run_at, _EPOCH)
-
-
-def _has_times(request: TaskRequest) -> bool:
-    return request.run_at is not None or request.delay is not None or request.expires_at is not None
 
 
 def _check_times(request: TaskRequest, now: datetime, errors: list[FieldError]) -> datetime | None:

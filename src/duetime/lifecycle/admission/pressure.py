@@ -12,11 +12,8 @@ from typing import NamedTuple
 
 from duetime.database.gather import Backlog
 from duetime.errors import Overloaded
-from duetime.lifecycle.submission.winners import Call
 from duetime.model.task import NewTask, PriorityClass
 
-#: About how much a task takes beside its payload.
-TASK_BYTES = 500
 _MIB = 1024 * 1024
 
 
@@ -36,22 +33,6 @@ MARKS = {
 #: Below this part of the lowest mark nobody checks again for this long: the mark cannot be reached in that time.
 CALM_PART = 10
 CALM_SECONDS = 0.005
-
-
-def size_of(call: Call) -> int:
-    tasks = call.tasks
-    if len(tasks) == 1:
-        return len(tasks[0].payload) + TASK_BYTES
-    return sum(map(len, [task.payload for task in tasks])) + TASK_BYTES * len(tasks)
-
-
-def rank_of(call: Call) -> int:
-    """A call ranks as its least important task, or one critical task would carry a thousand others."""
-    tasks = call.tasks
-    if call.is_of_one_lane:
-        return tasks[0].lane.priority
-    # Many tasks of a batch share a lane.
-    return least_important(dict(zip(call.lanes, tasks, strict=True)).values())
 
 
 def least_important(tasks: Iterable[NewTask]) -> PriorityClass:

@@ -25,7 +25,7 @@ import structlog
 from duetime import metrics
 from duetime.clock import Monotonic
 from duetime.database.changing import run_once
-from duetime.database.gather import Gather
+from duetime.database.gather import Gatherer
 from duetime.database.pool import Database
 from duetime.database.repeating import repeat
 from duetime.database.statements import load
@@ -128,9 +128,7 @@ class Holders:
         #: What the rows say, as far as this node knows; unknown values are left out.
         self._silences: dict[int, float] = {}
         self._on_ended = on_ended
-        self._gather: Gather[_Beat, BeatAnswer] = Gather(
-            self._fly, weigh=lambda beat: len(beat.attempts) + 1, limit=5_000, monotonic=monotonic
-        )
+        self._gather: Gatherer[_Beat, BeatAnswer] = Gatherer(self._commit, limit=5_000, monotonic=monotonic)
 
     async def register(self, tenant: int, name: str, key: int | None = None) -> int:
         """Return the id of the living holder of that name. Raise if the name belongs to another key (`names.py`)."""
@@ -153,7 +151,7 @@ class Holders:
     async def beat(self, tenant: int, name: str, attempts: Sequence[Named], key: int | None = None) -> BeatAnswer:
         """Raise the holder's counter; the answer names what it must stop."""
         holder = await self._names.register(tenant, name, key)
-        return await self._gather.add(_Beat(tenant, name, attempts, holder, key))
+        return await self._gather.add(_Beat(tenant, name, attempts, holder, key), len(attempts) + 1)
 
     async def sign_off(
         self, tenant: int, name: str, attempts: Sequence[Named] = (), key: int | None = None
@@ -207,7 +205,7 @@ class Holders:
         self._looks.pop(holder, None)
         self._overtime.forget(holder)
 
-    async def _fly(self, beats: list[_Beat]) -> list[BeatAnswer]:
+    async def _commit(self, beats: list[_Beat]) -> list[BeatAnswer]:
         return await repeat(lambda _: self._beat(beats), tries=3, lost="the beat may not have been heard")
 
     async def _beat(self, beats: list[_Beat]) -> list[BeatAnswer]:

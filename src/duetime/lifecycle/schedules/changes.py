@@ -46,7 +46,7 @@ from duetime.lifecycle.schedules.stored import (
 )
 from duetime.lifecycle.schedules.times import ScheduleTimes, key_of
 from duetime.lifecycle.schedules.trigger import trigger
-from duetime.lifecycle.submission.submit import MINT_TOLERANCE_MS
+from duetime.lifecycle.submission.storing import MINT_TOLERANCE_MS
 from duetime.lifecycle.tasks.onward import Wake
 from duetime.lifecycle.tasks.state import read_states
 from duetime.lifecycle.tasks.steer import Steering

@@ -14,7 +14,7 @@ from duetime.lifecycle.schedules.evaluations import refusal_of
 from duetime.lifecycle.schedules.fire import Template, unpack_tasks, unpack_times
 from duetime.model.firing import AHEAD_MS
 from duetime.model.schedule import Origin, ScheduleBody, ScheduleState, encode_body
-from duetime.model.task import NewTask
+from duetime.model.task import DetailedTask
 from duetime.recurrence import Fire, Recurrence, SpecError
 
 
@@ -25,7 +25,7 @@ class NewSchedule:
     name: str
     body: ScheduleBody
     #: What its tasks are made from; times and keys are not used.
-    task: NewTask
+    task: DetailedTask
     expires_after: float | None = None
     origin: Origin = "api"
     source: str = ""
@@ -124,7 +124,7 @@ class TaskColumns(NamedTuple):
     labels: str | None
 
 
-def template_of(task: NewTask) -> TaskColumns:
+def template_of(task: DetailedTask) -> TaskColumns:
     options = None if task.options is None else msgspec.json.encode(task.options)
     return TaskColumns(task.type, task.payload, options, _labels_text(task.labels))
 

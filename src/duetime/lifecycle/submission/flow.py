@@ -29,14 +29,15 @@ from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.errors import Conflict, DuetimeError, IdempotencyConflict, InvalidInput, RateLimited, Unavailable
 from duetime.ids import due_ms_of
-from duetime.lifecycle.submission.submit import Submission, Submitted, Submitter, request_of_tenant
-from duetime.lifecycle.submission.winners import read_requests
+from duetime.lifecycle.submission.batch import Submission, Submitted, widest_of
+from duetime.lifecycle.submission.earlier import read_requests
+from duetime.lifecycle.submission.submitter import Submitter, request_of_tenant
 from duetime.lifecycle.tasks.keys import free_keys
 from duetime.lifecycle.tasks.state import read_states
 from duetime.lifecycle.tasks.steer import Steering
 from duetime.model.duration import format_duration
 from duetime.model.flow import OPEN_STATES, DebounceTicket, Flow, RateTicket, UniqueTicket
-from duetime.model.task import NewTask, TaskState
+from duetime.model.task import DetailedTask, NewTask, TaskState
 from duetime.model.vault import is_same_fingerprint
 
 log = structlog.get_logger()
@@ -61,7 +62,7 @@ Reaches = Callable[[uuid.UUID], Awaitable[bool]]
 class _Asked(NamedTuple):
     """One submission with flow control; `request` names it alone."""
 
-    task: NewTask
+    task: DetailedTask
     flow: Flow
     request: uuid.UUID | None
     fingerprint: bytes
@@ -113,12 +114,12 @@ class FlowControl:
 
         `reaches` judges the task whose place a debounced one would take; None: every one may be replaced.
         """
-        if all(task.flow is None for task in tasks):
+        if widest_of(map(type, tasks)) is not DetailedTask or not any(map(flow_of, tasks)):
             return await self._submitter.submit(tasks, request, fingerprint, is_atomic=is_atomic)
         if is_atomic:
             return [_not_atomic(task) for task in tasks]
         answers: dict[int, Submission] = {}
-        plain = [place for place, task in enumerate(tasks) if task.flow is None]
+        plain = [place for place, task in enumerate(tasks) if flow_of(task) is None]
         if plain:
             # Types may change before a request is repeated: then it is another request.
             of_plain = hashlib.blake2b(fingerprint + repr(plain).encode(), digest_size=16).digest()
@@ -129,7 +130,7 @@ class FlowControl:
         asked = {
             place: _Asked(task, task.flow, _request_at(request, place, len(tasks)), fingerprint, reaches)
             for place, task in enumerate(tasks)
-            if task.flow is not None
+            if isinstance(task, DetailedTask) and task.flow is not None
         }
         await self._submit_all(asked, answers)
         return [answers[place] for place in range(len(tasks))]
@@ -316,7 +317,7 @@ class FlowControl:
         rows = await self._database.run(SQL["read_key"], tenant=tenant, kind=kind, key=key)
         return _End(rows[0]["task"], rows[0]["first_at"]) if rows else _End(None, self._database.clock.now())
 
-    async def _store(self, asked: _Asked, task: NewTask, name: str) -> Submission:
+    async def _store(self, asked: _Asked, task: DetailedTask, name: str) -> Submission:
         """Store the task as the successor that the link names; or find who is."""
         linked = msgspec.structs.replace(
             task, idempotency_key=name, idempotency_ttl=_LINK_SECONDS, fingerprint=_SAME, flow=None
@@ -394,8 +395,12 @@ def _renamed(request: uuid.UUID, salt: bytes) -> uuid.UUID:
     return uuid.UUID(int=(request.int >> 80) << 80 | int.from_bytes(digest, "big"))
 
 
+def flow_of(task: NewTask) -> Flow | None:
+    return task.flow if isinstance(task, DetailedTask) else None
+
+
 def _not_atomic(task: NewTask) -> Submission:
-    if task.flow is None:
+    if flow_of(task) is None:
         return Conflict("not stored: another task of the batch was refused")
     return InvalidInput("an atomic batch cannot have tasks that are rate limited, debounced or unique")
 

@@ -13,7 +13,7 @@ of numbers: a number that was given early may become visible late.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import asyncpg
@@ -27,9 +27,9 @@ from duetime.database.statements import Statement, load
 from duetime.errors import DuetimeError, InvalidInput, Unavailable
 from duetime.lifecycle.admission.room import BOUNDLESS, Room
 from duetime.lifecycle.lanes import Lanes
-from duetime.lifecycle.submission.submit import Submission, Submitted, Submitter
-from duetime.lifecycle.submission.winners import Call
-from duetime.model.task import NewTask
+from duetime.lifecycle.submission.batch import Answers, Batch, Load, Submission, Submitted, batch_of
+from duetime.lifecycle.submission.submitter import Submitter
+from duetime.model.task import NewTask, TimedTask
 
 log = structlog.get_logger()
 SQL = load(__package__, "outbox.sql")
@@ -181,7 +181,7 @@ class Outbox:
             name = self._lanes.tenant_name(letter.tenant)
             log.exception("a row of the outbox cannot be judged", number=letter.id, tenant=name)
             return _Judged(letter, refusal=DuetimeError("a fault of the server; its log has more, by this number"))
-        if task.delay:
+        if isinstance(task, TimedTask) and task.delay:
             run_at = letter.written_at + timedelta(seconds=task.delay)
             task = msgspec.structs.replace(task, run_at=run_at, delay=None)
         return _Judged(letter, task, lane)
@@ -203,14 +203,17 @@ class Outbox:
             for each in judged:
                 if each.task is not None:
                     by_tenant.setdefault(each.letter.tenant, []).append(each)
-            calls = [_call(each) for each in by_tenant.values()]
-            minted_ms = await self._submitter.prepare(calls)
+            batches = [_batch_of(each) for each in by_tenant.values()]
+            load = Load(batches)
+            minted_ms = await self._submitter.prepare(load)
             try:
                 async with self._database.connection() as connection, connection.transaction():
                     taken = await take(connection, judged)
                     groups = [[each for each in group if each.letter.id in taken] for group in by_tenant.values()]
-                    calls = [_only(call, group, taken) for call, group in zip(calls, by_tenant.values(), strict=True)]
-                    answers = await self._store(connection, calls, minted_ms)
+                    load = Load.minted(
+                        [_only(batch, each, taken) for batch, each in zip(batches, by_tenant.values(), strict=True)]
+                    )
+                    answers = await self._store(connection, load, minted_ms)
                     refused = [
                         (each.letter, each.refusal)
                         for each in judged
@@ -220,20 +223,18 @@ class Outbox:
                     waiting = [each.letter for each in judged if each.waits and each.letter.id in taken]
                     await _put_aside(connection, waiting)
             except (_AgainError, asyncpg.UniqueViolationError):
-                await self._submitter.free_keys(calls)
+                await self._submitter.free_keys(load)
                 # Ids that lie before or behind the database's time are refused: its clock may have jumped.
                 await self._database.read_clock()
                 continue
-            self._submitter.announce(calls, answers)
+            self._submitter.announce(load, answers)
             return len(taken)
         raise Unavailable("the outbox waits: the database is too slow or its clock jumps")
 
-    async def _store(
-        self, connection: asyncpg.Connection, calls: list[Call], minted_ms: int
-    ) -> list[Sequence[Submission | None]]:
-        if not any(call.tasks for call in calls):
-            return [[] for _ in calls]
-        answers = await self._submitter.store_in(connection, calls, minted_ms)
+    async def _store(self, connection: asyncpg.Connection, load: Load, minted_ms: int) -> Answers:
+        if not load.tasks:
+            return [[] for _ in load.batches]
+        answers = await self._submitter.store_in(connection, load, minted_ms)
         if answers is None or any(None in answer for answer in answers):
             raise _AgainError
         return answers
@@ -255,23 +256,20 @@ async def retire_refused(database: Database, before: datetime) -> None:
     await database.run(SQL["retire_refused"], before=before)
 
 
-def _call(judged: list[_Judged]) -> Call:
+def _batch_of(judged: list[_Judged]) -> Batch:
     tasks = [each.task for each in judged if each.task is not None]
-    return Call(tasks, [each.lane for each in judged], judged[0].letter.tenant, None, b"")
+    return batch_of(tasks, [each.lane for each in judged], judged[0].letter.tenant)
 
 
-def _only(call: Call, judged: list[_Judged], taken: set[int]) -> Call:
-    """The call without what somebody else is taking."""
+def _only(batch: Batch, judged: list[_Judged], taken: set[int]) -> Batch:
+    """The batch without what somebody else is taking."""
     places = [place for place, each in enumerate(judged) if each.letter.id in taken]
     if len(places) == len(judged):
-        return call
-    return replace(
-        call,
-        tasks=[call.tasks[place] for place in places],
-        lanes=[call.lanes[place] for place in places],
-        ids=[call.ids[place] for place in places],
-        run_us=None if call.run_us is None else [call.run_us[place] for place in places],
-    )
+        return batch
+    left = batch_of([batch.tasks[place] for place in places], [batch.lanes[place] for place in places], batch.tenant)
+    left.ids, left.minted_ms = [batch.ids[place] for place in places], batch.minted_ms
+    left.run_us = None if batch.run_us is None else [batch.run_us[place] for place in places]
+    return left
 
 
 async def _run(connection: asyncpg.Connection, statement: Statement, **parameters: object) -> list[asyncpg.Record]:

@@ -73,8 +73,8 @@ SELECT at
   FROM fresh;
 
 -- name: submit_plain
--- The same for what has nothing but its type, its payload and its lane, and is due now: nearly all that comes
--- alone.  Making ready for what is not there takes PostgreSQL a tenth of the time of a single task's commit.
+-- The same for what has nothing but its type, its payload and its lane, and is due now, and that nobody waits for:
+-- nearly all.  Making ready for what is not there takes PostgreSQL a tenth of the time of a single task's commit.
 -- Copies: as submit.
 WITH {fresh_ids},
 asked AS (
@@ -108,8 +108,8 @@ SELECT @lane::int, @id::uuid, @id::uuid, 1
 RETURNING number;
 
 -- name: submit_plain_keyed
--- The same where some come with their request's key, as all single tasks of the SDK do: a task only if its request (by
--- its place among the requests) was new.
+-- The same where some come with their request's key, as all tasks of the SDK do: a task only if its request (by its
+-- place among the requests) was new.
 -- Locks: keys in the order given (sorted by the caller, so nobody deadlocks).
 -- Gives: one row if the ids were fresh: how many were stored, and which, if not all.
 -- Copies: as submit; requests are there already.
@@ -122,8 +122,8 @@ wanted AS MATERIALIZED (
            unnest(@lanes::int[], @ids::uuid[], @types::text[], @payloads::bytea[], @requests::int[])
                AS wanted (lane, id, type, payload, request)
      WHERE (SELECT count(*) FROM new_request) = cardinality(@request_ids::uuid[])
-        OR wanted.request IS NULL
-        OR (@request_ids::uuid[])[wanted.request] IN (SELECT id FROM new_request)
+        OR COALESCE(wanted.request, @request::int) IS NULL
+        OR (@request_ids::uuid[])[COALESCE(wanted.request, @request::int)] IN (SELECT id FROM new_request)
 ),
 asked AS (
     INSERT INTO task (lane, id, type, payload, run_at, created_at)
@@ -223,27 +223,3 @@ SELECT lane, id, '', '', clock_timestamp()
   FROM unnest(@lanes::int[], @ids::uuid[]) AS asked (lane, id)
     ON CONFLICT DO NOTHING
 RETURNING id;
-
--- name: read_keys
--- Whose task a key stands for, for those who came second, and whether its ttl has passed (keys.sql).
-SELECT idempotency_key.tenant, idempotency_key.key, idempotency_key.task, idempotency_key.fingerprint,
-       idempotency_key.ttl_ended_at IS NOT NULL
-       OR idempotency_key.expires_at <= COALESCE(@now::timestamptz, clock_timestamp()) AS has_ended
-  FROM unnest(@tenants::int[], @keys::text[]) AS asked (tenant, key)
- CROSS JOIN LATERAL (
-       SELECT *
-         FROM idempotency_key
-        WHERE idempotency_key.tenant = asked.tenant
-          AND idempotency_key.key = asked.key
-        LIMIT 1) AS idempotency_key;
-
--- name: read_requests
--- What a repeated request was answered with.
-SELECT request_key.id, request_key.tenant, request_key.fingerprint, request_key.tasks
-  FROM unnest(@ids::uuid[], @tenants::int[]) AS asked (id, tenant)
- CROSS JOIN LATERAL (
-       SELECT *
-         FROM request_key
-        WHERE request_key.id = asked.id
-          AND request_key.tenant = asked.tenant
-        LIMIT 1) AS request_key;

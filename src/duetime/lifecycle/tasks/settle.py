@@ -19,7 +19,7 @@ import msgspec
 from duetime import metrics
 from duetime.clock import Monotonic, from_us
 from duetime.database.arrays import same, sparse
-from duetime.database.gather import Backlog, Gather
+from duetime.database.gather import Backlog, Gatherer
 from duetime.database.pool import Database
 from duetime.database.repeating import repeat, wait_for_standbys
 from duetime.errors import WorkerNameTaken
@@ -91,11 +91,11 @@ class _Part:
     key: int | None
 
 
-def _size_of(part: _Part) -> int:
+def _size_of(reports: Sequence[Report]) -> int:
     return sum(
         [
             _REPORT_BYTES + len(each.result or b"") + len(each.error or b"") + len(each.response or b"")
-            for each in part.reports
+            for each in reports
         ]
     )
 
@@ -107,7 +107,7 @@ class Settler:
         holders: Holders,
         onward: Onward,
         *,
-        flights: int = 2,
+        commits_at_once: int = 2,
         turns: Turns | None = None,
         monotonic: Monotonic = time.monotonic,
     ) -> None:
@@ -115,12 +115,10 @@ class Settler:
         self._database = database
         self._holders = holders
         self._onward = onward
-        self._gather: Gather[_Part, Settled] = Gather(
-            self._fly,
-            weigh=lambda part: len(part.reports),
+        self._gather: Gatherer[_Part, Settled] = Gatherer(
+            self._commit,
             limit=MAX_ROWS_PER_COMMIT,
-            flights=lambda: flights,
-            measure=_size_of,
+            at_once=lambda: commits_at_once,
             size_limit=MAX_BYTES_PER_COMMIT,
             monotonic=monotonic,
         )
@@ -136,9 +134,11 @@ class Settler:
         if not reports:
             return Settled([], [], [])
         if len(reports) <= MAX_ROWS_PER_COMMIT:
-            return await self._gather.add(_Part(tenant, holder_name, reports, key))
+            return await self._gather.add(_Part(tenant, holder_name, reports, key), len(reports), _size_of(reports))
         slices = [reports[at : at + MAX_ROWS_PER_COMMIT] for at in range(0, len(reports), MAX_ROWS_PER_COMMIT)]
-        answers = await asyncio.gather(*[self._gather.put(_Part(tenant, holder_name, each, key)) for each in slices])
+        answers = await asyncio.gather(
+            *[self._gather.add(_Part(tenant, holder_name, each, key), len(each), _size_of(each)) for each in slices]
+        )
         return Settled(
             [each for answer in answers for each in answer.settled],
             [each for answer in answers for each in answer.lost],
@@ -151,7 +151,7 @@ class Settler:
     async def close(self) -> None:
         await self._gather.close()
 
-    async def _fly(self, parts: list[_Part]) -> list[Settled]:
+    async def _commit(self, parts: list[_Part]) -> list[Settled]:
         # Attempts that this holder had settled before are recognised by its own report.
         return await repeat(lambda _: self._settle(parts), tries=_REPEATS, lost=_LOST)
 

@@ -10,8 +10,9 @@ import pytest
 from duetime.database.pool import Database
 from duetime.errors import Conflict, IdempotencyConflict, InvalidInput, Unavailable, Unknown
 from duetime.ids import due_ms_of, make_id
-from duetime.lifecycle.submission.submit import BULK_FLIGHTS, FEW_TASKS, SQL, Submitted
-from duetime.lifecycle.submission.winners import Call
+from duetime.lifecycle.submission.batch import Load, Submitted, batch_of
+from duetime.lifecycle.submission.storing import SQL
+from duetime.lifecycle.submission.submitter import FEW_TASKS, LARGE_AT_ONCE
 from duetime.model.task import TaskState
 from engine import Engine, submitted
 from proxy import proxied
@@ -132,7 +133,7 @@ async def test_concurrent_repeats_of_a_request_are_one(engine: Engine) -> None:
     request = uuid7(engine)
     tasks = [engine.new_task() for _ in range(10)]
 
-    # Enough of them that some share a flight and some come after it.
+    # Enough of them that some share a commit and some come after it.
     answers = await asyncio.gather(*[engine.submitter.submit(tasks, request, b"body") for _ in range(30)])
 
     assert len({tuple(submitted(each) for each in answer) for answer in answers}) == 1
@@ -335,21 +336,23 @@ async def test_what_is_too_old_to_be_repeated_is_looked_for(engine: Engine) -> N
     """The answer was lost, and by the time the database is back the ids are too old to be stored again."""
     task = engine.new_task()
     lanes = [await engine.lanes.ensure(task.lane)]
-    call = Call([task], lanes, engine.tenant, None, b"")
-    await engine.submitter.prepare([call])
-    await engine.submitter._store.store_plain([call], call.minted_ms, None)
-    old_ms = call.minted_ms - 6_000
+    batch = batch_of([task], lanes, engine.tenant)
+    load = Load([batch])
+    store = engine.submitter._store
+    minted_ms = await engine.submitter.prepare(load)
+    await store.store(load, minted_ms, None)
+    old_ms = minted_ms - 6_000
 
-    answers = await engine.submitter._store.store_keyed([call], old_ms, None, is_repeat=True)
+    answers = await store.store_keyed(load, old_ms, None, is_repeat=True)
 
-    assert answers == [[call.new(call.ids[0])]]
-    named = Call([task], lanes, engine.tenant, uuid7(engine), b"")
-    call.ids, named.ids = [make_id(old_ms, 3, lanes[0])], [make_id(old_ms, 4, lanes[0])]
-    assert await engine.submitter._store.store_keyed([named], old_ms, None, is_repeat=True) is None
+    assert answers == [[batch.new(batch.ids[0])]]
+    named = batch_of([task], lanes, engine.tenant, uuid7(engine))
+    batch.ids, named.ids = [make_id(old_ms, 3, lanes[0])], [make_id(old_ms, 4, lanes[0])]
+    assert await store.store_keyed(Load.minted([named]), old_ms, None, is_repeat=True) is None
     # A copy on its way would be stored if the clock went back; and a request that is tried in part is not written down.
-    keyed = Call([engine.new_task(idempotency_key="own")], lanes, engine.tenant, None, b"")
+    keyed = batch_of([engine.new_task(idempotency_key="own")], lanes, engine.tenant)
     keyed.ids = [make_id(old_ms, 5, lanes[0])]
-    told = await engine.submitter._store.store_keyed([call, named, keyed], old_ms, None, is_repeat=True)
+    told = await store.store_keyed(Load.minted([batch, named, keyed]), old_ms, None, is_repeat=True)
     assert told is not None
     assert [type(each[0]) for each in told] == [Unknown, Unknown, type(None)]
     assert await count(engine.database, "task") == 1
@@ -358,9 +361,9 @@ async def test_what_is_too_old_to_be_repeated_is_looked_for(engine: Engine) -> N
 async def test_large_commits_leave_room_for_those_who_submit_little(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("duetime.lifecycle.submission.submit.QUIET_SECONDS", 600.0)
+    monkeypatch.setattr("duetime.lifecycle.submission.submitter.QUIET_SECONDS", 600.0)
     await engine.submit(FEW_TASKS + 1)
-    assert engine.submitter._count_bulk_flights() == BULK_FLIGHTS
+    assert engine.submitter._count_large_at_once() == LARGE_AT_ONCE
 
     await engine.submit(1)
-    assert engine.submitter._count_bulk_flights() == 1
+    assert engine.submitter._count_large_at_once() == 1

@@ -1,19 +1,20 @@
-"""Plain tasks one by one: shared commits, in order of priority, and each caller told what came of its own."""
+"""Tasks one by one: shared commits, in order of priority, and each caller told what came of its own."""
 
 import asyncio
 import math
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import pytest
 
+from duetime.database import gather
 from duetime.errors import IdempotencyConflict, InvalidInput, Unavailable
 from duetime.ids import due_ms_of, lane_of
-from duetime.lifecycle.submission import singles
-from duetime.lifecycle.submission.handover import Seats
-from duetime.lifecycle.submission.singles import MAX_SINGLES
-from duetime.lifecycle.submission.submit import Submission, Submitted, Submitter
+from duetime.lifecycle.submission import minting, submitter
+from duetime.lifecycle.submission.batch import Submission, Submitted
+from duetime.lifecycle.submission.handover import Reservation
+from duetime.lifecycle.submission.submitter import MAX_SMALL_ROWS_PER_COMMIT, Submitter
 from duetime.model.task import LeasedTask, NewTask, PriorityClass
 from duetime.sdk.uuid7 import make_uuid7
 from engine import Engine, submitted
@@ -31,20 +32,20 @@ async def stored(engine: Engine) -> list[uuid.UUID]:
 
 
 class Counter:
-    """Where one holder waits, with so many seats in every lane."""
+    """Where one holder waits, with room for so many in every lane."""
 
-    def __init__(self, holder: int, seats: int) -> None:
+    def __init__(self, holder: int, room: int) -> None:
         self._holder = holder
-        self._seats = seats
+        self._room = room
         self.handed: list[LeasedTask] = []
         self.is_open = False
 
-    def reserve(self, wanted: Mapping[int, int]) -> Seats | None:
+    def reserve(self, wanted: Mapping[int, int]) -> Reservation | None:
         self.is_open = True
-        seats = {lane: [(1, self._holder)] * min(self._seats, count) for lane, count in wanted.items()}
-        return Seats({lane: [(None, each)] for lane, each in seats.items()}, frozenset({1}))
+        places = {lane: [(1, self._holder)] * min(self._room, count) for lane, count in wanted.items()}
+        return Reservation({lane: [(None, each)] for lane, each in places.items()}, frozenset({1}))
 
-    def hand_over(self, seats: Seats, tasks: Mapping[int, list[LeasedTask]]) -> None:
+    def hand_over(self, reservation: Reservation, tasks: Mapping[int, list[LeasedTask]]) -> None:
         self.is_open = False
         self.handed += tasks.get(1, [])
 
@@ -82,8 +83,9 @@ async def test_each_lane_and_type_is_kept(engine: Engine) -> None:
 async def test_when_many_wait_the_important_go_first_behind_the_oldest(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(singles, "MAX_SINGLES", 3)
-    monkeypatch.setattr(singles, "FLIGHTS", 1)
+    monkeypatch.setattr(submitter, "MAX_SMALL_ROWS_PER_COMMIT", 3)
+    monkeypatch.setattr(submitter, "SMALL_AT_ONCE", 1)
+    submitting = Submitter(engine.database, engine.lanes, engine.partitions, engine.woken.extend)
     order: list[str] = []
 
     def task(priority: PriorityClass) -> NewTask:
@@ -92,17 +94,22 @@ async def test_when_many_wait_the_important_go_first_behind_the_oldest(
 
     lanes = {each: await engine.lanes.ensure(task(each).lane) for each in PriorityClass}
     low, critical = PriorityClass.LOW, PriorityClass.CRITICAL
-    # They all wait when the first flight takes off.
+    # They all wait when the first commit begins.
     for number, priority in enumerate([low, low, low, low, low, critical, critical]):
         name = f"{priority.word}{number}"
-        engine.submitter.singles.put(task(priority), lanes[priority], lambda _, name=name: order.append(name))  # type: ignore[misc]
-    assert engine.submitter.singles.backlog.weight == 7
-    await engine.submitter.close()
+        submitting.submit_soon(task(priority), lanes[priority], lambda _, name=name: order.append(name))  # type: ignore[misc]
+    assert submitting.backlog.weight == 7
+    await submitting.close()
     await asyncio.sleep(0)
 
     assert order[:3] == ["low0", "critical5", "critical6"]
     assert order[3:] == ["low1", "low2", "low3", "low4"]
-    assert engine.submitter.backlog == (0, 0, 0.0)
+    assert submitting.backlog == (0, 0, 0.0)
+
+
+def only_answer(answers: Sequence[Submission] | BaseException) -> Submission | BaseException:
+    """What a caller of a single task was told."""
+    return answers if isinstance(answers, BaseException) else answers[0]
 
 
 async def submit_named(
@@ -114,15 +121,15 @@ async def submit_named(
     by: Submitter | None = None,
 ) -> Submission | BaseException:
     """One task under its request's key, as the API's short way submits it."""
-    submitter = by or engine.submitter
+    submitting = by or engine.submitter
     lane = await engine.lanes.ensure(engine.lane_key())
-    told: asyncio.Future[Submission | BaseException] = asyncio.get_running_loop().create_future()
-    submitter.submit_soon(engine.new_task(payload), lane, told.set_result, request, fingerprint)
-    return await told
+    told: asyncio.Future[Sequence[Submission] | BaseException] = asyncio.get_running_loop().create_future()
+    submitting.submit_soon(engine.new_task(payload), lane, told.set_result, request, fingerprint)
+    return only_answer(await told)
 
 
-class Flights:
-    """Holds up every commit of single tasks until it is let go."""
+class Commits:
+    """Holds up every commit until it is let go."""
 
     def __init__(self, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
         self._engine = engine
@@ -132,27 +139,27 @@ class Flights:
         monkeypatch.setattr(engine.database, "run_with", self._hold_up)
 
     async def _hold_up(self, *arguments: object, **options: object) -> object:
-        may_land = asyncio.Event()
-        self._held.append(may_land)
-        await may_land.wait()
+        may_go_on = asyncio.Event()
+        self._held.append(may_go_on)
+        await may_go_on.wait()
         return await self._run(*arguments, **options)  # type: ignore[arg-type]
 
     async def ask(self, count: int) -> int:
-        """Submit so many; returns how many flights took off so far."""
+        """Submit so many; returns how many commits began so far."""
         self._asked += [asyncio.ensure_future(self._engine.submit()) for _ in range(count)]
         for _ in range(10):
             await asyncio.sleep(0)
         return len(self._held)
 
-    async def land(self, flight: int) -> int:
-        """Let one land, and wait for those whom it carries; returns the same."""
+    async def end(self, commit: int) -> int:
+        """Let one end, and wait for those whose tasks it stores; returns the same."""
         before = sum(each.done() for each in self._asked)
-        self._held[flight].set()
+        self._held[commit].set()
         while sum(each.done() for each in self._asked) == before:
             await asyncio.sleep(0)
         return await self.ask(0)
 
-    async def land_all(self) -> None:
+    async def end_all(self) -> None:
         while not all(each.done() for each in self._asked):
             for each in self._held:
                 each.set()
@@ -163,73 +170,73 @@ class Flights:
 async def test_a_second_commit_is_made_beside_the_first_when_as_many_wait(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(singles, "LATE_SECONDS", math.inf)
+    monkeypatch.setattr(gather, "LATE_SECONDS", math.inf)
     await engine.submit()
-    flights = Flights(engine, monkeypatch)
+    held = Commits(engine, monkeypatch)
 
-    assert await flights.ask(3) == 1
-    assert await flights.ask(2) == 1
-    assert await flights.ask(1) == 2
+    assert await held.ask(3) == 1
+    assert await held.ask(2) == 1
+    assert await held.ask(1) == 2
     # Not more than two, however many wait.
-    assert await flights.ask(6) == 2
+    assert await held.ask(6) == 2
 
-    await flights.land_all()
+    await held.end_all()
     assert len(await stored(engine)) == 13
 
 
 async def test_who_comes_when_a_commit_is_done_waits_for_as_many_as_the_other_has(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(singles, "LATE_SECONDS", math.inf)
+    monkeypatch.setattr(gather, "LATE_SECONDS", math.inf)
     await engine.submit()
-    flights = Flights(engine, monkeypatch)
-    assert await flights.ask(3) == 1
-    assert await flights.ask(3) == 2
-    assert await flights.ask(1) == 2
+    held = Commits(engine, monkeypatch)
+    assert await held.ask(3) == 1
+    assert await held.ask(3) == 2
+    assert await held.ask(1) == 2
 
-    # One waits, and three are in the air: it goes when they have landed.
-    assert await flights.land(0) == 2
-    assert await flights.land(1) == 3
+    # One waits, and three are being committed: it goes when they are done.
+    assert await held.end(0) == 2
+    assert await held.end(1) == 3
 
-    await flights.land_all()
+    await held.end_all()
     assert await commits(engine) == 4
 
 
 async def test_who_comes_while_a_commit_takes_long_goes_beside_it(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(singles, "LATE_SECONDS", -1.0)
+    monkeypatch.setattr(gather, "LATE_SECONDS", -1.0)
     await engine.submit()
-    flights = Flights(engine, monkeypatch)
+    held = Commits(engine, monkeypatch)
 
-    assert await flights.ask(3) == 1
-    assert await flights.ask(1) == 2
+    assert await held.ask(3) == 1
+    assert await held.ask(1) == 2
 
-    await flights.land_all()
+    await held.end_all()
     assert len(await stored(engine)) == 5
 
 
 async def test_a_commit_holds_so_many_at_most(engine: Engine) -> None:
-    await asyncio.gather(*[engine.submit() for _ in range(2 * MAX_SINGLES + 2)])
+    await asyncio.gather(*[engine.submit() for _ in range(2 * MAX_SMALL_ROWS_PER_COMMIT + 2)])
 
     rows = await engine.database.fetch("SELECT count(*) AS n FROM task GROUP BY xmin::text")
-    assert max(row["n"] for row in rows) <= MAX_SINGLES
-    assert sum(row["n"] for row in rows) == 2 * MAX_SINGLES + 2
+    assert max(row["n"] for row in rows) <= MAX_SMALL_ROWS_PER_COMMIT
+    assert sum(row["n"] for row in rows) == 2 * MAX_SMALL_ROWS_PER_COMMIT + 2
 
 
 async def test_a_waiting_holder_gets_what_it_has_room_for_with_the_commit(engine: Engine) -> None:
     holder = await engine.holders.register(engine.tenant, "w")
-    counter = Counter(holder, seats=2)
-    submitter = Submitter(engine.database, engine.lanes, engine.partitions, engine.woken.extend, desk=counter)
+    counter = Counter(holder, room=2)
+    submitting = Submitter(engine.database, engine.lanes, engine.partitions, engine.woken.extend, desk=counter)
     lane = await engine.lanes.ensure(engine.lane_key())
-    answers: list[Submission | BaseException] = []
+    answers: list[Sequence[Submission] | BaseException] = []
     for number in range(3):
-        submitter.singles.put(engine.new_task(b"%d" % number), lane, answers.append)
-    await submitter.close()
+        submitting.submit_soon(engine.new_task(b"%d" % number), lane, answers.append)
+    await submitting.close()
     await asyncio.sleep(0)
 
-    ids = [submitted(answer) for answer in answers]
-    # Seats are given to the first.
+    ids = [submitted(only_answer(answer)) for answer in answers]
+    # Room is given to the first.
     assert [(leased.id, leased.payload, leased.holder) for leased in counter.handed] == [
         (ids[0], b"0", holder),
         (ids[1], b"1", holder),
@@ -240,11 +247,9 @@ async def test_a_waiting_holder_gets_what_it_has_room_for_with_the_commit(engine
     assert not counter.is_open
 
 
-async def test_seats_are_given_back_when_nothing_could_be_stored(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    counter = Counter(await engine.holders.register(engine.tenant, "w"), seats=1)
-    submitter = Submitter(engine.database, engine.lanes, engine.partitions, engine.woken.extend, desk=counter)
+async def test_room_is_given_back_when_nothing_could_be_stored(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    counter = Counter(await engine.holders.register(engine.tenant, "w"), room=1)
+    submitting = Submitter(engine.database, engine.lanes, engine.partitions, engine.woken.extend, desk=counter)
 
     async def away(*_: object, **__: object) -> None:
         raise Unavailable("away")
@@ -252,7 +257,7 @@ async def test_seats_are_given_back_when_nothing_could_be_stored(
     await engine.lanes.ensure(engine.lane_key())
     monkeypatch.setattr(engine.database, "run_with", away)
     with pytest.raises(Unavailable):
-        await submitter.submit([engine.new_task()])
+        await submitting.submit([engine.new_task()])
 
     assert not counter.is_open
     assert counter.handed == []
@@ -308,11 +313,11 @@ async def test_a_repeated_request_is_handed_to_nobody(engine: Engine) -> None:
     holder = await engine.holders.register(engine.tenant, "w")
     old, new = make_uuid7(), make_uuid7()
     first = await submit_named(engine, old)
-    counter = Counter(holder, seats=5)
-    submitter = Submitter(engine.database, engine.lanes, engine.partitions, engine.woken.extend, desk=counter)
+    counter = Counter(holder, room=5)
+    submitting = Submitter(engine.database, engine.lanes, engine.partitions, engine.woken.extend, desk=counter)
 
     repeated, fresh = await asyncio.gather(
-        submit_named(engine, old, by=submitter), submit_named(engine, new, by=submitter)
+        submit_named(engine, old, by=submitting), submit_named(engine, new, by=submitting)
     )
 
     assert submitted(repeated) == submitted(first)
@@ -323,7 +328,8 @@ async def test_a_repeated_request_is_handed_to_nobody(engine: Engine) -> None:
 
 async def test_an_id_that_is_taken_is_minted_anew(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     [taken] = await engine.submit()
-    monkeypatch.setattr(singles, "make_ids", lambda slots: [taken])
+    make_row, rows = minting.make_row, [[taken]]
+    monkeypatch.setattr(minting, "make_row", lambda *slots: rows.pop() if rows else make_row(*slots))
 
     [task] = await engine.submit()
 
@@ -348,20 +354,20 @@ async def test_a_caller_that_fails_or_is_gone_harms_nobody(engine: Engine) -> No
     lane = await engine.lanes.ensure(engine.lane_key())
     seen: list[str] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: seen.append(context["message"]))
-    answers: list[Submission | BaseException] = []
+    answers: list[Sequence[Submission] | BaseException] = []
 
-    def fail(_: Submission | BaseException) -> None:
+    def fail(_: Sequence[Submission] | BaseException) -> None:
         raise ValueError("the caller's own")
 
     gone = asyncio.ensure_future(engine.submit())
     await asyncio.sleep(0)
-    engine.submitter.singles.put(engine.new_task(), lane, fail)
-    engine.submitter.singles.put(engine.new_task(), lane, answers.append)
+    engine.submitter.submit_soon(engine.new_task(), lane, fail)
+    engine.submitter.submit_soon(engine.new_task(), lane, answers.append)
     gone.cancel()
     await engine.submitter.close()
     await asyncio.sleep(0)
 
-    assert seen == ["a submission could not be answered"]
+    assert seen == ["a caller could not be answered after its commit"]
     assert len(answers) == 1
     assert len(await stored(engine)) == 3
 

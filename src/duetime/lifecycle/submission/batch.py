@@ -1,0 +1,216 @@
+"""What is submitted together, and what is stored together: the shape of it decides how.
+
+A `Batch` is what one caller submits: one task, as mostly, or thousands.  A `Load`
+is the batches that one commit stores.  The shape of either is the class of the
+task in it that has most (`model.task`): a load of `NewTask` is plain, and the
+lightest statements will do for it.
+"""
+
+import uuid
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import overload
+
+import msgspec
+
+from duetime.errors import DuetimeError
+from duetime.ids import due_ms_of
+from duetime.lifecycle.tasks.keys import Key
+from duetime.model.task import DetailedTask, NewTask, TimedTask
+
+#: About how much a task takes beside its payload.
+TASK_BYTES = 500
+
+
+class Submitted(msgspec.Struct, frozen=True, gc=False):
+    id: uuid.UUID
+    is_new: bool
+    run_at_ms: int
+    #: When a new task was made; 0 for one that was there before.
+    created_at_ms: int = 0
+    #: The waiting task whose place it took.
+    replaces: uuid.UUID | None = None
+
+
+Submission = Submitted | DuetimeError
+#: An answer for each task of each batch; None in its place: it must be tried once more.
+Answers = list[Sequence[Submission | None]]
+
+
+class AllNew(Sequence[Submitted]):
+    """The answers to a batch whose tasks were all stored just now; each is made when somebody looks at it."""
+
+    __slots__ = ("_minted_ms", "ids")
+
+    def __init__(self, ids: list[uuid.UUID], minted_ms: int) -> None:
+        self.ids = ids
+        self._minted_ms = minted_ms
+
+    @property
+    def earliest_ms(self) -> int:
+        """Ids sort by due time."""
+        return due_ms_of(min(self.ids))
+
+    @property
+    def latest_ms(self) -> int:
+        return due_ms_of(max(self.ids))
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __iter__(self) -> Iterator[Submitted]:
+        return map(self._make, self.ids)
+
+    @overload
+    def __getitem__(self, place: int) -> Submitted: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Submitted]: ...
+    def __getitem__(self, place: int | slice) -> Submitted | list[Submitted]:
+        return [*map(self._make, self.ids[place])] if isinstance(place, slice) else self._make(self.ids[place])
+
+    def _make(self, identifier: uuid.UUID) -> Submitted:
+        return Submitted(identifier, True, due_ms_of(identifier), self._minted_ms)
+
+
+class Batch(msgspec.Struct, eq=False, gc=False):
+    """The tasks that one caller submits, all of one tenant, and the ids that were minted for them."""
+
+    tasks: Sequence[NewTask]
+    lanes: list[int]
+    tenant: int
+    #: Names the whole batch; bound to the tenant.
+    request: uuid.UUID | None
+    fingerprint: bytes
+    shape: type[NewTask]
+    #: None has a time.
+    is_due_now: bool
+    ids: list[uuid.UUID] = []
+    minted_ms: int = 0
+    #: When each was asked to run, in microseconds since 1970, None: now; None in all: all are due now.
+    run_us: list[int | None] | None = None
+
+    @property
+    def is_row(self) -> bool:
+        """Whether all ids follow from the first: they are of one lane and one time."""
+        return self.is_due_now and len(set(self.lanes)) == 1
+
+    @property
+    def keys(self) -> list[Key]:
+        if self.shape is not DetailedTask:
+            return []
+        return [(self.tenant, key) for key in map(key_of, self.tasks) if key is not None]
+
+    @property
+    def is_named(self) -> bool:
+        """Whether a key keeps each of the tasks from being stored twice."""
+        return self.request is not None or len(self.keys) == len(self.tasks)
+
+    def new(self, identifier: uuid.UUID) -> Submitted:
+        return Submitted(identifier, True, due_ms_of(identifier), self.minted_ms)
+
+
+def batch_of(
+    tasks: Sequence[NewTask],
+    lanes: list[int],
+    tenant: int,
+    request: uuid.UUID | None = None,
+    fingerprint: bytes = b"",
+) -> Batch:
+    shape = widest_of(map(type, tasks))
+    is_due_now = shape is NewTask or not any(map(has_time, tasks))
+    return Batch(tasks, lanes, tenant, request, fingerprint, shape, is_due_now)
+
+
+def size_of(tasks: Sequence[NewTask]) -> int:
+    return sum(map(len, [task.payload for task in tasks])) + TASK_BYTES * len(tasks)
+
+
+def rank_of(tasks: Sequence[NewTask], lanes: Sequence[int]) -> int:
+    """A batch ranks as its least important task, or one critical task would carry a thousand others."""
+    # Many tasks share a lane.
+    return max([task.lane.priority for task in dict(zip(lanes, tasks, strict=True)).values()])
+
+
+class Load:
+    """Batches that one commit stores, and their tasks in a row."""
+
+    __slots__ = (
+        "batches",
+        "has_one_lane",
+        "ids",
+        "is_due_now",
+        "is_stored",
+        "lanes",
+        "moments",
+        "requests",
+        "shape",
+        "tasks",
+    )
+
+    def __init__(self, batches: list[Batch]) -> None:
+        """If the batches have ids already, `minted` makes a load of them."""
+        self.batches = batches
+        self.tasks: Sequence[NewTask]
+        if len(batches) == 1:
+            batch = batches[0]
+            self.tasks, self.lanes = batch.tasks, batch.lanes
+            self.shape, self.is_due_now = batch.shape, batch.is_due_now
+            self.requests = [] if batch.request is None else [batch.request]
+        else:
+            self.tasks = [task for batch in batches for task in batch.tasks]
+            self.lanes = [lane for batch in batches for lane in batch.lanes]
+            self.shape = widest_of([batch.shape for batch in batches])
+            self.is_due_now = self.shape is NewTask or all(batch.is_due_now for batch in batches)
+            self.requests = [batch.request for batch in batches if batch.request is not None]
+        self.has_one_lane = len(set(self.lanes)) == 1
+        self.ids: list[uuid.UUID] = []
+        #: When they are due.
+        self.moments: Collection[int] = ()
+        #: All were stored just now.
+        self.is_stored = False
+
+    @classmethod
+    def minted(cls, batches: list[Batch]) -> "Load":
+        load = cls(batches)
+        load.ids = [identifier for batch in batches for identifier in batch.ids]
+        return load
+
+    @property
+    def has_keys(self) -> bool:
+        return self.shape is DetailedTask and any(batch.keys for batch in self.batches)
+
+    def without_repeats(self) -> "Load":
+        """The batches that may store their tasks: of two under one request the first."""
+        if len(set(self.requests)) == len(self.requests):
+            return self
+        firsts: dict[uuid.UUID, Batch] = {}
+        return Load.minted(
+            [
+                batch
+                for batch in self.batches
+                if batch.request is None or firsts.setdefault(batch.request, batch) is batch
+            ]
+        )
+
+    def all_new(self) -> Answers:
+        """The answers if everything was stored."""
+        self.is_stored = True
+        if len(self.batches) == len(self.tasks) and self.is_due_now:
+            minted_ms = self.batches[0].minted_ms
+            return [[Submitted(identifier, True, minted_ms, minted_ms)] for identifier in self.ids]
+        return [AllNew(batch.ids, batch.minted_ms) for batch in self.batches]
+
+
+def widest_of(shapes: Iterable[type[NewTask]]) -> type[NewTask]:
+    """The shape that has all that each of these has."""
+    found = set(shapes)
+    if DetailedTask in found:
+        return DetailedTask
+    return TimedTask if TimedTask in found else NewTask
+
+
+def key_of(task: NewTask) -> str | None:
+    return task.idempotency_key if isinstance(task, DetailedTask) else None
+
+
+def has_time(task: NewTask) -> bool:
+    return isinstance(task, TimedTask) and bool(task.run_at or task.delay)
