@@ -11,7 +11,7 @@ from duetime.clock import from_ms
 from duetime.database.pool import Database
 from duetime.model.schedule import Overlap, ScheduleBody, ScheduleState, encode_body
 from duetime.recurrence import PIECE_STEPS, ExclusionRule, NamedCalendar, Spec
-from duetime.scheduler.firing import BATCH, Firing
+from duetime.scheduler.firing import BATCH, TENANT_STEPS, TIME_STEPS, Firing
 from engine import Engine
 from scheduler.schedules import put, schedule_of
 from scheduler.test_firing import MINUTE, MovableClock, find, fired_times, firing_of, go_to
@@ -107,6 +107,26 @@ async def test_a_tenant_with_very_many_schedules_holds_up_no_other(
     await go_to(engine, clock, firing, due_ms)
     for name in ("c000", f"c{2 * BATCH}"):
         assert await fired_times(engine, name)
+
+
+async def test_many_times_at_once_of_a_tenant_are_stored_in_several_batches(
+    engine: Engine, firing: Firing, clock: MovableClock
+) -> None:
+    names = [f"c{number:03}" for number in range(300)]
+    secondly = Spec(every=1.0)
+    await put(engine, *[schedule_of(engine, name, spec=secondly, overlap=Overlap.ALLOW) for name in names])
+    # Not so late that they count as missed.
+    clock.ahead_ms += 9_000
+    await firing.look()
+
+    await firing.step()
+    await firing.step()
+
+    made = await engine.database.fetch("SELECT count(*) FROM fire")
+    assert 0 < made[0]["count"] <= 2 * TENANT_STEPS // TIME_STEPS + 20
+    for _ in range(6):
+        await go_to(engine, clock, firing, engine.database.clock.now_ms() + 500)
+    assert min([len(await fired_times(engine, name)) for name in names]) >= 9
 
 
 async def test_years_that_were_missed_are_counted_in_pieces_beside_others(

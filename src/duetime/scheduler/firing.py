@@ -45,8 +45,10 @@ SWEEP_EVERY = timedelta(seconds=10)
 SWEEP_BATCH = 2_000
 _LANES_EVERY_SECONDS = 30.0
 _DECIDED_AT_ONCE = 50
-#: What deciding the turns of a tenant may take in one batch; the rest of them are put off.
+#: What the turns of a tenant may take in one batch; the rest of them are put off.
 TENANT_STEPS = 100_000
+#: To store what became of a time takes about as long as so many steps.
+TIME_STEPS = 100
 _PUT_OFF_MS = 500
 #: How soon to come back to a schedule that somebody was changing.
 _AGAIN_MS = 100
@@ -265,7 +267,8 @@ class Firing:
                 turn = await self._decide(schedule, situation, now_ms)
             # One that cannot be decided has taken a whole search, and is paused.
             steps = max(self._count_steps(), SEARCH_STEPS if turn is None else turn.steps)
-            spent[schedule.tenant] = spent.get(schedule.tenant, 0) + steps
+            times = 0 if turn is None else len(turn.planned) + len(turn.noted)
+            spent[schedule.tenant] = spent.get(schedule.tenant, 0) + steps + times * TIME_STEPS
             if turn is not None:
                 turns.append((schedule, situation, turn))
             if place % _DECIDED_AT_ONCE == 0 or steps > PIECE_STEPS:
