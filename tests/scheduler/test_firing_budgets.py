@@ -221,3 +221,21 @@ async def test_a_backfill_of_few_times_in_a_long_range_goes_on_in_steps(
 
     assert created[0] < 100
     assert created[-1] == 200
+
+
+async def test_many_backfills_of_a_tenant_keep_no_other_waiting(engine: Engine) -> None:
+    neighbour = await Engine.open(engine.database, "neighbour")
+    now_ms = engine.database.clock.now_ms()
+    lanes = []
+    for each, count, rate in ((engine, 100, 0.01), (engine, 4, 1_000.0), (neighbour, 1, 10.0)):
+        await put(each, schedule_of(each, "s", spec=Spec(every=1.0), is_forced=True))
+        schedule = await find(each, "s")
+        lanes.append(schedule.lane)
+        for _ in range(count):
+            last = await each.backfills.start(schedule, now_ms - 3_600_000, now_ms - 60_000, rate)
+
+    made = await engine.backfills.step(lanes, 1.0)
+
+    assert (await neighbour.backfills.find(schedule, last.id)).created_count == 10
+    # A second's worth of two or three backfills, not of all.
+    assert len(made) <= 3_200

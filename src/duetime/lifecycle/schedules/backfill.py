@@ -35,6 +35,8 @@ _AT_ONCE = 100
 #: wait.
 STEP_STEPS = 50_000
 TENANT_STEPS = 200_000
+#: To store a task takes about as long as so many steps.
+TASK_STEPS = 100
 
 
 class Backfill(msgspec.Struct, frozen=True):
@@ -115,7 +117,7 @@ class Backfills:
                 read_steps = self._loop.steps
                 made, steps = await self._go_on(row, seconds)
                 tasks += made
-                spent[row["tenant"]] = before + steps + self._loop.steps - read_steps
+                spent[row["tenant"]] = before + steps + self._loop.steps - read_steps + len(made) * TASK_STEPS
         return tasks
 
     async def _go_on(self, row: asyncpg.Record, seconds: float) -> tuple[list[uuid.UUID], int]:

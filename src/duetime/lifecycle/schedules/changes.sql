@@ -343,10 +343,13 @@ RETURNING id;
 SELECT backfill.*, schedule.name, schedule.version, schedule.definition, schedule.calendars, schedule.task_lane,
        octet_length(schedule.task_payload) AS size,
        CASE WHEN position('\x7b7b'::bytea IN schedule.task_payload) > 0 THEN schedule.task_payload END AS payload
-  FROM backfill
+  FROM (SELECT id, row_number() OVER (PARTITION BY tenant ORDER BY id) AS place
+          FROM backfill
+         WHERE lane = ANY (@lanes::int[])
+           AND state = 'running') AS running
+  JOIN backfill
+    ON backfill.id = running.id
   JOIN schedule
     ON schedule.id = backfill.schedule
- WHERE backfill.lane = ANY (@lanes::int[])
-   AND backfill.state = 'running'
- ORDER BY backfill.id
+ ORDER BY running.place, backfill.id
  LIMIT @limit::int;
