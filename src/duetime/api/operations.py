@@ -79,6 +79,8 @@ class Operation:
     max_body: int = 1024 * 1024
     #: A batch, or a read whose answer may be large: only a few of a tenant are worked on at a time.
     is_large: bool = False
+    #: Its body is read although the tenant has too many at work: without it the tenant's workers count as dead.
+    is_vital: bool = False
     #: An example of the body, for the reference.
     example: Any = None
 

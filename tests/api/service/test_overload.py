@@ -8,6 +8,7 @@ import pytest
 
 from api.client import Api, Reply, until
 from duetime.api.server.bounds import Bodies, ClientGoneError, HeldBody, OpenPolls
+from duetime.api.workers import operations
 from duetime.errors import Overloaded, TooLarge
 from duetime.lifecycle.admission import pressure
 from duetime.lifecycle.admission.pressure import MARKS, Mark
@@ -87,7 +88,7 @@ def messages(*parts: bytes, end: bool = True) -> Iterable[dict[str, object]]:
 
 
 async def read(
-    bodies: Bodies, sent: Iterable[dict[str, object]], limit: int = LARGE, tenant: int = 1
+    bodies: Bodies, sent: Iterable[dict[str, object]], limit: int = LARGE, tenant: int = 1, *, is_vital: bool = False
 ) -> tuple[int, HeldBody]:
     """The size of a body, and what counts until its request is answered."""
     given = iter(sent)
@@ -99,7 +100,7 @@ async def read(
             raise AssertionError("unreachable")
         return message
 
-    held = bodies.of(tenant)
+    held = bodies.of(tenant, is_vital=is_vital)
     try:
         return len(await held.read({}, receive, limit)), held
     except BaseException:
@@ -140,3 +141,6 @@ async def test_bodies_of_a_tenant_have_a_bound_that_leaves_room_to_others() -> N
     with pytest.raises(Overloaded, match="of the tenant"):
         await read(bodies, messages(b"y" * 2 * LONG_BYTES, b"z"))
     assert (await read(bodies, messages(b"y" * 2 * LONG_BYTES, b"z"), tenant=2))[0] == 2 * LONG_BYTES + 1
+    # Without their beats the tenant's workers would count as dead.
+    assert operations.BEAT.is_vital
+    assert (await read(bodies, messages(b"y" * 2 * LONG_BYTES, b"z"), is_vital=True))[0] == 2 * LONG_BYTES + 1

@@ -73,10 +73,11 @@ class TenantSlots:
 class HeldBody:
     """The body of one request, which counts until the request is answered."""
 
-    __slots__ = ("_bodies", "_bytes", "_slot", "_tenant")
+    __slots__ = ("_bodies", "_bytes", "_is_vital", "_slot", "_tenant")
 
-    def __init__(self, bodies: "Bodies", tenant: int) -> None:
+    def __init__(self, bodies: "Bodies", tenant: int, is_vital: bool) -> None:
         self._bodies = bodies
+        self._is_vital = is_vital
         self._tenant = tenant
         self._bytes = 0
         self._slot: asyncio.Semaphore | None = None
@@ -125,7 +126,7 @@ class HeldBody:
                 return bytes(body)
             if len(body) > LONG_BYTES:
                 # Small ones, as beats, are always read.
-                self._bodies.check(self._tenant)
+                self._bodies.check(None if self._is_vital else self._tenant)
             message = await receive()
             if message["type"] == "http.disconnect":
                 raise ClientGoneError
@@ -148,8 +149,8 @@ class Bodies:
         #: Of all of them.
         self.bytes = 0
 
-    def of(self, tenant: int) -> HeldBody:
-        return HeldBody(self, tenant)
+    def of(self, tenant: int, *, is_vital: bool = False) -> HeldBody:
+        return HeldBody(self, tenant, is_vital)
 
     def add(self, tenant: int, size: int) -> None:
         self.bytes += size
@@ -157,11 +158,11 @@ class Bodies:
         if not now:
             del self._tenants[tenant]
 
-    def check(self, tenant: int) -> None:
+    def check(self, tenant: int | None) -> None:
         """Raise if a body has to wait before more of it is read."""
         if self.bytes > self._most:
             raise Overloaded(f"bodies of {self.bytes // 2**20:,} MiB are with this node already")
-        own = self._tenants.get(tenant, 0)
+        own = 0 if tenant is None else self._tenants.get(tenant, 0)
         if own > self._most_per_tenant:
             raise Overloaded(
                 f"bodies of {own // 2**20:,} MiB of the tenant are with this node already; send less at once"

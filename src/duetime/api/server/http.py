@@ -77,7 +77,7 @@ class Request:
 
     async def body(self) -> bytes:
         """All of it; a long one of a batch when the tenant has not too many of them at work."""
-        self._body = coming = self.bodies.of(self.caller.tenant)
+        self._body = coming = self.bodies.of(self.caller.tenant, is_vital=self.operation.is_vital)
         body = await coming.read(self.headers, self.receive, self.operation.max_body)
         if self.operation.is_large and len(body) > LONG_BYTES:
             await coming.begin_work()

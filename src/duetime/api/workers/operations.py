@@ -65,5 +65,6 @@ BEAT = Operation(
     replies={200: Reply("What to stop.", BeatAnswer)},
     also=(409,),
     max_body=2 * 1024 * 1024,
+    is_vital=True,
 )
 OPERATIONS = [LEASE, SETTLE, BEAT]
