@@ -5,6 +5,10 @@
 -- does not match only the last row of a full share is given (`is_cut`), as the
 -- position to go on from: the caller merges the lanes.  @types are the patterns of a key that is confined to types.
 
+-- fragment: wanted
+-- The lanes to read, and between which positions.
+unnest(@lanes::int[], @lows::uuid[], @highs::uuid[]) AS wanted (lane, low, high)
+
 -- fragment: fits
 -- Whether a candidate that has its type and labels with it is what is asked for.
 (@type::text IS NULL OR candidate.type = @type)
@@ -31,7 +35,7 @@ SELECT *
        SELECT wanted.lane, candidate.id AS position, candidate.id AS task,
               {fits} AS is_match,
               candidate.place = @share::int AS is_cut
-         FROM unnest(@lanes::int[], @lows::uuid[], @highs::uuid[]) AS wanted (lane, low, high)
+         FROM {wanted}
         CROSS JOIN LATERAL (
               SELECT read.*, row_number() OVER () AS place
                 FROM (
@@ -57,7 +61,7 @@ SELECT *
                     OR NOT EXISTS (SELECT FROM listed WHERE listed.lane = wanted.lane AND listed.task = candidate.task))
                    AS is_match,
                candidate.place = @share::int AS is_cut
-          FROM unnest(@lanes::int[], @lows::uuid[], @highs::uuid[]) AS wanted (lane, low, high)
+          FROM {wanted}
          CROSS JOIN LATERAL (
                SELECT read.*, row_number() OVER () AS place
                  FROM (SELECT *
@@ -95,7 +99,7 @@ SELECT *
                AND NOT EXISTS (SELECT FROM listed WHERE listed.lane = wanted.lane AND listed.task = candidate.id)
                    AS is_match,
                candidate.place = @share::int AS is_cut
-          FROM unnest(@lanes::int[], @lows::uuid[], @highs::uuid[]) AS wanted (lane, low, high)
+          FROM {wanted}
          CROSS JOIN LATERAL (
                SELECT read.*, row_number() OVER () AS place
                  FROM (SELECT id, type, labels
@@ -124,7 +128,7 @@ SELECT *
                AND candidate.task < @latest::uuid
                AND {task_fits} AS is_match,
                candidate.place = @share::int AS is_cut
-          FROM unnest(@lanes::int[], @lows::uuid[], @highs::uuid[]) AS wanted (lane, low, high)
+          FROM {wanted}
          CROSS JOIN LATERAL (
                SELECT read.*, ('x' || right(replace(read.task::text, '-', ''), 8))::bit(32)::int AS home,
                       row_number() OVER () AS place
@@ -148,7 +152,7 @@ SELECT *
               (@state::text = 'ready' OR candidate.failures + candidate.crashes = 0)
               AND {task_fits} AS is_match,
               candidate.place = @share::int AS is_cut
-         FROM unnest(@lanes::int[], @lows::uuid[], @highs::uuid[]) AS wanted (lane, low, high)
+         FROM {wanted}
         CROSS JOIN LATERAL (
               SELECT read.*, row_number() OVER () AS place
                 FROM (
@@ -175,7 +179,7 @@ SELECT *
               AND candidate.wake >= moment.edge
               AND {task_fits} AS is_match,
               candidate.place = @share::int AS is_cut
-         FROM moment, unnest(@lanes::int[], @lows::uuid[], @highs::uuid[]) AS wanted (lane, low, high)
+         FROM moment, {wanted}
         CROSS JOIN LATERAL (
               SELECT read.*, wanted.lane AS home, row_number() OVER () AS place
                 FROM (
@@ -197,7 +201,7 @@ SELECT *
        SELECT wanted.lane, candidate.task AS position, candidate.task,
               {task_fits} AS is_match,
               candidate.place = @share::int AS is_cut
-         FROM unnest(@lanes::int[], @lows::uuid[], @highs::uuid[]) AS wanted (lane, low, high)
+         FROM {wanted}
         CROSS JOIN LATERAL (
               SELECT read.*, wanted.lane AS home, row_number() OVER () AS place
                 FROM (
@@ -219,7 +223,7 @@ SELECT *
               candidate.reason = @reason::smallint
               AND {task_fits} AS is_match,
               candidate.place = @share::int AS is_cut
-         FROM unnest(@lanes::int[], @lows::uuid[], @highs::uuid[]) AS wanted (lane, low, high)
+         FROM {wanted}
         CROSS JOIN LATERAL (
               SELECT read.*, wanted.lane AS home, row_number() OVER () AS place
                 FROM (
@@ -240,7 +244,7 @@ SELECT *
        SELECT wanted.lane, candidate.task AS position, candidate.task,
               {task_fits} AS is_match,
               candidate.place = @share::int AS is_cut
-         FROM unnest(@lanes::int[], @lows::uuid[], @highs::uuid[]) AS wanted (lane, low, high)
+         FROM {wanted}
         CROSS JOIN LATERAL (
               SELECT read.*, wanted.lane AS home, row_number() OVER () AS place
                 FROM (
@@ -265,7 +269,7 @@ SELECT *
               AND candidate.outcome = @outcome::smallint
               AND {task_fits} AS is_match,
               candidate.place = @share::int AS is_cut
-         FROM unnest(@lanes::int[], @lows::uuid[], @highs::uuid[]) AS wanted (lane, low, high)
+         FROM {wanted}
         CROSS JOIN LATERAL (
               SELECT read.*, wanted.lane AS home, row_number() OVER () AS place
                 FROM (

@@ -42,7 +42,8 @@ woken AS (
      WHERE due.lane = ANY (ARRAY[waiting.lane])
        AND due.wake = waiting.wake
        AND due.task = waiting.task
- RETURNING COALESCE(due.home, due.lane) AS lane, due.task, due.number
+ RETURNING COALESCE(due.home, due.lane) AS lane, due.wake, due.task, due.number, due.failures, due.crashes,
+           due.releases
 )
 
 -- fragment: kept_back
@@ -100,15 +101,7 @@ RETURNING task, number, NULL::uuid AS wake;
 -- Takes: due.  Leaves: held, with the same wake and number.
 WITH {asked},
 {waiting},
-woken AS (
-    DELETE FROM due
-     USING waiting
-     WHERE due.lane = ANY (ARRAY[waiting.lane])
-       AND due.wake = waiting.wake
-       AND due.task = waiting.task
- RETURNING COALESCE(due.home, due.lane) AS lane, due.wake, due.task, due.number, due.failures, due.crashes,
-           due.releases
-)
+{woken}
 INSERT INTO held (lane, task, wake, number, failures, crashes, releases, reason)
 SELECT lane, task, wake, number, failures, crashes, releases, 1 FROM woken
 RETURNING task, NULL::uuid AS wake;
