@@ -1,8 +1,8 @@
 """The API as one ASGI application: from a request to its handler, and every error to a problem.
 
-The order is fixed: path, method, key, body.  An error of ours is answered as
-it says; anything else is a 500 whose request id stands in the log together with
-the cause, of which the client sees nothing.
+The order is fixed: path, method, key, body.  An error of duetime is answered as it
+says; any other exception is a 500 whose request id is in the log together with the
+cause, of which the client sees nothing.
 """
 
 import asyncio
@@ -80,12 +80,12 @@ _PHRASES = {status.value: status.phrase.encode() for status in HTTPStatus}
 _READS = frozenset({"GET", "HEAD"})
 #: In a scope: the name of the caller's tenant, for the watchdog.
 _TENANT = "duetime.tenant"
-#: Stands in where a call needs no key.
+#: The caller of calls that need no key.
 NOBODY = Caller(0, "", 0, "viewer")
 
 
 class Feeding(Leasing, LaneFeeder, Protocol):
-    """This node's feeder, or all that share the shards."""
+    """This node's feeder, or the feeders of all nodes that share the shards."""
 
 
 class App:
@@ -122,20 +122,20 @@ class App:
         unsent: Unsent | None = None,
     ) -> None:
         self._keys = keys
-        #: Who is on the other side: of a connection, or behind a trusted proxy.
+        #: The addresses of clients: of a connection, or behind a trusted proxy.
         self.peers = peers or Peers()
         self.connections = Connections(self.peers) if connections is None else connections
         self.unsent = unsent or Unsent(self.connections)
         self._clock = database.clock
         self._date = (0, b"")
-        #: What answers of that date begin with, up to the length of their bodies.
+        #: The first bytes of answers with that date, up to the length of their bodies.
         self._heads: dict[tuple[int, str, bool], bytes] = {}
         self._heads_of = b""
         self._bodies = Bodies()
         self._turns = turns
-        #: Why calls are refused that need a key.
+        #: Why calls that need a key are refused.
         self._refusal: Callable[[], DuetimeError] | None = None
-        #: Without the database, every request would be a line.
+        #: While the database is away, every request would otherwise log a line.
         self._not_served = Sparing()
         reach = Reach(database, lanes)
         self._workers = Workers(
@@ -156,7 +156,7 @@ class App:
         #: How long lists and verbs look for what matches a filter.
         self.patience = patience = Patience(reading=self.unsent.reading)
         tasks = Tasks(database, lanes, submitter, flow, feeder, judging, admission, reach, turns, patience=patience)
-        #: The short way for single submissions.
+        #: The fast path for single submissions.
         self.express = Express(tasks, keys, self.peers)
         self._router = Router(
             [
@@ -183,11 +183,11 @@ class App:
         )
 
     def end_polls(self) -> None:
-        """Answer every worker's waiting poll at once, for a server that stops."""
+        """Answer every worker's waiting poll at once, because the server stops."""
         self._workers.end_polls()
 
     def refuse(self, why: Callable[[], DuetimeError]) -> None:
-        """From now on, refuse every call that needs a key: what this application knows is worth nothing."""
+        """Refuse every call that needs a key from now on: what this application knows is no longer valid."""
         self._refusal = why
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -202,7 +202,7 @@ class App:
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = dict(scope["headers"])
         request_id = read_or_mint(headers.get(request_ids.HEADER))
-        # Taken out: the connection keeps its last scope, and would keep itself.
+        # It is removed, because the connection keeps its last scope, and would so keep itself alive.
         line: Line | None = scope.pop(LINE, None)
         answering = self._answer(scope, receive, headers, request_id, line)
         try:
@@ -210,7 +210,7 @@ class App:
         except ClientGoneError:
             return
         except asyncio.CancelledError:
-            # The server cancels a request only when its own time to stop is over.
+            # The server cancels a request only when its time to stop is over.
             error = Unknown("the node stopped while it worked on this; it may have been done")
             answer = problem_answer(error, request_id)
         if line is not None:
@@ -218,7 +218,7 @@ class App:
         await _send(answer, self._read_date(), request_id, scope["method"] == "HEAD", send)
 
     async def judge(self, answering: Awaitable[Answer], method: str, path: str, request_id: bytes) -> Answer:
-        """The answer; an error as the problem that it is."""
+        """Return the answer; for an error, the problem that describes it."""
         try:
             return await answering
         except ClientGoneError:
@@ -241,7 +241,7 @@ class App:
             return problem_answer(_fault(request_id, error), request_id)
 
     def render(self, answer: Answer, *, keep_alive: bool, request_id: bytes) -> bytes:
-        """The answer as it goes out, for a server that takes bytes."""
+        """The bytes of the answer, for a server that sends bytes."""
         date = self._read_date()
         if self._heads_of is not date:
             self._heads_of, self._heads = date, {}
@@ -259,7 +259,7 @@ class App:
         return b"%s%d\r\nx-request-id: %s\r\n%s\r\n%s" % (head, len(answer.body), request_id, more, answer.body)
 
     def _read_date(self) -> bytes:
-        """By the database's clock, which judges the times that clients send; a node's own may be off."""
+        """The time by the database's clock, which judges the times that clients send; a node's clock may be wrong."""
         now = self._clock.now_us() // 1_000_000
         if self._date[0] != now:
             self._date = (now, formatdate(now, usegmt=True).encode())
@@ -297,7 +297,7 @@ class App:
             request.let_go()
 
     async def _answer_read(self, request: Request, route: Route) -> Answer:
-        """What makes no change is refused to whoever does not read."""
+        """Answer a call that changes nothing; refuse it if the client does not read its answers."""
         tenant = request.caller.tenant
         if not route.operation.is_large:
             self.unsent.check(tenant)
@@ -309,14 +309,14 @@ class App:
 
 
 def _describe(variables: Mapping[str, Any]) -> tuple[str, str | None]:
-    """What a request that is being answered asks for, and for whom."""
+    """The operation and the tenant of a request that is being answered."""
     request: Request | None = variables.get("request")
     tenant = None if request is None or request.caller is NOBODY else request.caller.tenant_name
     return variables["route"].operation.name, tenant
 
 
 def _describe_sending(variables: Mapping[str, Any]) -> tuple[str, str | None]:
-    """The same around that, as when the answer is sent."""
+    """The same for the code around it, for example while the answer is sent."""
     scope: Scope = variables["scope"]
     methods, _ = variables["self"]._router.find(scope)
     return methods[scope["method"]].operation.name, scope.get(_TENANT)
@@ -361,7 +361,7 @@ def _fault(request_id: bytes, cause: Exception) -> DuetimeError:
 
 
 async def _live(receive: Receive, send: Send) -> None:
-    """Startup and shutdown are the server's own business; nothing of ours waits for them."""
+    """Confirm startup and shutdown: the server does both itself, and nothing here waits for them."""
     while True:
         message = await receive()
         await send({"type": f"{message['type']}.complete"})

@@ -1,4 +1,4 @@
-"""Who asks: the bearer key of a request, and the tenant for which it acts."""
+"""The caller: the bearer key of a request, and the tenant for which it acts."""
 
 from collections.abc import Callable, Mapping
 
@@ -14,7 +14,7 @@ _HOW = "send the header Authorization: Bearer <key>"
 
 
 async def authenticate(keys: Keys, headers: Mapping[bytes, bytes], peer: Callable[[], Peer]) -> Caller:
-    """The caller; an admin key acts for another tenant with the header Duetime-Tenant."""
+    """Find the caller. An admin key acts for another tenant with the header Duetime-Tenant."""
     try:
         caller = await keys.resolve(_read_key(headers), lambda: peer().group)
         if caller is None:
@@ -59,34 +59,34 @@ def need_role(caller: Caller, allowed: frozenset[str]) -> None:
 
 
 def need_right(caller: Caller, operation: Operation) -> None:
-    """The caller must have a role that may call it, and must not be confined if it is about the whole tenant."""
+    """Raise unless the caller has a role that may call it, and is not confined if it is about the whole tenant."""
     need_role(caller, operation.allowed_roles)
     if operation.confined is Confined.NONE and caller.is_confined:
         raise Forbidden(f"this call is about the whole tenant; this key is only for {_reach_of(caller)}")
 
 
 def need_type(caller: Caller, type: str) -> None:
-    """The key must reach tasks of this type, in whatever queue."""
+    """Raise unless the key reaches tasks of this type, in any queue."""
     if not caller.may_type(type):
         raise Forbidden(f"this key is for types {', '.join(caller.types)}, not for type {type[:200]}")
 
 
 def need_reach(caller: Caller, type: str | None, queue: str) -> None:
-    """The key must reach tasks of this type and queue."""
+    """Raise unless the key reaches tasks of this type and queue."""
     if not caller.may_use(type, queue):
         what = f"queue {queue}" if type is None else f"type {type} in queue {queue}"
         raise Forbidden(f"this key is for {_reach_of(caller)}, not for {what[:200]}")
 
 
 def need_whole_type(caller: Caller, type: str) -> None:
-    """The key must reach all tasks of this type: what is set for a type holds in every queue."""
+    """Raise unless the key reaches all tasks of this type: what is set for a type holds in every queue."""
     need_type(caller, type)
     if caller.queues:
         raise Forbidden(f"what is set for a type holds in every queue; this key is only for {_reach_of(caller)}")
 
 
 def need_whole_queue(caller: Caller, queue: str) -> None:
-    """The key must reach all tasks of this queue, whatever their type."""
+    """Raise unless the key reaches all tasks of this queue, of any type."""
     need_reach(caller, None, queue)
     if caller.types:
         raise Forbidden(f"what is set for a queue holds for every type; this key is only for {_reach_of(caller)}")

@@ -1,4 +1,4 @@
-"""Things that have names, in lists and in paths: queues, limits, types, tiers, tenants."""
+"""Named things in lists and in paths: queues, limits, types, tiers, tenants."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -14,7 +14,7 @@ class Named(Protocol):
 
 
 def read_named_page(request: Request) -> tuple[str, int]:
-    """The name behind which a page begins, and how many it may have."""
+    """The name after which a page begins, and how many items it may have."""
     cursor, limit = read_page(request.query())
     if cursor is not None and "\0" in cursor:
         raise not_a_cursor()
@@ -27,7 +27,7 @@ def next_name(found: Sequence[Named], limit: int) -> str | None:
 
 
 def name_in_path(request: Request, what: str) -> str:
-    """The name in the path; no name that PostgreSQL cannot store is in use."""
+    """The name in the path; a name that PostgreSQL cannot store does not exist."""
     name = request.path["name"]
     if "\0" in name:
         raise NotFound(f"there is no such {what}")

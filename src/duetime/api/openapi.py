@@ -74,10 +74,10 @@ fault."""
 
 _IN_PATH = re.compile(r"\{(\w+)\}")
 _REFERENCE = "#/components/schemas/{name}"
-#: Every call under /v1 can answer with these, whatever it does; 404: `Duetime-Tenant` names nobody.
+#: Every call under /v1 can answer with these; 404: `Duetime-Tenant` names no tenant.
 _ALWAYS_WITH_KEY = (401, 403, 404, 429, 500, 503)
 _ALWAYS = (500, 503)
-#: A body may come too slowly, or when too many are coming already.
+#: A body may arrive too slowly, or while too many others arrive.
 _WITH_BODY = (408, 429)
 _NAMES = {
     "TaskView": "Task",
@@ -124,7 +124,7 @@ _ONE_CHOICE = {
         {"required": ["all"], "properties": {"all": {"const": True}}},
     ]
 }
-#: What can be done next with what an answer names, in which field and as which parameter.
+#: What can be done next with the thing that an answer names: the field of the answer, and the calls that take it.
 _NEXT: dict[tuple[str, int], tuple[str, list[str]]] = {
     ("submit_task", 202): ("id", ["get_task", "explain_task", *(verb.name for verb in task_operations.VERBS.values())]),
     ("make_key", 201): ("id", ["revoke_key"]),
@@ -152,7 +152,7 @@ _SOME_SOURCE = {
         *({"required": [name], "properties": {name: {"not": _NULL}}} for name in ("every", "after")),
     ]
 }
-#: What two fields of one object must be to each other, which no type can say.
+#: Rules between two fields of one object, which no type can express.
 _RULES: dict[str, dict[str, Any]] = {
     "TaskRequest": {"not": _BOTH_TIMES},
     "RescheduleRequest": _ONE_TIME,
@@ -169,7 +169,7 @@ _RULES: dict[str, dict[str, Any]] = {
 }
 
 
-#: Words of what does not exist yet: nothing makes a task wait for another.
+#: Words for what does not exist yet: nothing makes one task wait for another.
 _NOT_YET = frozenset({"blocked", "dependency"})
 
 
@@ -200,7 +200,7 @@ def build_document(operations: Sequence[Operation] = tuple(OPERATIONS)) -> dict[
 
 
 class _Schemas:
-    """The schema of every type, by reference where it has a name."""
+    """The schema of every type, by reference if the type has a name."""
 
     def __init__(self, operations: Iterable[Operation]) -> None:
         types: list[Any] = [Problem, BatchProblem, Accepted, Rejected]
@@ -236,7 +236,7 @@ def _rename(schema: Any) -> Any:
 
 
 def _tidy(schema: dict[str, Any]) -> dict[str, Any]:
-    """A type's own title adds nothing to the name under which it stands."""
+    """Remove a type's own title, which adds nothing to its name in the document."""
     schema.pop("title", None)
     if "description" in schema:
         schema["description"] = " ".join(schema["description"].split())
@@ -284,7 +284,7 @@ def _operation(operation: Operation, schemas: _Schemas) -> dict[str, Any]:
 
 
 def _links(operation: Operation, status: int) -> dict[str, Any]:
-    """What can be done next with the id or name that this answer gives."""
+    """What can be done next with the id or name in this answer."""
     field, following = _NEXT.get((operation.name, status), ("", []))
     links = {each: {"operationId": each, "parameters": {field: f"$response.body#/{field}"}} for each in following}
     return {"links": links} if links else {}
@@ -379,7 +379,7 @@ def _problem_response(status: int) -> dict[str, Any]:
 
 
 def encode_document(document: dict[str, Any]) -> bytes:
-    """The document as it lies in the repository: indented, one line at its end."""
+    """The document as it is stored in the repository: indented, with a newline at its end."""
     return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
 
 

@@ -1,7 +1,7 @@
 """What the API offers, as data: one `Operation` for each method and path.
 
-The router and the OpenAPI document are both made from it, so neither can know
-of something that the other does not.
+The router and the OpenAPI document are both made from it, so neither can contain
+something that the other does not.
 """
 
 from collections.abc import Mapping
@@ -10,21 +10,21 @@ from enum import Enum
 from functools import cached_property
 from typing import Any
 
-#: Who may call what, by the role of the key.
+#: Which roles may call what.
 ADMINS = frozenset({"admin"})
 OWNERS = ADMINS | {"owner"}
 OPERATORS = OWNERS | {"operator"}
 PRODUCERS = OPERATORS | {"producer"}
 WORKERS = OPERATORS | {"worker"}
 EVERYONE = PRODUCERS | WORKERS | {"viewer"}
-#: Roles whose keys may be confined to types and queues; owners and admins manage all of a tenant.
+#: Roles whose keys may be confined to types and queues; owners and admins manage the whole tenant.
 CONFINABLE = EVERYONE - OWNERS
 
 
 class Confined(Enum):
     """What a key that is confined to types and queues gets of an operation."""
 
-    #: What belongs to the types and queues that it reaches; its handler sees to that.
+    #: The part that belongs to the types and queues that the key reaches; the handler checks that.
     PART = "part"
     #: All of it: nothing in it belongs to a type or a queue.
     ALL = "all"
@@ -40,7 +40,7 @@ class Parameter:
     description: str
     schema: Mapping[str, Any]
     place: str = "query"
-    #: May be given more than once.
+    #: Whether it may be given more than once.
     is_many: bool = False
 
 
@@ -65,19 +65,19 @@ class Operation:
     description: str = ""
     #: The type of the JSON body; None: the call takes no body.
     body: Any = None
-    #: The body may be left out.
+    #: Whether the body may be left out.
     is_body_optional: bool = False
     #: Other media types of the body, each with its schema.
     other_bodies: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     parameters: tuple[Parameter, ...] = ()
     #: Codes of problems that do not follow from its method, path and body.
     also: tuple[int, ...] = ()
-    #: Its path may name what is not there yet, as that of a PUT may: no 404.
+    #: Its path may name what does not exist yet, as that of a PUT may: no 404.
     may_name_new: bool = False
     needs_key: bool = True
-    #: A small body cannot hold a list that costs much memory when it is read.
+    #: The most bytes of the body. A small body cannot hold a list that costs much memory when it is read.
     max_body: int = 1024 * 1024
-    #: A batch, or a read whose answer may be large: only a few of a tenant are worked on at a time.
+    #: A batch, or a read whose answer may be large: only a few of these are handled at a time for one tenant.
     is_large: bool = False
     #: Its body is read although the tenant has too many at work: without it the tenant's workers count as dead.
     is_vital: bool = False
@@ -97,7 +97,7 @@ class Operation:
 
     @cached_property
     def problems(self) -> frozenset[int]:
-        """Codes of the problems it can answer with, beside those that every call has."""
+        """Codes of the problems it can answer with, besides those that every call has."""
         codes = set(self.also)
         if self.needs_key:
             codes.add(422)

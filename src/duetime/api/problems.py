@@ -1,8 +1,8 @@
 """Errors as problem details (RFC 9457), and wrong input as paths and messages.
 
-Every error of ours has a stable `code`; a program reads that, a person reads
-`detail` and `errors`.  What we did not expect is a 500 whose request id stands
-in the log, and nothing of its inside.
+Every error of duetime has a stable `code`; programs read that, people read `detail`
+and `errors`.  An unexpected exception is a 500 whose request id is in the log, and the
+answer says nothing of its cause.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from msgspec import UNSET, Meta, UnsetType
 from duetime.api.bodies.errors import Found, field_error, find_errors
 from duetime.errors import DuetimeError, FieldError, InvalidInput, MalformedBody, SearchIncomplete
 
-#: Of the items of one answer together.
+#: The most errors of all items of one answer together.
 MAX_ITEM_ERRORS = 5_000
 
 
@@ -27,7 +27,7 @@ class Problem(msgspec.Struct, frozen=True):
     code: str
     detail: str
     errors: list[FieldError] = []
-    #: Of an item of a batch, which has no headers.
+    #: For an item of a batch, which has no headers.
     retry_after: Annotated[
         float | UnsetType, Meta(description="Seconds after which to try again, where that may help.")
     ] = UNSET
@@ -57,9 +57,9 @@ def problem_of(error: DuetimeError, request_id: bytes | None = None) -> Problem:
 
 
 class ItemProblems:
-    """Problems of the items of one answer, which is not too large however many there are.
+    """Problems of the items of one answer, bounded in size whatever the number of items.
 
-    Beyond so many errors in all, an item names its first one alone; its detail has some more.
+    Once the answer has this many errors, an item names only its first error; its detail contains some more.
     """
 
     def __init__(self, most: int = MAX_ITEM_ERRORS) -> None:
@@ -76,9 +76,9 @@ class ItemProblems:
 def read_decode_error(
     error: Exception, body: bytes, kind: Any = None, judge: Callable[[bytes], object] | None = None
 ) -> DuetimeError:
-    """Turn what the JSON decoder said into an error of ours; `kind` is what the body was read as.
+    """Turn an error of the JSON decoder into an error of duetime; `kind` is the type that the body was read as.
 
-    `judge` looks at what is right of the body, and raises what it finds wrong.
+    `judge` checks the right parts of the body, and raises what it finds wrong.
     """
     if isinstance(error, msgspec.ValidationError):
         # The decoder stops at the first wrong value; what follows may not be JSON at all.
@@ -103,14 +103,14 @@ def _invalid(
     try:
         found = find_errors(body, kind)
     except (msgspec.DecodeError, RecursionError, UnicodeError):
-        # A value within it is JSON that nobody can decode.
+        # A value inside is JSON that cannot be decoded.
         found = Found([], None)
     errors = found.errors or [field_error(str(error), kind)]
     if judge is not None and found.repaired is not None:
         try:
             judge(found.repaired)
         except msgspec.DecodeError:
-            pass  # What is left is not right either, by a rule about all of it; that has been said.
+            pass  # The rest breaks a rule about the whole, which was already reported.
         except DuetimeError as deeper:
             known = found.errors
             errors += [
@@ -120,7 +120,7 @@ def _invalid(
 
 
 def wrong_with_each(*checks: Callable[[], object]) -> list[FieldError]:
-    """What all of these checks find wrong."""
+    """The errors that all of these checks find."""
     errors: list[FieldError] = []
     for check in checks:
         try:
@@ -131,22 +131,22 @@ def wrong_with_each(*checks: Callable[[], object]) -> list[FieldError]:
 
 
 def with_more(error: InvalidInput, judge: Callable[[], object]) -> InvalidInput:
-    """An error, and what else is found wrong."""
+    """The error together with what else is found wrong."""
     known = list(error.errors)
     try:
         judge()
     except DuetimeError as deeper:
         more = [each for each in deeper.errors if not _is_named(each, known)]
-        # Alone it keeps its own code.
+        # An error alone keeps its own code.
         return type(error).all(known + more) if more else error
     return error
 
 
 def _is_named(error: FieldError, known: list[FieldError]) -> bool:
-    """What is said of a field that is wrong anyway, or of what stands in for it, is not news."""
+    """Whether the error is about a field that is known to be wrong, or about its replacement."""
     return any(error.path == each.path or error.path.startswith((f"{each.path}.", f"{each.path}[")) for each in known)
 
 
 def _is_judged_in_part(error: FieldError, known: list[FieldError]) -> bool:
-    """Nor is what is said of an object without the fields that are wrong."""
+    """Whether the error is about an object from which the wrong fields were removed."""
     return any(each.path.startswith(f"{error.path}.") for each in known)

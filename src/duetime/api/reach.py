@@ -1,7 +1,7 @@
 """Which tasks a confined key reaches: those whose queue and type fit its patterns.
 
-Everything else is not there for it, as the tasks of other tenants are not.  A
-key without patterns pays nothing for it.
+For a confined key all other tasks do not exist, just like the tasks of other tenants.
+For a key without patterns this costs nothing.
 """
 
 import uuid
@@ -31,7 +31,7 @@ class Reach:
         return await lane_key(self.lanes, caller.tenant, task) is not None
 
     async def of_tasks(self, caller: Caller, tasks: Sequence[uuid.UUID]) -> set[uuid.UUID]:
-        """Those of the tasks that the key reaches; the types are only read if the key is confined by types."""
+        """The tasks that the key reaches; types are only read if the key is confined by types."""
         if not caller.is_confined:
             return {task for task in tasks if await lane_key(self.lanes, caller.tenant, task) is not None}
         lanes: dict[int, LaneKey | None] = {}
@@ -46,11 +46,11 @@ class Reach:
         return {task for task, type in types.items() if caller.may_type(type)}
 
     def judge_of(self, caller: Caller) -> Callable[[uuid.UUID], Awaitable[bool]] | None:
-        """Says whether the caller reaches a task; None: it reaches all of its tenant."""
+        """Return a check whether the caller reaches a task; None: it reaches all of its tenant."""
         return partial(self.has, caller) if caller.is_confined else None
 
     async def of_submissions(self, caller: Caller, submissions: Sequence[Submission]) -> list[Submission]:
-        """What a confined key is told: a task that was there before and that it does not reach is a conflict."""
+        """Results as a confined key may see them: an existing task that it does not reach becomes a conflict."""
         known = [each.id for each in submissions if isinstance(each, Submitted) and not each.is_new]
         reached = await self.of_tasks(caller, known) if known else set()
         told: list[Submission] = []
@@ -67,7 +67,7 @@ def stands_for_another() -> Conflict:
 
 
 def without_ids(error: DuetimeError) -> DuetimeError:
-    """For a confined key: it may not reach the task that the error names."""
+    """The error for a confined key: it may not reach the task that the error names."""
     if isinstance(error, IdempotencyConflict):
         return IdempotencyConflict("the idempotency key already stands for another task or request; take another one")
     return error

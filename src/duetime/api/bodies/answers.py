@@ -1,4 +1,4 @@
-"""What goes out: the body of every answer that is not a view."""
+"""Answer bodies: the body of every answer that is not a view."""
 
 import uuid
 from datetime import datetime
@@ -13,11 +13,11 @@ from duetime.model.task import Delivery, TaskState
 
 
 class Accepted(Struct, omit_defaults=True, gc=False):
-    """An item of a batch that is a task now."""
+    """An item of a batch that is now a task."""
 
     id: uuid.UUID
     state: TaskState
-    #: The key or the request was known: this is the task it stood for.
+    #: The key or the request was known already: this is the task that was made for it.
     repeated: Annotated[
         bool, Meta(description="The task was there already, under the same idempotency or unique key.")
     ] = False
@@ -81,7 +81,7 @@ class LeasedAnswer(Struct, gc=False):
 
 
 class LeaseAnswer(Struct):
-    """Tasks to run, and how often to send a beat."""
+    """The leased tasks, and how often to send a beat."""
 
     tasks: list[LeasedAnswer]
     beat_every: Annotated[float, Meta(description="Seconds between two beats.")]
@@ -108,7 +108,7 @@ _CANCELLED = Meta(description="The attempts that `cancelled` means. Absent if th
 
 
 class SettleAnswer(Struct):
-    """What became of the reports."""
+    """Which of the reports were stored, and which were not."""
 
     settled: Annotated[int, Meta(description="How many reports were taken.")]
     lost: Annotated[list[uuid.UUID], Meta(description="Not held by this worker (any more): discard the work.")]
@@ -122,7 +122,7 @@ class SettleAnswer(Struct):
 
 
 class BeatAnswer(Struct):
-    """Attempts to stop."""
+    """Attempts that the worker has to stop."""
 
     lost: Annotated[list[uuid.UUID], Meta(description="Their tasks; the same task once for each of its attempts.")]
     cancelled: list[uuid.UUID]
@@ -179,6 +179,6 @@ class SecretRotated(SecretAnswer):
 
 
 class HealthAnswer(Struct):
-    """The process is alive, or ready."""
+    """Whether the process is alive, or ready."""
 
     status: Literal["ok"] = "ok"

@@ -1,8 +1,8 @@
-"""Everything that is wrong with a body, after its decoder has found the first thing.
+"""Everything that is wrong with a body, after its decoder has found the first error.
 
 The decoder is quick because it stops at the first wrong value.  Here the same body is taken apart level by level, each
-field is decoded by its own type, and each that is wrong is named.  What is right is put together again, so that the
-checks that look deeper than types can say what they find as well.  Only bodies that were refused come here.
+field is decoded by its own type, and each wrong field is named.  The right parts are put together again, so that
+checks beyond types can report their errors as well.  Only bodies that were refused come here.
 """
 
 import re
@@ -19,11 +19,11 @@ from duetime.api.bodies.right_values import fields_at, words_at
 from duetime.api.bodies.seconds import decode_hook
 from duetime.errors import FieldError
 
-#: Of one body; who has more to mend finds the rest when these are.
+#: The most errors of one body; further errors are found once these are corrected.
 MAX_ERRORS = 50
-#: A body of more values is not taken apart: each would be an object.
+#: A body with more values is not taken apart, because each value would become an object.
 MAX_VALUES = 100_000
-#: So many parts are looked at, each a few microseconds long; what is wrong behind them is found when these are mended.
+#: The most parts that are checked, each in a few microseconds; errors after them are found once these are corrected.
 MAX_LOOKS = 2_000
 
 _AT = re.compile(r"^(?P<message>.*?)(?: - at `(?:key in )?\$\.?(?P<path>.*)`)?$", re.DOTALL)
@@ -31,7 +31,7 @@ _UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>.*)`", re.DOTALL
 _MISSING = re.compile(r"Object missing required field `(?P<name>.*)`", re.DOTALL)
 _NO_WORD = "Invalid enum value "
 _SHOWN_NAME = 80
-#: Stand in for what must be there and is wrong or missing, so that the rest can be judged.
+#: Replacements for required values that are wrong or missing, so that the rest can be checked.
 _PLACEHOLDERS = (
     *(b'"x"', b"1", b"{}", b"[]", b"true"),
     *(b'"00000000-0000-0000-0000-000000000000"', b'"2000-01-01T00:00:00Z"'),
@@ -44,12 +44,12 @@ _encode = msgspec.json.Encoder().encode
 @dataclass(frozen=True)
 class Found:
     errors: list[FieldError]
-    #: The body without what is wrong with it; None: too little is left.
+    #: The body without its wrong parts; None: too little is left.
     repaired: bytes | None
 
 
 def find_errors(body: bytes, kind: Any) -> Found:
-    """What is wrong with a JSON body that cannot be read as this type; no errors: it cannot be told."""
+    """What is wrong with a JSON body that cannot be read as this type; no errors: the cause cannot be found."""
     if not _is_struct(kind) or body.count(b",") > MAX_VALUES:
         return Found([], None)
     walk = _Walk(kind)
@@ -58,7 +58,7 @@ def find_errors(body: bytes, kind: Any) -> Found:
 
 
 def field_error(text: str, kind: Any, within: str = "") -> FieldError:
-    """What the decoder said of the body, or of the part of it that is at `within`."""
+    """What the decoder reported for the body, or for the part of it that is at `within`."""
     found = _AT.match(text)
     assert found is not None
     message, path = found["message"], _join(within, found["path"] or "")
@@ -105,7 +105,7 @@ class _Kind:
 
     @cached_property
     def placeholder(self) -> bytes | None:
-        """Some right value."""
+        """Any valid value."""
         candidates = [*self._words, *_PLACEHOLDERS]
         if self.struct is not None:
             required = {name: kind.placeholder for name, (needed, kind) in _fields_of(self.struct).items() if needed}
@@ -115,7 +115,7 @@ class _Kind:
 
 @cache
 def _fields_of(struct: Any) -> dict[str, tuple[bool, _Kind]]:
-    """Its fields by their names in JSON: whether it has to be there, and what it is."""
+    """Its fields by their names in JSON: whether each is required, and its type."""
     return {field.encode_name: (field.required, _Kind(field.type)) for field in msgspec.structs.fields(struct)}
 
 
@@ -185,11 +185,11 @@ class _Walk:
                 item = self._value(bytes(part), kind.item, f"{path}[{place}]")
                 if self._is_full:
                     return None
-                # The others keep their places, because what is wrong with them is named by place.
+                # The other items keep their places, because errors name items by place.
                 items.append(kind.item.placeholder if item is None else item)
             repaired = _array(items)
             if repaired is not None and (deeper := kind.wrong_with(repaired)) is not None:
-                # Such as too many of them: the decoder looks at each item first.
+                # For example there are too many of them: the decoder checks each item first.
                 self._add(deeper, path)
                 return None
         elif first == b"{" and kind.value is not None and is_deeper:
@@ -213,7 +213,7 @@ class _Walk:
 
 
 def _array(items: list[bytes | None]) -> bytes | None:
-    """None: one of them is wrong, and nothing can stand in for it."""
+    """Join the items; None if one of them is wrong and nothing can replace it."""
     right = [item for item in items if item is not None]
     return b"[%s]" % b",".join(right) if len(right) == len(items) else None
 

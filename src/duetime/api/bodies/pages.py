@@ -1,4 +1,4 @@
-"""Lists as the OpenAPI document shows them; `views` gives the same as generic pages."""
+"""Lists as the OpenAPI document shows them; `views` returns the same as generic pages."""
 
 from msgspec import Struct
 

@@ -1,4 +1,4 @@
-"""Judge payloads and results: JSON that any reader of ours can decode, kept byte by byte."""
+"""Check payloads and results: JSON that every reader in duetime can decode, kept byte for byte."""
 
 import re
 from array import array
@@ -13,7 +13,7 @@ from duetime.model.task import MAX_PAYLOAD_BYTES
 MAX_DEPTH = 100
 
 _STRING = re.compile(rb'"(?:[^"\\]+|\\.)*"', re.DOTALL)
-#: One level down, and one up.
+#: An opening bracket counts one level down, a closing one level up.
 _AS_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
@@ -21,7 +21,7 @@ decode_any = msgspec.json.Decoder().decode
 
 
 def read_payload(payload: msgspec.Raw, name: str = "payload", limit: int = MAX_PAYLOAD_BYTES) -> bytes:
-    """The bytes of a JSON value that any reader of ours can decode."""
+    """The bytes of a JSON value that every reader in duetime can decode."""
     data = bytes(payload)
     if not data:
         return b"null"
@@ -30,8 +30,8 @@ def read_payload(payload: msgspec.Raw, name: str = "payload", limit: int = MAX_P
             f"{name} has {len(data)} bytes; at most {limit} are allowed, keep bigger things elsewhere and send a link",
             (FieldError(name, f"at most {limit} bytes"),),
         )
-    # The typed decoder only skips over a raw value: numbers that no float or integer can
-    # hold pass it, and would fail whoever reads the task later.
+    # The typed decoder skips over a raw value: numbers that no float or integer can hold pass it, and would later fail
+    # in the code that reads the task.
     try:
         decode_any(data)
     except (msgspec.DecodeError, RecursionError) as error:
@@ -43,7 +43,7 @@ def read_payload(payload: msgspec.Raw, name: str = "payload", limit: int = MAX_P
 
 
 def are_readable(payloads: Sequence[bytes]) -> bool:
-    """Whether `read_payload` would take each; asked at once, because a call for each takes as long as the answer."""
+    """Whether `read_payload` would accept all: one call, because a call for each takes as long as the answer."""
     try:
         decode_any(b"[%s]" % b",".join(payloads))
     except (msgspec.DecodeError, RecursionError):
@@ -57,9 +57,9 @@ def are_readable(payloads: Sequence[bytes]) -> bool:
 
 
 def is_deep(data: bytes) -> bool:
-    """Whether right JSON has more levels than it may.
+    """Whether valid JSON has more levels than allowed.
 
-    Python does nothing for each value: a batch may have a million of them.
+    Python code does not run for each value: a batch may have a million of them.
     """
     steps = array("b", _STRING.sub(b"", data).translate(_AS_STEPS, _NO_BRACKETS))
     return max(accumulate(steps), default=0) > MAX_DEPTH

@@ -1,9 +1,9 @@
-"""What comes in: the body of every request.
+"""Request bodies: the body of every request.
 
-Unknown fields are refused, because a misspelt option that is silently ignored
-shows itself days later.  A payload or result is carried through as the bytes
-it came in.  Defaults of durations are plain numbers, so that the schema can show
-them.  What a type cannot say is checked in `validation`.
+Unknown fields are refused, because a misspelt option that is silently ignored is
+only noticed days later.  A payload or result is kept as the bytes that were sent.
+Defaults of durations are plain numbers, so that the schema can show them.  Checks
+that a type cannot express are in `validation`.
 """
 
 import uuid
@@ -31,7 +31,7 @@ from duetime.model.task import Delivery, TaskState
 
 NAME_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$"
 LABEL_KEY_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._:/-]{0,62}$"
-#: The least that a printable text is; the format `printable` is all of it.
+#: The minimum for a printable text, as a pattern; the format `printable` is the whole rule.
 PRINTABLE = "[^\\u0000-\\u001F\\u007F-\\u009F]"
 MAX_BULK = 10_000
 MAX_IDS = 10_000
@@ -157,7 +157,7 @@ class RetryRequest(Struct, forbid_unknown_fields=True):
 
 
 class PlainTaskRequest(Struct, forbid_unknown_fields=True, gc=False):
-    """A task to be submitted with nothing that needs a closer look: as most are."""
+    """A task to be submitted whose fields need no further checks, like most tasks."""
 
     type: TypeName
     payload: Annotated[Raw, Meta(description="Any JSON, up to 64 KiB; null if absent.")] = field(default_factory=Raw)
@@ -207,7 +207,7 @@ class TaskRequest(PlainTaskRequest, forbid_unknown_fields=True, gc=False):
 
 
 class DeadFilterRequest(Struct, forbid_unknown_fields=True, rename={"from_": "from"}):
-    """Which dead letters: all that is given must hold."""
+    """Which dead letters: all given fields must match."""
 
     type: TypeName | None = None
     queue: QueueName | None = None
@@ -233,7 +233,7 @@ class DeadFilterRequest(Struct, forbid_unknown_fields=True, rename={"from_": "fr
 
 
 class FilterRequest(DeadFilterRequest, forbid_unknown_fields=True, rename={"from_": "from"}):
-    """Which tasks: all that is given must hold."""
+    """Which tasks: all given fields must match."""
 
     state: TaskState | None = None
 
@@ -348,7 +348,7 @@ class HeldAttempt(Struct, forbid_unknown_fields=True, gc=False):
 
 
 class BeatRequest(Struct, forbid_unknown_fields=True):
-    """A sign of life, naming every attempt that the worker holds."""
+    """A sign of life that names every attempt that the worker holds."""
 
     worker: WorkerName
     attempts: Annotated[list[HeldAttempt], Meta(max_length=MAX_HELD)] = []
@@ -367,7 +367,7 @@ Network = Annotated[str, _said("An IP address, or a network such as 10.0.0.0/8."
 
 
 class KeyRequest(Struct, forbid_unknown_fields=True):
-    """A key to be made, for the tenant that asks, or for another one by an admin of all."""
+    """A key to be made, for the caller's tenant, or for another tenant by an admin."""
 
     role: Literal["producer", "worker", "operator", "viewer", "owner", "admin"] = "admin"
     name: Annotated[str, Meta(max_length=100, description="What it is for.")] = ""
@@ -384,12 +384,12 @@ class KeyRequest(Struct, forbid_unknown_fields=True):
 
 
 class RotateRequest(Struct, forbid_unknown_fields=True):
-    """How long the old key goes on."""
+    """How long the old key stays valid."""
 
     overlap: Overlapping = cast(Overlapping, 3600.0)
 
 
 class RotateSigningRequest(Struct, forbid_unknown_fields=True):
-    """How long the former secret signs as well."""
+    """How long calls are signed with the former secret as well."""
 
     overlap: SigningOverlap = cast(SigningOverlap, 86_400.0)

@@ -1,6 +1,6 @@
-"""What would be right at a place of a body: the fields that an object has, the words of a choice.
+"""What would be right at a place of a body: the fields of an object, or the words of a choice.
 
-The decoder says what is wrong and where; this looks into the type that the body
+The decoder says what is wrong and where; this module looks into the type that the body
 was read as, so that the answer can say what to write instead.
 """
 
@@ -22,7 +22,7 @@ def _shape_of(kind: Any) -> inspect.Type:
 
 
 def fields_at(kind: Any, path: str) -> list[str]:
-    """The names that an object there has; none if it is no such object."""
+    """The field names of the object at this place; none if there is no such object."""
     return [
         field.encode_name
         for shape in _shapes_at(kind, path)
@@ -32,7 +32,7 @@ def fields_at(kind: Any, path: str) -> list[str]:
 
 
 def words_at(kind: Any, path: str) -> list[str]:
-    """The words of a choice there; none if it is no choice."""
+    """The words of the choice at this place; none if it is not a choice."""
     found: list[str] = []
     for shape in _shapes_at(kind, path):
         if isinstance(shape, inspect.EnumType):
@@ -51,7 +51,7 @@ def _shapes_at(kind: Any, path: str) -> list[inspect.Type]:
 
 
 def _plain(shape: inspect.Type) -> Iterator[inspect.Type]:
-    """The shape without what is only said about it, and each of several that it may be."""
+    """The shape without its metadata; for a union, each of its members."""
     if isinstance(shape, inspect.Metadata):
         yield from _plain(shape.type)
     elif isinstance(shape, inspect.UnionType):

@@ -1,6 +1,6 @@
 """Durations in requests: each kind is a type that knows its range.
 
-msgspec hands such a field to `decode_hook`, so a bad duration is reported with
+msgspec passes such a field to `decode_hook`, so a bad duration is reported with
 its path like any other wrong value, and `schema_hook` describes the same range
 in the OpenAPI document.
 """

@@ -21,12 +21,12 @@ _TAG = "Administration"
 _RIGHT_HOST = "must be a host and its port, such as api.example.com:443, or `tenant`"
 HOST_PATTERN = r"^(tenant|([a-z0-9._-]+|\[[0-9a-f:.]+\]):[1-9][0-9]{0,4})$"
 
-#: The tenant's breakers that are forced or not plainly closed, wherever they live.
+#: The tenant's breakers that are forced or not simply closed, on whichever node they are.
 BreakersOf = Callable[[int], Awaitable[list[BreakerStatus]]]
 
 
 class BreakerRequest(Struct, forbid_unknown_fields=True):
-    """What a breaker shall do."""
+    """The state that a breaker is to be held in."""
 
     state: Annotated[
         Literal["open", "closed", "auto"],
@@ -43,7 +43,7 @@ class BreakerRequest(Struct, forbid_unknown_fields=True):
 
 
 class BreakerView(Struct):
-    """What is let through to a target host, or of the whole tenant, and why."""
+    """What is let through to a target host, or for the whole tenant, and why."""
 
     host: Annotated[str, Meta(description="`tenant`: all of the tenant's tasks, whoever runs them.")]
     state: State
@@ -148,7 +148,7 @@ def _is_right(host: str) -> bool:
 
 
 def _view(host: str, live: BreakerStatus | None, forced: ForcedBreaker | None) -> BreakerView:
-    """What is stored counts: the node that calls the host obeys within a second."""
+    """The stored state decides: the node that calls the host follows it within a second."""
     calls, failures = (live.calls, live.failures) if live is not None else (0, 0)
     if forced is not None:
         rate = 0.0 if forced.forced == "open" else None

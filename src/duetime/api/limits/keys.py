@@ -34,7 +34,7 @@ class KeyLimitView(Struct):
 
 
 class KeyLimitPut(KeyLimitView):
-    """The limit as it is now, and what it means."""
+    """The limit as it is now, and its effects."""
 
     notes: list[str]
 
@@ -135,7 +135,7 @@ class LimitCalls:
 
 
 def _check(name: str, asked: KeyLimitRequest, *, is_part: bool = False) -> None:
-    """Raise all that is wrong; `is_part`: with what could be read of a request."""
+    """Raise everything that is wrong; `is_part`: only some of the request could be read."""
     errors = [FieldError(field, right) for field, right in wrong_with(asked, is_part=is_part)]
     if not name.isprintable() or len(name) > MAX_NAME:
         wrong = f"use 1 to {MAX_NAME} printable characters; a * at the end makes a pattern"

@@ -1,6 +1,6 @@
-"""Queues: which there are, whether they run, and their limits.
+"""Queues: which exist, whether they run, and their limits.
 
-A queue is there when a task was put into it, or something was set for it.
+A queue exists once a task was submitted to it, or something was set for it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -56,7 +56,7 @@ class QueueView(Struct):
 
 
 class QueuePut(Struct):
-    """The queue as it is now, and what that means for its tasks; counted up to 10,000."""
+    """The queue as it is now, and the effects on its tasks; counted up to 10,000."""
 
     name: str
     state: QueueState
@@ -209,7 +209,7 @@ class QueueCalls:
 
 
 def _check(name: str, asked: QueueRequest, *, is_part: bool = False) -> None:
-    """Raise all that is wrong; `is_part`: with what could be read of a request."""
+    """Raise everything that is wrong; `is_part`: only some of the request could be read."""
     errors = wrong_with_each(lambda: check_name(name))
     if isinstance(asked.limits, Limits):
         errors += [FieldError(f"limits.{field}", right) for field, right in wrong_with(asked.limits, is_part=is_part)]
@@ -231,7 +231,7 @@ def _view(name: str, rule: LimitRule | None, keys: Iterable[LaneKey]) -> QueueVi
 
 
 def _notes(rule: LimitRule, counted: Counted) -> list[str]:
-    """What the rule does to tasks that are there already."""
+    """What the rule does to existing tasks."""
     notes, most = [], rule.limits.max_running
     if rule.state == "paused":
         notes.append(f"the queue is paused: nothing of it starts; {_many(counted.due)} due now")

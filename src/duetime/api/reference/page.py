@@ -1,7 +1,7 @@
-"""The reference for people, made from the OpenAPI document: one page, nothing from elsewhere.
+"""The reference for people, made from the OpenAPI document: one page that loads nothing from elsewhere.
 
-Everybody may read it, and it is large: one answer is sent in a round of the
-event loop, however many ask at once.
+Everybody may read it, and it is large: one answer is sent in each round of the
+event loop, however many clients ask at once.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ section { border-top: 2px solid var(--line); margin-top: 2rem; }
 nav a { display: block; } a { color: var(--accent); text-decoration: none; } a:hover { text-decoration: underline; }
 .method { display: inline-block; font-weight: 600; min-width: 4rem; }
 """
-#: Nothing on these pages runs or loads; the browser may hold us to it.
+#: Nothing on these pages runs or loads, and this tells the browser to enforce that.
 _HEADERS = (
     (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'"),
     (b"x-content-type-options", b"nosniff"),
@@ -148,7 +148,7 @@ def _row(name: str, schema: dict[str, Any], description: str, is_required: bool)
 
 
 def _description(schema: dict[str, Any]) -> str:
-    """A field's own words, or those of the one type that it can have beside null."""
+    """A field's own description, or that of the one type that it can have besides null."""
     if "description" in schema:
         return str(schema["description"])
     return next((str(each["description"]) for each in schema.get("anyOf", []) if "description" in each), "")

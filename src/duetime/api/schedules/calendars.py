@@ -69,7 +69,7 @@ class CalendarCalls:
 
 
 def _check(name: str, asked: CalendarRequest) -> None:
-    """Raise all that is wrong with one that is refused."""
+    """Raise everything that is wrong with a calendar that is refused."""
     errors = wrong_with_each(lambda: check_name(name))
     found = find_calendar_errors(NamedCalendar(exclude=tuple(asked.dates)))
     wrong = InvalidInput.all([FieldError(each.path, each.message) for each in found])
@@ -79,7 +79,7 @@ def _check(name: str, asked: CalendarRequest) -> None:
 
 
 def _of_dates(error: InvalidInput) -> InvalidInput:
-    """The error by the names that the request has."""
+    """The error with the field names of the request."""
     renamed = [FieldError(each.path.replace("exclude", "dates", 1), each.message) for each in error.errors]
     return InvalidInput.all(renamed)
 

@@ -1,4 +1,4 @@
-"""Schedules: make, look at, steer."""
+"""Schedules: make, read, steer."""
 
 import asyncio
 from collections.abc import Callable
@@ -57,11 +57,11 @@ from duetime.recurrence import Recurrence
 from duetime.views.runs import read_ends
 from duetime.views.tasks import OVER
 
-#: Stands in for the name of what is only looked at.
+#: Stands for the name of a schedule that is only previewed.
 _PREVIEWED = "a.preview"
-#: Of a batch, so many items are judged before others are served.
+#: After this many items of a batch, other requests are served.
 _ITEMS_AT_ONCE = 100
-#: And fewer where they are large.
+#: After this many bytes as well, if the items are large.
 _BYTES_AT_ONCE = 256 * 1024
 
 _decode_schedule = make_decoder(ScheduleRequest)
@@ -142,7 +142,7 @@ class ScheduleCalls:
                 results.append(await self._read(caller, item.name, item, item.task))
             except DuetimeError as error:
                 results.append(error)
-                # To say all that is wrong takes longer, so others are served behind each such item.
+                # Finding everything that is wrong takes longer, so other requests are served after each such item.
                 await request.turns.give_way()
             items.append(item)
         good = [each for each in results if isinstance(each, NewSchedule)]
@@ -179,8 +179,8 @@ class ScheduleCalls:
         return json_answer(200, views.PreviewView(recurrence.words, fires(lines)))
 
     async def _read(self, caller: Caller, name: str, asked: SchedulePolicies, task: TemplateRequest) -> NewSchedule:
-        """The schedule that is asked for, of tasks that the caller reaches."""
-        # What is wrong with a payload tells of its type's schema.
+        """The requested schedule, if the caller reaches its tasks."""
+        # Errors in a payload would reveal the schema of its type.
         need_type(caller, task.type)
         tenant, now = caller.tenant, self.database.clock.now()
         schedule = await self.judging.one(tenant, lambda reader: read_schedule(reader, tenant, name, asked, task, now))
@@ -188,7 +188,7 @@ class ScheduleCalls:
         return schedule
 
     def _check_for(self, caller: Caller) -> Callable[[StoredSchedule], None] | None:
-        """Judges a schedule that is there before the caller replaces it."""
+        """Return a check of an existing schedule before the caller replaces it."""
 
         def check(stored: StoredSchedule) -> None:
             if not self._is_reached(caller, stored):
@@ -207,14 +207,14 @@ class ScheduleCalls:
         self._judge(caller, item.name, item)
 
     def _judge(self, caller: Caller, name: str, asked: ScheduleRequest | PreviewRequest) -> None:
-        """Raise all that is wrong with one that is refused."""
+        """Raise everything that is wrong with a schedule that is refused."""
         if asked.task is not None:
             need_type(caller, asked.task.type)
         errors = wrong_with_schedule(self.judging.reader, caller.tenant, name, asked, self.database.clock.now())
         if errors:
             raise InvalidInput.all(errors)
 
-    # Looking
+    # Reading
 
     async def page(self, request: Request) -> Answer:
         query = request.query()
@@ -242,7 +242,7 @@ class ScheduleCalls:
             shown.append(view_of(each))
             size += len(each.definition)
             if size > _BYTES_AT_ONCE:
-                # Large ones take their time to be read.
+                # Large schedules take time to read.
                 size = 0
                 await asyncio.sleep(0)
         following = make_name_cursor(found[-1].name) if has_more else None
@@ -273,7 +273,7 @@ class ScheduleCalls:
         ends = await read_ends(self.database, [task for task, state in states.items() if state in OVER])
         items = [views.run_view(row, states.get(row["task"]), ends.get(row["task"])) for row in rows[:limit]]
         if request.caller.is_confined:
-            # Its tasks may have had another type once.
+            # The schedule's tasks may have had another type before.
             items = [msgspec.structs.replace(each, task=each.task if each.task in tasks else None) for each in items]
         following = str(rows[limit - 1]["moment"]) if len(rows) > limit else None
         return json_answer(200, views.RunPage(items, following))
@@ -298,7 +298,7 @@ class ScheduleCalls:
             else:
                 view.next_fires = []
         except InvalidInput:
-            # Its zone or a calendar is gone, or it takes too long to evaluate; its note says so once it was to fire.
+            # Its zone or a calendar is gone, or it takes too long to evaluate; the note says so from its next turn on.
             return view
         return view
 
@@ -306,7 +306,7 @@ class ScheduleCalls:
         self, schedule: StoredSchedule, next_ms: int, body: ScheduleBody, recurrence: Recurrence
     ) -> list[views.FireView]:
         if body.spec.after is not None:
-            # Those behind it are counted from the ends of runs that have not begun.
+            # Later fires are counted from the ends of runs that have not begun.
             return [views.FireView(from_ms(next_ms), recurrence.local(next_ms), None)]
         now_ms = self.database.clock.now_ms()
         count = next_count(schedule, body, now_ms)
@@ -381,7 +381,7 @@ class ScheduleCalls:
 
 
 def _name_of(item: bytes) -> str:
-    """The name under which its result stands; empty if it has none."""
+    """The name under which its result is reported; empty if it has none."""
     try:
         return decode_json(_decode_name, item).name
     except DuetimeError:

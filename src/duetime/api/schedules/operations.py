@@ -221,7 +221,7 @@ PREVIEW_STORED = Operation(
     parameters=(_COUNT, _FROM),
     replies={200: Reply("Its words and its next times.", views.PreviewView)},
 )
-#: What can be done with a schedule that was made.
+#: What can be done with a new schedule.
 NEXT_OF_SCHEDULE = [
     each.name for each in (GET, PAUSE, RESUME, TRIGGER, BACKFILL, BACKFILLS, RUNS, PREVIEW_STORED, DELETE)
 ]

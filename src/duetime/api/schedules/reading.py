@@ -1,4 +1,4 @@
-"""Judge what is asked of schedules, and make schedules of it."""
+"""Check requests about schedules, and make schedules from them."""
 
 import re
 from datetime import datetime
@@ -35,12 +35,12 @@ from duetime.recurrence import LATEST_YEAR, MAXIMUM_ERRORS, Spec, find_spec_erro
 
 _NAME = re.compile(NAME_PATTERN[1:-1])
 _RIGHT_NAME = "use 1 to 128 letters, digits and . _ : / -, beginning with a letter or digit"
-# The encoder does not know the durations, which are numbers.
+# The encoder does not know our types of durations; they are numbers.
 _encode = msgspec.json.Encoder(enc_hook=float).encode
 _NO_TASK = msgspec.Raw(b"{}")
 
 
-#: These stand for calls of their own behind /v1/schedules/.
+#: After /v1/schedules/ these words are calls of their own.
 _TAKEN = ("batch", "preview")
 
 
@@ -51,7 +51,7 @@ def check_name(name: str) -> str:
 
 
 def read_times(asked: ScheduleTimes) -> ScheduleBody:
-    """The body of a schedule that has nothing but its times."""
+    """The body of a schedule that has only its times."""
     if errors := _wrong_bounds(asked):
         raise invalid(errors)
     return ScheduleBody(
@@ -68,7 +68,7 @@ def read_times(asked: ScheduleTimes) -> ScheduleBody:
 def read_schedule(
     reader: TaskReader, tenant: int, name: str, asked: SchedulePolicies, template: TemplateRequest, now: datetime
 ) -> NewSchedule:
-    """The schedule that is asked for; raises InvalidInput with every field that is wrong."""
+    """The requested schedule; raises InvalidInput with every field that is wrong."""
     errors: list[FieldError] = []
     task = _read_parts(reader, tenant, name, asked, template, now, errors)
     _check_policies(asked, errors)
@@ -101,7 +101,7 @@ def read_schedule(
 
 
 def _shown(asked: TemplateRequest, task: DetailedTask) -> TemplateRequest:
-    """The template as it is stored: what the type gives stays its own, other defaults are spelt out."""
+    """The template as it is stored: what the type gives is left out, other defaults are written out."""
     queue, priority = asked.queue, asked.priority
     if queue is UNSET and task.lane.queue == DEFAULT_QUEUE:
         queue = DEFAULT_QUEUE
@@ -120,7 +120,7 @@ def _shown(asked: TemplateRequest, task: DetailedTask) -> TemplateRequest:
 
 
 def _shown_target(asked: TargetRequest) -> TargetRequest:
-    """The target with its secrets hidden: those are stored with what its tasks are made from, sealed."""
+    """The target with its secrets hidden: they are stored, sealed, with the data that its tasks are made from."""
     secret = secret_names_of(asked)
     headers = {name: HIDDEN if name in secret else value for name, value in asked.headers.items()}
     return msgspec.structs.replace(asked, headers=headers, secret_headers=sorted(secret) or UNSET)
@@ -163,7 +163,7 @@ def _read_task(
         [refusal] = error.errors
         raise EgressRefused.at(f"task.{refusal.path}", refusal.message) from error
     except NoSecretsKey:
-        # Nothing of the schedule is wrong.
+        # The schedule itself is right.
         raise
     except DuetimeError as error:
         found = error.errors or (FieldError("", error.detail),)
@@ -209,7 +209,7 @@ def _wrong_bounds(asked: ScheduleTimes) -> list[FieldError]:
 
 
 def _named_twice(spec: SpecRequest) -> list[FieldError]:
-    """Calendars that are named once more."""
+    """Calendars that are named more than once."""
     seen: set[str] = set()
     errors: list[FieldError] = []
     for place, each in enumerate(spec.exclude):
@@ -225,12 +225,12 @@ def _named_twice(spec: SpecRequest) -> list[FieldError]:
 def wrong_with_schedule(
     reader: TaskReader, tenant: int, name: str, asked: ScheduleRequest | PreviewRequest, now: datetime
 ) -> list[FieldError]:
-    """All that is wrong with one that is refused, its spec part by part, but not what fields ask of each other."""
+    """Everything wrong with a refused schedule, its spec part by part; fields are not checked against each other."""
     errors: list[FieldError] = []
     try:
         _read_parts(reader, tenant, name, asked, asked.task, now, errors)
     except JudgeLaterError:
-        # Nothing but its payload is left, and that takes longer than anybody else should wait.
+        # Only its payload is left to check, and that takes longer than other requests should wait.
         pass
     except EgressRefused as refusal:
         errors += refusal.errors
@@ -240,7 +240,7 @@ def wrong_with_schedule(
 
 
 def _check_policies(asked: SchedulePolicies, errors: list[FieldError]) -> None:
-    """Policies that contradict each other, or that would be ignored."""
+    """Find policies that contradict each other, or that would be ignored."""
     if asked.spec.after is not None and asked.overlap is not Overlap.SKIP:
         errors.append(FieldError("overlap", "a schedule with `after` waits for its run to end; leave overlap out"))
     if asked.spec.after is not None and asked.misfire is not Misfire.FIRE_LATEST:

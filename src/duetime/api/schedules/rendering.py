@@ -1,4 +1,4 @@
-"""Schedules as they are shown: what is stored, with its next times, and without secrets."""
+"""Schedules as readers see them: what is stored, with the next times, and without secrets."""
 
 from collections.abc import Sequence
 
@@ -64,7 +64,7 @@ def next_count(schedule: StoredSchedule, body: ScheduleBody, now_ms: int) -> int
     """How many of its next fires are shown."""
     count = NEXT_FIRES
     if body.max_fires is not None:
-        # Tasks that wait for their time are counted as fired, and are shown.
+        # Tasks that wait for their time count as fired, but are shown.
         waiting = sum(due_ms_of(task) > now_ms for task in schedule.recent)
         count = min(count, body.max_fires - schedule.fired + waiting)
     return count
@@ -83,5 +83,5 @@ def batch_answer(names: Sequence[str], ended: Sequence[Put | DuetimeError]) -> v
 
 
 def _redacted(task: Raw) -> Raw:
-    """A template that is older than the encryption has its secrets in plain."""
+    """The template with its secrets hidden: one that is older than the encryption holds them in plain text."""
     return Raw(redact_body(bytes(task)))

@@ -1,4 +1,4 @@
-"""What comes in for schedules and calendars."""
+"""Request bodies for schedules and calendars."""
 
 from typing import Annotated, Literal, cast
 
@@ -27,7 +27,7 @@ MAX_PREVIEW = 1_000
 MAX_NAME = 128
 MAX_SOURCE = 200
 MAX_VERSION = 2_147_483_647
-#: PostgreSQL keeps no NUL in a text.
+#: PostgreSQL stores no NUL in a text.
 NO_NUL = "^[^\\u0000]*$"
 _DAY = 86_400.0
 
@@ -94,7 +94,7 @@ ScheduleName = Annotated[
 
 
 class SpecRequest(Struct, forbid_unknown_fields=True):
-    """When: the union of all that is given, minus `exclude`."""
+    """When to fire: the union of all that is given, minus `exclude`."""
 
     cron: Cron | Annotated[list[Cron], Meta(max_length=100)] = []
     every: Every | None = None
@@ -118,7 +118,7 @@ class SpecRequest(Struct, forbid_unknown_fields=True):
 
 
 class TemplateRequest(Struct, forbid_unknown_fields=True):
-    """The task that each fire makes: everything that a task can have but its time."""
+    """The task that each fire makes: everything that a task can have except its time."""
 
     type: TypeName
     payload: Annotated[
@@ -157,7 +157,7 @@ class ScheduleTimes(Struct, forbid_unknown_fields=True):
 
 
 class SchedulePolicies(ScheduleTimes, forbid_unknown_fields=True, kw_only=True):
-    """When, and what to do when it does not go smoothly."""
+    """When to fire, and what to do if something goes wrong."""
 
     max_fires: Annotated[int, Meta(ge=1, le=1_000_000_000)] | None = None
     overlap: Annotated[Overlap, Meta(description="What to do while a run before it is not over.")] = Overlap.SKIP
@@ -180,7 +180,7 @@ class SchedulePolicies(ScheduleTimes, forbid_unknown_fields=True, kw_only=True):
 
 
 class ScheduleRequest(SchedulePolicies, forbid_unknown_fields=True, kw_only=True):
-    """A schedule: when, what, and what to do when it does not go smoothly."""
+    """A schedule: when to fire, which task to make, and what to do if something goes wrong."""
 
     task: TemplateRequest
 
@@ -194,19 +194,19 @@ class ScheduleBatchRequest(Struct, forbid_unknown_fields=True):
 
 
 class NameAlone(Struct):
-    """An item of which nothing but its name is read."""
+    """An item of which only the name is read."""
 
     name: str = ""
 
 
 class RawScheduleBatch(Struct, forbid_unknown_fields=True):
-    """The same before its items are read, each on its own merits."""
+    """The batch with unread items: each item is read separately, so that one wrong item does not affect the others."""
 
     items: Annotated[list[Raw], Meta(max_length=MAX_SCHEDULE_BATCH)]
 
 
 class PreviewRequest(SchedulePolicies, forbid_unknown_fields=True, kw_only=True, rename={"from_": "from"}):
-    """When a schedule would fire: its times, or all of it, to be judged as a whole."""
+    """When a schedule would fire: from its times, or from the whole schedule, which is then checked as a whole."""
 
     task: TemplateRequest | None = None
 
@@ -224,7 +224,7 @@ class TriggerRequest(Struct, forbid_unknown_fields=True):
 
 
 class BackfillRequest(Struct, forbid_unknown_fields=True, rename={"from_": "from"}):
-    """Make the tasks of a past range, from its first time to before its end."""
+    """Make the tasks of a past range, from its first time until just before its end."""
 
     from_: Instant
     to: Instant

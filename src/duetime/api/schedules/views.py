@@ -1,4 +1,4 @@
-"""Schedules as their users see them."""
+"""Schedules as users see them."""
 
 import uuid
 from datetime import datetime
@@ -17,7 +17,7 @@ from duetime.views.runs import RunEnd, why_early
 
 
 class FireView(Struct):
-    """One time: when, as the clock on the wall shows it, and what DST or an exclusion did to it."""
+    """One time: when, in local time as well, and what a clock change or an exclusion did to it."""
 
     at: datetime
     local: str
@@ -31,7 +31,7 @@ class PreviewView(Struct):
 
 
 class Counters(Struct):
-    """How many times came to what, since the schedule was made."""
+    """How many times had which outcome, since the schedule was made."""
 
     fired: int
     skipped: int
@@ -73,7 +73,7 @@ class ScheduleView(Struct):
     next_fire_time: datetime | None
     created_at: datetime
     updated_at: datetime
-    #: These two are not in lists.
+    #: Lists leave these two out.
     words: str | UnsetType = UNSET
     next_fires: list[FireView] | UnsetType = UNSET
 
@@ -86,7 +86,7 @@ class SchedulePage(Struct):
 
 
 class PutResult(Struct, omit_defaults=True):
-    """What became of one schedule of a batch: its version and what was done, or why it was refused."""
+    """The result for one schedule of a batch: its version and what was done, or why it was refused."""
 
     name: str
     version: int | None = None
@@ -114,7 +114,7 @@ class TriggeredView(Struct):
 class RunView(Struct):
     """One time of a schedule, and what became of it.
 
-    `at` is when that was decided: up to two seconds before the time, since tasks are made ahead.
+    `at` is when that was decided: up to two seconds before the time, because tasks are made ahead.
     """
 
     fire_time: datetime
@@ -156,7 +156,7 @@ class CalendarPage(Struct):
 class CalendarPut(Struct):
     name: str
     version: int
-    #: Schedules whose next time was found anew.
+    #: How many schedules had their next time computed anew.
     replanned: int
 
 

@@ -1,4 +1,4 @@
-"""The nodes that share the shards, as the one that answers sees them."""
+"""The nodes that share the shards, as the answering node sees them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

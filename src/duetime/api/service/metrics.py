@@ -1,8 +1,8 @@
-"""What this process counts, for Prometheus.
+"""The metrics of this process, for Prometheus.
 
 Open to everyone, as the health checks are; lines that name tenants are only for
-those who may list them.  Writing the text takes the loop a millisecond, so
-whoever has no key gets one that was written before if many ask.
+callers that may list tenants.  Writing the text blocks the event loop for a
+millisecond, so callers without a key get an earlier text if many ask.
 """
 
 from duetime import metrics
@@ -12,7 +12,7 @@ from duetime.api.operations import ADMINS, Operation, Reply
 from duetime.api.server.http import Answer, Request, Route
 from duetime.telemetry import Sparing
 
-#: How often in a second the text is written for those without a key.
+#: How many times a second the text is written for callers without a key.
 WRITTEN_PER_SECOND = 10
 
 METRICS = Operation(

@@ -30,7 +30,7 @@ _decode = make_decoder(TaskRequest)
 
 
 class _Kind(Struct):
-    """What says where a task belongs."""
+    """The fields that say where a task belongs."""
 
     type: str
     queue: str | UnsetType = UNSET
@@ -92,7 +92,7 @@ OPERATIONS = [LIST_REFUSED, GET_NUMBER, RETRY_NUMBER, DELETE_NUMBER]
 
 
 def reading(reader: TaskReader, turns: Turns | None = None) -> Read:
-    """What is written is judged as if it had been submitted when it was written."""
+    """Read a row as if it had been submitted when it was written."""
 
     judging = Judging(reader, turns)
 
@@ -152,7 +152,7 @@ class OutboxCalls:
             await self._find(request)
         if await self.outbox.retry(request.caller.tenant, number):
             return json_answer(202, OutboxView(number, "waiting"))
-        # Asked for twice: it waits, or has become a task.
+        # The retry was requested twice: the row waits, or has become a task.
         return json_answer(202, await self._find(request))
 
     async def delete(self, request: Request) -> Answer:
@@ -177,9 +177,9 @@ class OutboxCalls:
         return found
 
     def _fits(self, caller: Caller) -> Fits | None:
-        """Judges whether what a producer wrote is for a task that the caller reaches; None: it reaches all.
+        """Return a check whether what a producer wrote is for a task that the caller reaches; None: it reaches all.
 
-        What cannot be read is of no type, so a confined key does not reach it.
+        What cannot be read has no type, so a confined key does not reach it.
         """
 
         def fits(body: bytes) -> bool:

@@ -1,7 +1,7 @@
 """A tenant's API keys.
 
-An owner manages the keys of its own tenant, but no admin's: who could make or
-end one would be above all tenants.
+An owner manages the keys of its own tenant, but not those of an admin: an owner that
+could make or end one would be above all tenants.
 """
 
 import re
@@ -29,7 +29,7 @@ from duetime.model.networks import networks_of, read_network, write_network
 _decode_key = make_decoder(KeyRequest)
 _decode_rotate = make_decoder(RotateRequest)
 _PATTERN = re.compile(r"[A-Za-z0-9*?._:/-]{1,128}")
-#: What is secret must not stay in anybody's cache.
+#: A secret must not stay in any cache.
 NO_STORE = ((b"cache-control", b"no-store"),)
 
 LIST_KEYS = Operation(
@@ -148,7 +148,7 @@ class KeyCalls:
         return self._answer(request, info, key)
 
     def _answer(self, request: Request, info: KeyInfo, key: str) -> Answer:
-        """The key that was made; with a note if it cannot be used from where it was asked for."""
+        """Answer with the key that was made, and a note if it cannot be used from the address of this request."""
         self.keys.welcome(hash_key(key))
         address, notes = request.peer().address, list[str]()
         if info.allowed_ips and (address is None or address not in networks_of(tuple(info.allowed_ips))):
@@ -167,7 +167,7 @@ class KeyCalls:
         """The number of a key that the caller may manage."""
         number = _key_number(request)
         if request.caller.role != "admin":
-            # A key's role never changes, so what is read here holds when it is acted on.
+            # A key's role never changes, so what is read here still holds when the key is changed.
             _need_rank(request.caller, (await read_key(self.database, request.caller.tenant, number)).role)
         return number
 
@@ -189,7 +189,7 @@ def _need_rank(caller: Caller, role: Role) -> None:
 
 
 def _canonical(texts: Sequence[str]) -> list[str]:
-    """Each address and network once, written in one way."""
+    """Each address and network once, in its canonical form."""
     return list(dict.fromkeys(write_network(read_network(text)) for text in texts))
 
 

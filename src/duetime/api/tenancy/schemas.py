@@ -1,4 +1,4 @@
-"""What comes in about tenants and tiers, and what goes out beyond the stored."""
+"""Request bodies about tenants and tiers, and the parts of answers that are not stored."""
 
 from typing import Annotated, Literal
 
@@ -39,7 +39,7 @@ SHORT_NAME_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
 
 
 class QuotasRequest(Struct, forbid_unknown_fields=True):
-    """Quotas; what is left out stays as it is, null takes it away."""
+    """Quotas; what is left out stays as it is, null removes it."""
 
     submit_rate: Annotated[
         Rate | UnsetType | None, Meta(description="Tasks that may be submitted in a second, 0.001 to 1,000,000.")
@@ -106,7 +106,7 @@ _Host = Annotated[
 
 
 class EgressRequest(Struct, forbid_unknown_fields=True):
-    """Where HTTP targets may be; what is left out stays as it is, null takes it away."""
+    """Where HTTP targets may be; what is left out stays as it is, null removes it."""
 
     hosts: Annotated[
         Annotated[list[_Host], Meta(max_length=MAX_HOSTS)] | UnsetType | None,
@@ -124,7 +124,7 @@ class EgressRequest(Struct, forbid_unknown_fields=True):
 
 
 class TenantRequest(Struct, forbid_unknown_fields=True):
-    """A tenant; what is left out stays as it is, or is as for a new one."""
+    """A tenant; what is left out stays as it is, or has the default of a new tenant."""
 
     weight: Annotated[
         Weight | UnsetType | None,
@@ -155,7 +155,7 @@ class TenantRequest(Struct, forbid_unknown_fields=True):
 
 
 class TierRequest(Struct, forbid_unknown_fields=True):
-    """A tier; what is left out stays as it is, or is as for a new one."""
+    """A tier; what is left out stays as it is, or has the default of a new tier."""
 
     weight: Annotated[Weight | UnsetType | None, Meta(description="The weight of its tenants; null: 1.")] = UNSET
     quotas: Annotated[

@@ -32,7 +32,7 @@ from duetime.model.egress_rules import NO_EGRESS_RULES
 _TAG = "Administration"
 _decode = make_decoder(TenantRequest)
 _EGRESS_NOTE = "egress holds for what is there already too: a task whose call it refuses becomes a dead letter"
-#: Beyond this, how many wait is not counted to the end for a note.
+#: Above this, the number of waiting tasks is not counted to the end for a note.
 _COUNT_AT_MOST = 1_000_000
 
 
@@ -145,7 +145,7 @@ class Tenancy:
         return json_answer(201 if is_new else 200, TenantPut(**msgspec.structs.asdict(stored), notes=notes))
 
     async def _notes(self, tenant: Tenant) -> list[str]:
-        """What its quotas mean for what waits already."""
+        """What its quotas mean for tasks that already wait."""
         notes = []
         quotas = tenant.effective.quotas.enforced
         if quotas.max_running == 0:
@@ -171,7 +171,7 @@ class Tenancy:
         return json_answer(200, AuditPage(found, str(found[-1].id) if has_more else None))
 
     async def _find(self, name: str, caller: Caller) -> Tenant:
-        """The tenant; for anybody but an admin there is none but its own."""
+        """The tenant; for a caller that is not an admin, only its own exists."""
         is_shown = caller.role == "admin" or name == caller.tenant_name
         # PostgreSQL's text has no NUL, so no tenant's name has one either.
         found = await find_tenant(self.database, name) if is_shown and "\0" not in name else None
@@ -181,7 +181,7 @@ class Tenancy:
 
 
 def _check_names(name: str, asked: TenantRequest) -> None:
-    """Raise what is wrong with the names in a request of which something else is wrong."""
+    """Raise what is wrong with the names in a request in which something else is wrong."""
     tier = asked.tier
     errors = wrong_with_each(lambda: check_short_name("name", name))
     if isinstance(tier, str):

@@ -1,4 +1,4 @@
-"""Tiers: weights and quotas for tenants that set none of their own."""
+"""Tiers: weights and quotas for tenants that set none themselves."""
 
 from dataclasses import dataclass
 

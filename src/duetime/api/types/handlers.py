@@ -144,7 +144,7 @@ class TypeCalls:
 
 
 async def _read(request: Request, types: Types) -> tuple[str, bytes | None, TypeRules]:
-    """The name, the schema and the rules that are asked for, judged."""
+    """The name, the schema and the rules of the request, checked."""
     request.query()
     name = request.path["name"]
 
@@ -172,14 +172,14 @@ async def _read(request: Request, types: Types) -> tuple[str, bytes | None, Type
             raise
         raise InvalidInput.all([*error.errors, *await wrong_schema(part[0])]) from error
     try:
-        # The schema is compiled by whoever stores it or tries it on.
+        # The code that stores the schema or tries it compiles it.
         return check_name(name), _schema_of(asked), read_rules(asked)
     except InvalidInput:
         raise InvalidInput.all([*wrong_with(asked, is_part=False), *await wrong_schema(asked)]) from None
 
 
 def _schema_of(asked: TypeRequest) -> bytes | None:
-    """Absent is no schema; null is none that could be used."""
+    """The schema of the request; None if it is absent. A null is kept, and is refused as a schema."""
     return bytes(asked.schema) or None
 
 

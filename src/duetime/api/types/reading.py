@@ -1,4 +1,4 @@
-"""Judge what is asked of a task type, and make its rules of it."""
+"""Check requests about a task type, and make its rules from them."""
 
 import re
 
@@ -14,9 +14,9 @@ _RIGHT_PATH = "names of the payload joined by dots, up to 8: customer, order.sho
 
 
 def read_rules(asked: TypeRequest, *, is_part: bool = False) -> TypeRules:
-    """The rules that are asked for; raises InvalidInput with every field that is wrong.
+    """The rules of the request; raises InvalidInput with every field that is wrong.
 
-    `is_part`: what is absent may have been given and cannot be read, so nothing is said of its absence.
+    `is_part`: an absent value may have been given but be unreadable, so its absence is no error.
     """
     errors: list[FieldError] = []
     _check_limits(asked, errors, is_part)
@@ -35,7 +35,7 @@ def read_rules(asked: TypeRequest, *, is_part: bool = False) -> TypeRules:
         raise invalid(errors)
     throttle, rate, unique = asked.throttle, asked.rate_limit, asked.unique
     return TypeRules(
-        # Rules that say nothing are as good as none.
+        # Rules that set nothing are stored as no rules.
         defaults=defaults if defaults != TypeDefaults() else None,
         limits=asked.limits if asked.limits != TypeLimits() else None,
         throttle=None

@@ -1,4 +1,4 @@
-"""What comes in for task types: a schema, defaults, limits and flow control."""
+"""Request bodies for task types: a schema, defaults, limits and flow control."""
 
 from typing import Annotated
 
@@ -30,7 +30,7 @@ Limit = Annotated[int, Meta(ge=1, le=MAX_FLOW_LIMIT)]
 
 
 class TypeDebounceRequest(Struct, forbid_unknown_fields=True):
-    """Run once for a rush of submissions: the last one, when none has followed for `period`."""
+    """Run only the last one of many submissions: when no other has followed for `period`."""
 
     period: Quiet
     key: KeyPath | None = None
@@ -46,7 +46,7 @@ class TypeUniqueRequest(Struct, forbid_unknown_fields=True):
 
 
 class RateLimitRequest(Struct, forbid_unknown_fields=True):
-    """Refuse submissions beyond so many in a period: 429, with `Retry-After`."""
+    """Refuse submissions above `limit` in a period: 429, with `Retry-After`."""
 
     limit: Limit
     period: Period
@@ -54,7 +54,7 @@ class RateLimitRequest(Struct, forbid_unknown_fields=True):
 
 
 class ThrottleRequest(RateLimitRequest, forbid_unknown_fields=True):
-    """Start `limit` attempts, and then one every `period / limit`; what is beyond it waits."""
+    """Start `limit` attempts, and then one every `period / limit`; attempts beyond that wait."""
 
     burst: Annotated[
         int, Meta(ge=0, le=MAX_BURST, description="How many more may start at once after a rest, beyond `limit`.")
@@ -62,7 +62,7 @@ class ThrottleRequest(RateLimitRequest, forbid_unknown_fields=True):
 
 
 class DefaultsRequest(Struct, forbid_unknown_fields=True):
-    """What a submission gets where it says nothing."""
+    """What a submission gets for the fields that it leaves out."""
 
     queue: QueueName | None = None
     priority: Priority | None = None
@@ -72,7 +72,7 @@ class DefaultsRequest(Struct, forbid_unknown_fields=True):
 
 
 class TypeRequest(Struct, forbid_unknown_fields=True):
-    """A task type, whole: what is left out is not there."""
+    """A whole task type: what is left out is not set."""
 
     schema: Annotated[
         Raw, Meta(description="A JSON Schema for payloads, up to 64 KiB, without references to elsewhere.")

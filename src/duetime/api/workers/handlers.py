@@ -1,8 +1,8 @@
 """The pull protocol: lease, settle, beat.
 
-A lease is a long poll.  A client that goes away while it waits takes its
-question back; one that goes away before its answer was sent gives back what
-was claimed for it, so that nobody waits for a lapse.
+A lease is a long poll.  If the client goes away while it waits, its poll is withdrawn;
+if it goes away before its answer was sent, what was claimed for it is given back, so
+that no task waits until the worker counts as dead.
 """
 
 import asyncio
@@ -50,13 +50,13 @@ from duetime.model.task import (
 from duetime.scheduler.feed import Ask
 from duetime.turns import LONG_TASKS, Turns
 
-#: Times that the database can hold in every zone.
+#: The range of times that the database can hold in every zone.
 _FIRST, _LAST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)
 #: Even a poll that does not want to wait needs the time of a claim.
 LEAST_WAIT_SECONDS = 0.05
-#: Of all types of one lease together: they are kept while it waits, and for a while after.
+#: The most characters of all types of one lease together: they are kept while it waits, and for a while after.
 MAX_TYPES_LENGTH = 64 * 1024
-#: Of reports that wait to be stored; a worker keeps its own until they are.
+#: The most bytes of reports that wait to be stored; a worker keeps its own until they are.
 MAX_UNSETTLED_BYTES = 256 * 1024 * 1024
 _NO_LABELS = Raw(b"{}")
 _NO_OPTIONS = Options()
@@ -78,7 +78,7 @@ _decode_beat = make_decoder(BeatRequest)
 
 
 class Leasing(Protocol):
-    """Who gives workers their tasks: this node's feeder, or all that share the shards."""
+    """Gives workers their tasks: this node's feeder, or the feeders of all nodes that share the shards."""
 
     @property
     def is_stopping(self) -> bool: ...
@@ -87,7 +87,7 @@ class Leasing(Protocol):
 
 
 class Beating(Protocol):
-    """Who knows the workers."""
+    """Keeps the workers and their beats."""
 
     async def register(self, tenant: int, name: str, key: int | None = None) -> int: ...
     async def allow_silence(self, holder: int, seconds: float | None) -> None: ...
@@ -107,7 +107,7 @@ class Workers:
     keys: Keys
     reach: Reach
     clock: DatabaseClock
-    #: How long workers may be silent where nothing else is said.
+    #: How long workers may be silent if nothing else is set.
     max_silence: float = DEFAULT_SILENCE_SECONDS
     turns: Turns = field(default_factory=Turns)
     polls: OpenPolls = field(default_factory=OpenPolls)
@@ -168,7 +168,7 @@ class Workers:
         return Answer(200, encode(answer), on_lost=lambda: self.feeder.give_back(leased))
 
     async def _poll(self, poll: LeasePoll, request: Request, ask: Ask, wait: float) -> list[LeasedTask]:
-        # In the request's own task, so that the answer goes out in the round after it was found.
+        # The search runs in the request's own task, so that the answer is sent in the next round of the event loop.
         if poll.is_void:
             return []
         poll.begin()
@@ -191,7 +191,7 @@ class Workers:
         return leased
 
     def _begin_within(self, leased: Sequence[LeasedTask], arrived_at: float) -> float:
-        """Since the request arrived, which was after the worker sent it."""
+        """How long the worker has to begin, counted from the arrival of its request: the worker sent it before."""
         waited = time.monotonic() - arrived_at
         if leased:
             picked_at = min([task.picked_at for task in leased])
@@ -203,7 +203,7 @@ class Workers:
             await self.feeder.give_back(leased)
 
     def end_polls(self) -> None:
-        """Answer every waiting poll now, empty: the worker asks elsewhere."""
+        """Answer every waiting poll now, with nothing: the worker asks another node."""
         for poll in self._polls:
             poll.end()
 
@@ -286,12 +286,12 @@ class Workers:
 
 @lru_cache(maxsize=4096)
 def _sign(holder: int) -> str:
-    """Tells one from another, and not how many there are."""
+    """A text that distinguishes holders without revealing how many there are."""
     return blake2b(b"duetime holder %d" % holder, digest_size=8).hexdigest()
 
 
 def _name(attempts: Sequence[Attempt]) -> list[EndedAttempt] | UnsetType:
-    """Left out when there are none, as nearly always."""
+    """The attempts; left out if there are none, as nearly always."""
     return [EndedAttempt(task, number) for task, number in attempts] or UNSET
 
 
@@ -300,7 +300,7 @@ def _check_worker(asked: BeatRequest) -> None:
         raise InvalidInput.all(errors)
 
 
-# A worker asks for the same ones again and again.  What they may hold bounds what is kept here: 8 MiB.
+# A worker asks for the same types again and again. The limit on types bounds this cache: 8 MiB.
 @lru_cache(maxsize=128)
 def _wrong_types(types: tuple[str, ...]) -> tuple[FieldError, ...]:
     if sum(map(len, types)) > MAX_TYPES_LENGTH:
@@ -318,7 +318,7 @@ def _check_lease(asked: LeaseRequest) -> None:
 
 
 def _check_settle(asked: SettleRequest) -> None:
-    """Raise what is wrong with the values of a report of which something else is wrong."""
+    """Raise what is wrong with the values of a report in which something else is wrong."""
     wrong = _wrong_with_worker(asked)
     _read_reports(list(enumerate(asked.settlements)), wrong)
     if wrong:
@@ -331,7 +331,7 @@ def _wrong_with_worker(asked: SettleRequest) -> list[DuetimeError]:
 
 
 def _read_reports(settlements: Sequence[tuple[int, Settlement]], wrong: list[DuetimeError]) -> list[Report]:
-    """The reports that are right; what is wrong with the others is added."""
+    """Return the reports that are right; add what is wrong with the others to `wrong`."""
     reports = []
     for place, each in settlements:
         try:
@@ -358,7 +358,7 @@ def _read_report(settlement: Settlement) -> Report:
 
 
 def _wrong_with(settlement: Settlement, path: str) -> list[DuetimeError]:
-    """All that is wrong with one of which something is."""
+    """Everything that is wrong with a report that has an error."""
     found: list[DuetimeError] = []
     nothing = {"result": UNSET, "error": None, "started_at": None, "completed_at": None}
     for name in nothing:
@@ -371,7 +371,7 @@ def _wrong_with(settlement: Settlement, path: str) -> list[DuetimeError]:
 
 
 def _all_of(wrong: list[DuetimeError]) -> DuetimeError:
-    """One error for all; too large only if nothing else is wrong."""
+    """One error for all of them; TooLarge only if nothing else is wrong."""
     errors = [each for error in wrong for each in error.errors]
     if len(wrong) == 1:
         return wrong[0]
