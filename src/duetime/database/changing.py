@@ -1,20 +1,21 @@
 """Changes that are never carried out late: the statement and its COMMIT are two messages.
 
-A statement that commits itself may be given up and carried out later: its bytes
-lie in a buffer, or the server's process stands still.  If it was repeated
-meanwhile and others went on from there, the late copy undoes what they did.
+A statement that commits itself may be carried out after its caller gave it up: its
+bytes are still in a buffer, or the server's process stands still.  If the statement was
+repeated in the meantime, and others worked with the result, the late copy undoes what
+they did.
 
-Here the node sends COMMIT after it has heard the statement's answer.  A node
-that gives up before that drops the line, and the server rolls back, however late
-it gets to it.  A node that gives up after that looks for the id that the
-transaction wrote down (`find_or_give_up`): this waits until the transaction has
-ended, says whether it was committed, and lets no copy be committed afterwards.
-So a change is repeated only when it is certain that it was not made.  While a
-COMMIT is late, its transaction holds the locks of the rows that it changed, so
-nobody is told of a newer state of them.
+Here the node sends COMMIT only after it has received the statement's answer.  If the
+node gives up before that, it drops the line, and the server rolls back, however late
+it reads the statement.  If the node gives up after that, it looks for the id that the
+transaction stored (`find_or_give_up`): this waits until the transaction has ended, says
+whether it was committed, and makes sure that no copy is committed afterwards.  So a
+change is repeated only when it is certain that it was not made.  While a COMMIT is
+late, its transaction holds the locks of the rows that it changed, so no caller sees a
+newer state of them.
 
-Whatever is changed by a statement that commits itself declares why a late copy
-of it does no harm (`Statement.copies`).
+Each change by a statement that commits itself declares why a late copy of it does no
+harm (`Statement.copies`).
 """
 
 import asyncio
@@ -31,7 +32,7 @@ from duetime.errors import DuetimeError, FailingOver, Unavailable, Unknown
 from duetime.ids import draw_bits, just_before, make_id
 
 SQL = load(__package__, "changing.sql")
-#: How often a change is tried whose line breaks before its COMMIT.
+#: How often a change is tried if its line breaks before its COMMIT.
 _TRIES = 4
 _PAUSE_SECONDS = 0.1
 _NOT_MADE = "the connection to the database broke; nothing was done"
@@ -53,14 +54,14 @@ async def run_once(
 async def run_once_with(
     database: Database, statement: Statement, parameters: dict[str, object], timeout: float = DEFAULT_TIMEOUT_SECONDS
 ) -> list[asyncpg.Record]:
-    """The same, with the parameters as a mapping."""
+    """Like `run_once`, with the parameters as a mapping."""
     return await transact(
         database, lambda connection: database.run_in(connection, statement, parameters, timeout), timeout=timeout
     )
 
 
 async def transact(database: Database, work: Work[Result], *, timeout: float = DEFAULT_TIMEOUT_SECONDS) -> Result:
-    """Do the work in `changing`; it may be done again, after a transaction that was rolled back."""
+    """Do the work in `changing`; repeat it after a transaction that was rolled back."""
     for turn in range(_TRIES):
         try:
             async with changing(database, timeout=timeout) as connection:
@@ -80,8 +81,8 @@ async def changing(
 ) -> AsyncIterator[asyncpg.Connection]:
     """A transaction in several messages.
 
-    `Unavailable` says that nothing was done and nothing will be; `Unknown` that
-    the database did not say in time whether it was committed.
+    `Unavailable` means that nothing was done and nothing will be; `Unknown` that the
+    database did not say in time whether it was committed.
     """
     operation = make_id(database.clock.now_ms(), draw_bits(42), 0)
     commits = False
@@ -106,12 +107,12 @@ class _NotMadeError(Unavailable):
 
 
 async def retire_operations(database: Database) -> None:
-    """Drop the ids that nobody looks for any more."""
+    """Delete the ids that nobody looks for any more."""
     await database.run(SQL["retire_operations"], before=just_before(database.clock.now_ms() - _KEEP_MS))
 
 
 async def _was_made(database: Database, operation: uuid.UUID, timeout: float) -> bool:
-    """Whether its transaction was committed; False: it was not, and never will be.  Raises Unknown."""
+    """Whether its transaction was committed. False: it was not, and never will be. Raises Unknown."""
     loop = asyncio.get_running_loop()
     until = loop.time() + timeout
     while True:
@@ -120,7 +121,7 @@ async def _was_made(database: Database, operation: uuid.UUID, timeout: float) ->
                 SQL["find_or_give_up"], id=operation, timeout=max(until - loop.time(), _PAUSE_SECONDS)
             )
         except Unavailable as error:
-            # When the history is over, this database runs nothing any more.
+            # When the history is over, this database runs no statement any more.
             if isinstance(error, FailingOver) or loop.time() + _PAUSE_SECONDS >= until:
                 raise Unknown(_IN_DOUBT) from error
             await asyncio.sleep(_PAUSE_SECONDS)

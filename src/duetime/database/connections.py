@@ -1,8 +1,8 @@
-"""A few connections that are lent out one caller at a time, and given back without a switch of tasks.
+"""A few connections that are lent to one caller at a time, and given back without a switch of tasks.
 
-A call of ours is one statement, a hundred times more often than anything else,
-so lending and giving back are plain calls: a pool that resets sessions and
-watches them in tasks of its own cost a tenth of a busy node's time.
+Nearly every use of a connection is one statement, so lending and giving back are plain
+calls.  A pool that resets sessions and watches them in tasks of its own took a tenth of
+a busy node's time.
 """
 
 import asyncio
@@ -18,24 +18,24 @@ class Connections:
     def __init__(self, connect: Connect, size: int) -> None:
         self._connect = connect
         self.size = size
-        #: Connected, being connected, or being closed.
+        #: How many connections are open, being opened, or being closed.
         self._count = 0
         self._idle: list[asyncpg.Connection] = []
         self._lent: set[asyncpg.Connection] = set()
-        #: Lent out, and to be closed when they come back (`discard_all`).
+        #: Connections that are lent out and will be closed when they come back (`discard_all`).
         self._discarded: set[asyncpg.Connection] = set()
-        #: Those that have run the statements that matter (`warm_one`).
+        #: Connections that have run the frequent statements (`warm_one`).
         self._warm: set[asyncpg.Connection] = set()
-        #: Each is given a connection, or None: there is room for a new one.
+        #: Each waiting caller gets a connection, or None: there is room for a new one.
         self._waiting: deque[asyncio.Future[asyncpg.Connection | None]] = deque()
         self._is_closed = False
         self._why_closed: Callable[[], Exception] = _closed
 
     async def take(self, timeout: float) -> asyncpg.Connection:
-        """A connection that was open a moment ago; TimeoutError when none became free in time."""
+        """Take a connection that was open a moment ago. TimeoutError: none became free in time."""
         if self._is_closed:
             raise self._why_closed()
-        # Who waits already comes first.
+        # Waiting callers are served before new ones.
         if not self._waiting:
             connection = self._take_idle()
             if connection is not None:
@@ -58,7 +58,7 @@ class Connections:
             self._idle.append(connection)
 
     def discard_all(self) -> None:
-        """Use none of the connections again that are open now: their server cannot be written to."""
+        """Do not use any of the open connections again: their server refuses writes."""
         idle, self._idle = self._idle, []
         for connection in idle:
             connection.terminate()
@@ -66,7 +66,7 @@ class Connections:
         self._discarded |= self._lent
 
     async def warm_one(self, warm: Callable[[asyncpg.Connection], Awaitable[object]], timeout: float) -> bool:
-        """Make one more connection ready for work, opening it if it must be; False: all that may be open are."""
+        """Prepare one more connection for work, and open it if necessary. False: all that may be open are prepared."""
         self._warm &= self._lent.union(self._idle)
         cold = next((connection for connection in self._idle if connection not in self._warm), None)
         if self._is_closed or (cold is None and self._count >= self.size):
@@ -85,14 +85,14 @@ class Connections:
         return True
 
     def cut(self, why: Callable[[], Exception]) -> None:
-        """Close all at once, also those that are at work; who asks for one from now on is told why."""
+        """Close all connections at once, also those at work; new callers get this error."""
         self._why_closed = why
         self._turn_away()
         for connection in (*self._idle, *self._lent):
             connection.terminate()
 
     async def close(self, timeout: float) -> None:
-        """Close what is idle politely, the rest at once."""
+        """Close idle connections politely, the others at once."""
         self._turn_away()
         closing = [asyncio.ensure_future(connection.close(timeout=timeout)) for connection in self._idle]
         if closing:
@@ -101,7 +101,7 @@ class Connections:
             connection.terminate()
         for task in closing:
             if task.done() and not task.cancelled():
-                # A server that is gone cannot be said goodbye to.
+                # The polite close fails if the server is gone; read the error so that it is not reported.
                 task.exception()
         self._idle.clear()
 
@@ -114,7 +114,7 @@ class Connections:
 
     def _take_idle(self) -> asyncpg.Connection | None:
         while self._idle:
-            # The last one given back is the likeliest to be warm.
+            # The connection given back last is the most likely to be warm.
             connection = self._idle.pop()
             if not connection.is_closed():
                 self._lent.add(connection)
@@ -143,7 +143,7 @@ class Connections:
                 connection = await waiting
         except BaseException:
             if waiting.done() and not waiting.cancelled() and waiting.exception() is None:
-                # It was given something in the very moment in which it gave up.
+                # It was given something at the very moment when it gave up.
                 given = waiting.result()
                 if given is None:
                     self._pass_on(None)
@@ -159,7 +159,7 @@ class Connections:
         return connection
 
     def _pass_on(self, connection: asyncpg.Connection | None) -> bool:
-        """Give a connection, or room for one, to the first who still waits."""
+        """Give a connection, or room for one, to the first caller that still waits."""
         while self._waiting:
             waiting = self._waiting.popleft()
             if not waiting.done():

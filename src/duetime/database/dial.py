@@ -6,7 +6,7 @@ from duetime.database.driver import DroppedConnection
 from duetime.errors import UsageError
 from duetime.passwords import hide_passwords
 
-#: What asyncpg says of an address that it cannot read may quote a part of the password.
+#: For an address that it cannot read, asyncpg's message may quote a part of the password.
 _NO_ADDRESS = (
     "its address cannot be read; it is like postgresql://user:password@host:5432/database, with the special characters "
     "of the password in percent form (%2F for /, %40 for @)"
@@ -14,7 +14,7 @@ _NO_ADDRESS = (
 
 
 async def dial(url: str, *, command_timeout: float) -> asyncpg.Connection:
-    """A connection of its own; raises a UsageError without any password in it."""
+    """Open a connection. Raise a UsageError without any password in it."""
     try:
         return await asyncpg.connect(
             url, timeout=10.0, command_timeout=command_timeout, connection_class=DroppedConnection

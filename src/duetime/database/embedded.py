@@ -1,14 +1,14 @@
-"""The PostgreSQL that comes with duetime: made, started, watched and stopped by us.
+"""The PostgreSQL that comes with duetime: duetime makes, starts, watches and stops it.
 
-One folder holds everything: the cluster, its password, its port, its log.  A
-lock on the folder keeps two launchers apart.  PostgreSQL runs as a direct child
-in a session of its own, so a Ctrl-C in the terminal reaches only us, and it
-ends when we do, however we end.  When it ends by itself it is started again at
-the same address.  Whatever is wrong with the folder or the machine is said in
-one sentence (`UsageError`).
+One folder holds everything: the cluster, its password, its port, its log.  A lock on
+the folder keeps a second launcher out.  PostgreSQL runs as a direct child in a session
+of its own, so a Ctrl-C in the terminal reaches only duetime, and it ends when duetime
+does, however that ends.  If it ends by itself, it is started again at the same address.
+Anything that is wrong with the folder or the machine is reported in one sentence
+(`UsageError`).
 
-Start it from a thread that lives as long as the server should: on Linux the
-child follows the thread that started it.
+Start it from a thread that lives as long as the server should: on Linux the child ends
+with the thread that started it.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ from duetime.database.statements import load
 from duetime.errors import UsageError
 
 USER = DATABASE = "duetime"
-#: The largest the log grows before it is cut; the part before is kept once.
+#: The largest size of the log before it is cut; the part before is kept once.
 LOG_LIMIT_BYTES = 8 << 20
 #: For two cores and a few gigabytes; `ALTER SYSTEM` overrides any of these.
 SETTINGS: dict[str, str] = {
@@ -56,7 +56,7 @@ SETTINGS: dict[str, str] = {
     "synchronous_commit": "on",
     "full_page_writes": "on",
     "wal_buffers": "16MB",
-    # Filling a new segment with zeros first holds up every commit for some 50 ms, once a second in a burst.
+    # Filling a new segment with zeros first delays every commit by about 50 ms, once a second in a burst.
     "wal_init_zero": "off",
     "min_wal_size": "128MB",
     "max_wal_size": "2GB",
@@ -65,7 +65,7 @@ SETTINGS: dict[str, str] = {
     "autovacuum_max_workers": "2",
     "autovacuum_naptime": "10s",
     "log_min_messages": "warning",
-    # Statements carry payloads, which belong in no log.
+    # Statements contain payloads, which must not be in a log.
     "log_min_error_statement": "panic",
     "log_checkpoints": "off",
     "log_autovacuum_min_duration": "-1",
@@ -81,10 +81,10 @@ _INITDB_OPTIONS = [
     "--locale-provider=builtin",
     "--builtin-locale=C.UTF-8",
     "--no-instructions",
-    # What it leaves shows whether the disk was full.
+    # The files that it leaves show whether the disk was full.
     "--no-clean",
 ]
-#: What macOS allows; Linux has four bytes more.
+#: The limit of macOS; Linux allows four bytes more.
 MAX_SOCKET_PATH = 103
 _START_SECONDS = 300.0
 _INITDB_SECONDS = 120.0
@@ -123,12 +123,12 @@ class EmbeddedServer:
         self._binaries: Binaries
         self._password = ""
         self._port = 0
-        #: Not every file system can hold one.
+        #: Not every file system supports sockets.
         self._has_socket = True
 
     @property
     def pid(self) -> int:
-        """The postmaster's process."""
+        """The pid of the postmaster."""
         if self._process is None:
             raise RuntimeError("the server is not running")
         return self._process.pid
@@ -145,7 +145,7 @@ class EmbeddedServer:
         return self._dsn_at("127.0.0.1", database)
 
     def local_dsn_of(self, database: str) -> str:
-        """For programs on this machine: by the socket in the folder, which costs less than TCP, if there is one."""
+        """The address for programs on this machine: the folder's socket if there is one, which costs less than TCP."""
         if self._has_socket and len(os.fsencode(self._cluster / f".s.PGSQL.{self._port}")) <= MAX_SOCKET_PATH:
             return self._dsn_at(quote(str(self._cluster), safe=""), database)
         return self.dsn_of(database)
@@ -154,7 +154,7 @@ class EmbeddedServer:
         return f"postgresql://{USER}:{quote(self._password)}@{host}:{self._port}/{database}?sslmode=disable"
 
     async def start(self) -> str:
-        """Make the cluster if there is none, start it, and return its address."""
+        """Make the cluster if there is none, and start it. Return its address."""
         try:
             self._folder.open()
             owner = self._cluster.stat().st_uid if self._cluster.exists() else None
@@ -180,7 +180,7 @@ class EmbeddedServer:
         return self.local_dsn_of(DATABASE)
 
     async def stop(self, deadline_seconds: float = 10.0) -> None:
-        """Stop it cleanly; after the deadline it is stopped at once and recovers when it is started again."""
+        """Stop it cleanly. After the deadline it is stopped at once, and recovers at its next start."""
         if self._supervisor is not None:
             self._supervisor.cancel()
             await asyncio.gather(self._supervisor, return_exceptions=True)
@@ -207,7 +207,7 @@ class EmbeddedServer:
             )
 
     async def _make_cluster(self) -> None:
-        """Run initdb beside the final place, so that a half-made cluster is never taken for a whole one."""
+        """Run initdb beside the final place, so that a half-made cluster is never used as a complete one."""
         for abandoned in self.data.glob("postgres.new-*"):
             shutil.rmtree(abandoned, ignore_errors=True)
         password = self.data / "password"
@@ -215,12 +215,12 @@ class EmbeddedServer:
         with password.open("w") as file:
             file.write(secrets.token_urlsafe(24))
             file.flush()
-            # A cluster that outlives a power cut must not outlive its password.
+            # If a cluster survives a power cut, its password must survive it too.
             os.fsync(file.fileno())
         fresh = self.data / f"postgres.new-{secrets.token_hex(4)}"
         fresh.mkdir(mode=0o700)
         output = self.data / "initdb.log"
-        # The server's user reads the password by an open file, wherever the folder is.
+        # The server's user reads the password from an open file, wherever the folder is.
         with password.open() as secret, output.open("wb") as log:
             self._give_to_account(fresh, password)
             process = self._spawn(
@@ -262,7 +262,7 @@ class EmbeddedServer:
                 os.chown(path, self._account.uid, self._account.gid)
 
     async def _launch_at_a_free_port(self) -> None:
-        """The port of last time if it is free, so that the address mostly stays."""
+        """The port of last time if it is free, so that the address mostly stays the same."""
         port_file = self.data / "port"
         remembered = port_file.read_text().strip() if port_file.exists() else ""
         for attempt in range(5):
@@ -279,14 +279,14 @@ class EmbeddedServer:
         write_private(port_file, str(self._port))
 
     async def _launch(self) -> None:
-        """Start the server and come back when it takes connections."""
+        """Start the server and wait until it accepts connections."""
         await leftovers.end(self._cluster)
         self._bound_log()
         with self._log_file.open("ab") as log:
             self._log_file.chmod(0o600)
             log_start = log.tell()
             arguments = ["-c", f"port={self._port}", "-c", "listen_addresses=127.0.0.1"]
-            # In the cluster's own folder, which is nobody else's.
+            # The socket is in the cluster's own folder, which nobody else can use.
             arguments += ["-c", f"unix_socket_directories={'.' if self._has_socket else ''}"]
             arguments += ["-c", f"cluster_name={leftovers.mark(self._cluster)}"]
             process = self._spawn(self._binaries.postgres, arguments, self._cluster, log.fileno())
@@ -314,8 +314,8 @@ class EmbeddedServer:
     def _spawn(
         self, program: Path, arguments: list[str], cluster: Path, output: int, open_files: tuple[int, ...] = ()
     ) -> subprocess.Popen[bytes]:
-        # The server's user may not be able to walk to the folder (a private home), but
-        # it owns the folder itself: an open descriptor of it is a way that needs no walk.
+        # The server's user may have no access to the parents of the folder (a private home), but it owns the folder
+        # itself: an open descriptor of the folder needs no path.
         folder = os.open(cluster, os.O_RDONLY | os.O_DIRECTORY)
         is_by_descriptor = os.geteuid() == 0 and sys.platform == "linux"
         path = f"/proc/self/fd/{folder}" if is_by_descriptor else str(cluster)
@@ -329,7 +329,7 @@ class EmbeddedServer:
                 env=self._environment,
                 cwd="/",
                 pass_fds=(*open_files, folder) if is_by_descriptor else open_files,
-                # A Ctrl-C in our terminal is for us; we then stop the server in order.
+                # A Ctrl-C in the terminal is for duetime, which then stops the server in order.
                 start_new_session=True,
             )
         finally:
@@ -350,7 +350,7 @@ class EmbeddedServer:
             if rounds % 50 == 0:
                 self._bound_log()
             if rounds % 10 == 0 and self._trickle is not None and self._trickle.poll() is not None:
-                # Whoever watches over the server must not end because a helper cannot be started.
+                # The loop that watches the server must not end because a helper cannot be started.
                 with suppress(OSError):
                     self._trickle = trickle.start(str(self._cluster))
             if self._process is None or self._process.poll() is None:

@@ -1,4 +1,4 @@
-"""The data folder: one duetime at a time, and a clear word for whatever is wrong with it."""
+"""The data folder: one duetime at a time, and a clear error for anything that is wrong with it."""
 
 import errno
 import fcntl
@@ -18,7 +18,7 @@ _log = structlog.get_logger(__name__)
 
 
 class DataFolder:
-    """A folder that is new, empty or duetime's own; its lock file tells, and keeps others out."""
+    """A folder that is new, empty or made by duetime, as its lock file shows; the lock keeps others out."""
 
     def __init__(self, path: Path) -> None:
         self.path = Path(os.path.abspath(path))
@@ -45,12 +45,12 @@ class DataFolder:
         os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
 
     def _make_private(self) -> None:
-        """It holds keys and passwords, so nobody else looks in, whatever rights it was made with."""
+        """Make the folder private, whatever rights it was made with: it holds keys and passwords."""
         if stat.S_IMODE(self.path.stat().st_mode) & 0o077:
             try:
                 self.path.chmod(0o700)
             except OSError as error:
-                # A volume whose root belongs to somebody else; each file in it is private by itself.
+                # The folder is the root of a volume that another user owns; each file in it is private by itself.
                 _log.warning("others can look into the data folder", folder=str(self.path), error=error.strerror)
 
     def close(self) -> None:
@@ -59,7 +59,7 @@ class DataFolder:
             self._lock = None
 
     def explain(self, error: OSError) -> UsageError:
-        """What the machine said, in one sentence that tells what to do."""
+        """The system's error as one sentence that says what to do."""
         match error.errno:
             case errno.ENOSPC | errno.EDQUOT:
                 return UsageError(f"the disk of {self.path} is full: make room or name another folder with --data")
@@ -71,7 +71,7 @@ class DataFolder:
                 return UsageError(f"{self.path} cannot be used: {error}")
 
     def explain_output(self, what: str, output: str) -> UsageError:
-        """The same from what a server printed: its last lines, or that the disk is full."""
+        """The error in what a server printed: its last lines, or that the disk is full."""
         # On a full disk the server may not even be able to print that.
         if os.strerror(errno.ENOSPC) in output or shutil.disk_usage(self.path).free < _FULL_BYTES:
             return self.explain(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
@@ -80,7 +80,7 @@ class DataFolder:
 
 
 def write_private(file: Path, text: str) -> None:
-    """Write a file that only its owner reads, also where it was there before with other rights."""
+    """Write a file that only its owner can read, even if it existed before with other rights."""
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as stream:
         os.fchmod(descriptor, 0o600)

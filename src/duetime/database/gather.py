@@ -1,13 +1,13 @@
 """Gather what concurrent callers ask for into one commit, without waiting when idle.
 
-While a commit is in progress, what arrives is gathered for the next one, unless
-it is enough for a commit of its own beside it.  Each caller is told after the
-commit that holds its part.  A commit that fails on its data is split until the
-bad part is alone, so that one caller's bad row does not fail strangers.
+While a commit is in progress, new parts are gathered for the next one, unless they are
+enough for a commit of their own beside it.  Each caller is answered after the commit
+that contains its part.  A commit that fails on its data is split until the bad part is
+alone, so that one caller's bad row does not fail the others.
 
-When more waits than a commit can hold, parts of a better rank go first; the
-oldest part always goes, so that none waits for ever.  How much waits is bounded
-by whoever puts parts in, who looks at `backlog`.
+When more waits than a commit can hold, parts of a better rank go first; the oldest part
+always goes, so that none waits for ever.  The callers bound how much waits: they look
+at `backlog`.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from duetime.wakeful import Wakeful
 Part = TypeVar("Part")
 Answer = TypeVar("Answer")
 
-#: What PostgreSQL or the driver say about a value, not about the server.
+#: What PostgreSQL or the driver reports about a value, not about the server.
 DATA_ERRORS = (
     asyncpg.DataError,
     asyncpg.IntegrityConstraintViolationError,
@@ -35,20 +35,20 @@ DATA_ERRORS = (
 )
 
 
-#: From this weight on, what waits is worth a commit beside another one.
+#: From this weight on, waiting parts are worth a commit beside another one.
 AMPLE = 200
-#: Anything is, beside a commit that is not done after this time.
+#: Parts of any weight are, beside a commit that takes longer than this.
 LATE_SECONDS = 0.01
 
 
 class Backlog(NamedTuple):
     """What waits and what is being committed."""
 
-    #: Of what waits.
+    #: The weight of what waits.
     weight: int
-    #: Of both.
+    #: The size of what waits and what is being committed.
     size: int
-    #: Since the oldest that waits was put in.
+    #: How long the oldest waiting part has waited.
     seconds: float
 
 
@@ -73,10 +73,10 @@ class Gatherer(Generic[Part, Answer]):
         busy_wait: Wakeful | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """A commit holds parts up to a weight and a size (in bytes, say); rank 0 is the best of `ranks`.
+        """A commit holds parts up to a weight and a size (in bytes, for example); rank 0 is the best of `ranks`.
 
-        `at_once` says how many commits may be in progress at once; it is asked anew for each.  With `is_evened`
-        also small ones, if as much waits as is being committed.  `busy_wait` is told when work begins and ends.
+        `at_once` says how many commits may be in progress at once; it is asked anew for each. With `is_evened`, small
+        commits start as well, if as much waits as is being committed. `busy_wait` is called when work begins and ends.
         """
         self._commit = commit
         self._limit = limit
@@ -85,17 +85,17 @@ class Gatherer(Generic[Part, Answer]):
         self._size_limit = size_limit
         self._busy_wait = busy_wait
         self._monotonic = monotonic
-        #: How many tasks will still look for what waits.
+        #: How many tasks will still look for waiting parts.
         self._committing = 0
-        #: One of them has not begun to.
+        #: Whether one of them has not begun to.
         self._is_starting = False
-        #: Weight of what is being committed, and when the youngest commit began.
+        #: The weight that is being committed, and when the youngest commit began.
         self._weight_under_way = 0
         self._began_at = -math.inf
         self._waiting_weight = self._waiting_size = 0
-        #: Of what waits and of what is being committed.
+        #: The size of what waits and of what is being committed.
         self._size = 0
-        #: By rank.
+        #: The waiting parts of each rank.
         self._waiting: list[deque[_Waiting[Part, Answer]]] = [deque() for _ in range(ranks)]
         self._running: set[asyncio.Task[None]] = set()
 
@@ -107,9 +107,9 @@ class Gatherer(Generic[Part, Answer]):
         return Backlog(self._waiting_weight, self._size, self._monotonic() - oldest)
 
     async def add(self, part: Part, weight: int = 1, size: int = 0, rank: int = 0) -> Answer:
-        """Have the part done in the next commit; returns its answer after that.
+        """Put the part into the next commit. Return its answer after that commit.
 
-        A caller that is cancelled does not take its part back: it may be in a commit.
+        A cancelled caller does not withdraw its part: it may already be in a commit.
         """
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self.put(part, partial(_answer, answer), weight, size, rank)
@@ -123,7 +123,7 @@ class Gatherer(Generic[Part, Answer]):
         size: int = 0,
         rank: int = 0,
     ) -> None:
-        """The same for a caller that wants to be called back, with its answer or with what went wrong."""
+        """Like `add`, for a caller that wants a callback, with its answer or with the error."""
         now = self._monotonic()
         self._waiting[rank].append(_Waiting(part, done, weight, size, now))
         self._waiting_weight += weight
@@ -146,12 +146,12 @@ class Gatherer(Generic[Part, Answer]):
         running.add_done_callback(self._running.discard)
 
     async def close(self) -> None:
-        """Wait for what is being committed or gathered."""
+        """Wait for everything that is gathered or being committed."""
         while self._running:
             await asyncio.wait(self._running)
 
     def _is_worth_a_commit(self, now: float) -> bool:
-        """Whether what waits may be committed beside what is being committed.
+        """Whether what waits may be committed beside the commits in progress.
 
         A commit costs about the same with one task or ten: two with half of the tasks each are best.
         """
@@ -164,7 +164,7 @@ class Gatherer(Generic[Part, Answer]):
     async def _run(self) -> None:
         self._is_starting = False
         try:
-            # One too many leaves what waits to the others.
+            # If there is one task too many, it ends and leaves what waits to the others.
             while self._waiting_weight and (self._committing == 1 or self._may_go_on()):
                 load, weight, size = self._next_load()
                 self._weight_under_way += weight
@@ -180,7 +180,7 @@ class Gatherer(Generic[Part, Answer]):
                 self._busy_wait.answered()
 
     def _may_go_on(self) -> bool:
-        """Beside others; what is not enough for a commit goes with the next of theirs, or with who comes next."""
+        """Whether to go on beside other commits. Too few parts wait for their next commit, or for more parts."""
         if self._committing > max(1, self._at_once()):
             return False
         if not self._is_evened:
@@ -188,7 +188,7 @@ class Gatherer(Generic[Part, Answer]):
         return not self._is_starting and self._is_worth_a_commit(self._monotonic())
 
     def _next_load(self) -> tuple[list[_Waiting[Part, Answer]], int, int]:
-        """What goes next, with its weight and size: the oldest of all, then by rank, each in order."""
+        """The next commit with its weight and size: the oldest part of all, then by rank, each rank in order."""
         queues = [queue for queue in self._waiting if queue]
         first = queues[0] if len(queues) == 1 else min(queues, key=_oldest)
         load = [first.popleft()]
@@ -204,7 +204,7 @@ class Gatherer(Generic[Part, Answer]):
                 size += queue[0].size
                 load.append(queue.popleft())
             if queue:
-                # What is worse does not overtake it.
+                # Parts of a worse rank must not overtake it.
                 break
         self._waiting_weight -= weight
         self._waiting_size -= size
@@ -224,11 +224,11 @@ class Gatherer(Generic[Part, Answer]):
             _tell(load, [error] * len(load))
             raise
         except Exception as error:
-            # Whatever it is, it belongs to the callers.
+            # Any other error belongs to the callers.
             _tell(load, [error] * len(load))
         else:
             if self._waiting_weight:
-                # The next ones are on their way before these are answered: the database need not wait for that.
+                # The next commit starts before these callers are answered: the database need not wait for that.
                 asyncio.get_running_loop().call_soon(_tell, load, answers)
             else:
                 _tell(load, answers)
@@ -243,7 +243,7 @@ def _tell(load: list[_Waiting[Part, Answer]], answers: Iterable[Answer | BaseExc
         try:
             each.done(answer)
         except Exception as error:
-            # One caller's failure is not the others'.
+            # One caller's failure must not affect the others.
             context = {"message": "a caller could not be answered after its commit", "exception": error}
             asyncio.get_running_loop().call_exception_handler(context)
 

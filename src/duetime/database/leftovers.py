@@ -1,8 +1,8 @@
 """Server processes that outlived their launcher or their postmaster.
 
-Every process of an embedded server carries its cluster's mark in its title, so
-it can be told from any other PostgreSQL.  Only the launcher that holds the lock
-of the data folder may end them.
+The title of every process of an embedded server contains the mark of its cluster, so
+that it can be distinguished from any other PostgreSQL.  Only the launcher that holds
+the lock of the data folder may end these processes.
 """
 
 import asyncio
@@ -24,22 +24,22 @@ _log = structlog.get_logger(__name__)
 
 
 def mark(cluster: Path) -> str:
-    """Names the folder itself, not its path or content: a copy of it has another mark."""
+    """A name for the folder itself, not for its path or content: a copy of the folder has another mark."""
     facts = cluster.stat()
     return "duetime-" + hashlib.sha256(f"{facts.st_dev}:{facts.st_ino}".encode()).hexdigest()[:16]
 
 
 async def end(cluster: Path) -> None:
-    """End what is left of an earlier server on this folder, and forget its pid files."""
+    """End what is left of an earlier server on this folder, and delete its pid files."""
     own_mark = mark(cluster)
     postmaster = _read_pid(cluster / "postmaster.pid")
-    # At once, without a checkpoint: the server that is about to start recovers anyway.
+    # End them at once, without a checkpoint: the server that is about to start recovers anyway.
     for number in (signal.SIGQUIT, signal.SIGKILL):
         pids = _find(own_mark)
         if not pids:
             break
         _log.warning("ending what is left of an earlier PostgreSQL", pids=pids, signal=number.name)
-        # A postmaster that still listens ends the others itself.
+        # A postmaster that still runs ends the others itself.
         is_led = postmaster in pids and number == signal.SIGQUIT
         for pid in [postmaster] if is_led else pids:
             _signal(pid, number)
@@ -50,7 +50,7 @@ async def end(cluster: Path) -> None:
 
 
 def _forget(cluster: Path) -> None:
-    """Its pid may by now be that of a stranger, before whom the server would shrink back; it is in two files."""
+    """Delete both files with the old pid: if another process has that pid now, the server would not start."""
     for file in (cluster / "postmaster.pid", *cluster.glob(".s.PGSQL.*")):
         if not file.is_dir():
             file.unlink(missing_ok=True)

@@ -1,15 +1,15 @@
 """Whether a server continues the history of writes that this process knows.
 
-A standby that is promoted begins a new timeline.  If it did not have all that the
-former primary had acknowledged, rows that this process remembers do not exist there,
-and their ids are given to others.  So what was learned from one history must not be
-used on another one.
+A standby that is promoted begins a new timeline.  If it did not have everything that
+the former primary had acknowledged, rows that this process remembers do not exist
+there, and their ids are given to others.  So what was learned from one history must not
+be used on another one.
 
-Each connection tells its place when it is opened, and the question for the time
-tells it every second.  A server belongs to the same history if it has the same
-system identifier, database and timeline, and has written no less than it had before.
-A server on an older timeline was replaced: it is not used.  Any other difference ends
-the history: nothing that was learned from it is worth anything.
+Each connection reads its server's position when it is opened, and the query for the
+time reads it every second.  A server belongs to the same history if it has the same
+system identifier, database and timeline, and has written no less than before.  A server
+on an older timeline was replaced and is not used.  Any other difference ends the
+history: everything that was learned from it is invalid.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from duetime.errors import FailingOver, Unavailable
 SQL = load(__package__, "lineage.sql")
 log = structlog.get_logger()
 READ_ONLY = "the database is read-only: it is a standby, or default_transaction_read_only is on"
-#: What a server answers that does not let this role, or anybody, ask where it stands.
+#: Errors of a server that does not let this role, or any role, ask for its position.
 _NOT_TOLD = (
     asyncpg.InsufficientPrivilegeError,
     asyncpg.UndefinedFunctionError,
@@ -33,42 +33,42 @@ _NOT_TOLD = (
 
 
 class TimelinePosition(msgspec.Struct, frozen=True):
-    """Where a server stands in the history of its writes."""
+    """The position of a server in the history of its writes."""
 
     system: int
-    #: The oid: a database that was restored under its old name is another one.
+    #: The oid: a database that was restored under its old name is a different one.
     database: int
     timeline: int
-    #: So many bytes of its log are on disk.
+    #: How many bytes of its log are on disk.
     written: int
 
     def is_before(self, other: "TimelinePosition") -> bool:
-        """Whether it is the same server's or its standby's, on an older timeline."""
+        """Whether this is the same server or its standby, on an older timeline than the other."""
         return (self.system, self.database) == (other.system, other.database) and self.timeline < other.timeline
 
 
 @dataclass(frozen=True)
 class Answer:
     now_us: int
-    #: None: the server does not tell.
+    #: None: the server does not allow the question.
     place: TimelinePosition | None
 
 
 class Lineage:
-    """The history that one `Database` belongs to: that of the first server it speaks to."""
+    """The history that one `Database` belongs to: that of the first server it connects to."""
 
     def __init__(self, after: TimelinePosition | None = None) -> None:
-        #: The newest place that is known; servers on an older timeline are not used.
+        #: The newest known position; servers on an older timeline are not used.
         self.newest = after
         self._is_begun = False
         self.is_over = False
         self._can_tell = True
 
     async def ask(self, connection: asyncpg.Connection, timeout: float) -> Answer:
-        """Ask the server; raises if it is not to be used."""
+        """Ask the server for its time and position. Raise if it must not be used."""
         if not self._can_tell:
             return await _ask_time(connection, timeout)
-        # What is on disk by an earlier answer is on disk when the server reads this question.
+        # What is on disk according to an earlier answer is on disk when the server reads this question.
         written = self.newest.written if self._is_begun and self.newest is not None else 0
         try:
             row = await connection.fetchrow(SQL["ask"].sql, timeout=timeout)
@@ -87,7 +87,7 @@ class Lineage:
         return Answer(row["now_us"], place)
 
     def end(self, newest: TimelinePosition) -> None:
-        """The history is over: there is a newer one."""
+        """End the history: there is a newer one."""
         if not self.is_over:
             log.warning(
                 "the database has failed over or was replaced",

@@ -1,11 +1,11 @@
 """Migrations: plain SQL files, up and down, applied in order and only once.
 
-`migrations/NNNN_name.up.sql` has a twin `.down.sql`.  Each runs in a transaction
-of its own with the row that records it.  A file whose first line is
+Each `migrations/NNNN_name.up.sql` has a matching `.down.sql`.  Each runs in a
+transaction of its own with the row that records it.  A file whose first line is
 `-- outside a transaction` runs statement by statement instead (CREATE INDEX
-CONCURRENTLY); it may stop half way, so its statements must bear being repeated.
-An advisory lock lets many nodes start at once.  An applied file never changes
-(its checksum is kept), and a database that is newer than the code is refused.
+CONCURRENTLY); it may stop half way, so its statements must be repeatable.  An advisory
+lock lets many nodes start at once.  An applied file never changes (its checksum is
+kept), and a database that is newer than the code is refused.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ OLDEST_SERVER = 15
 OUTSIDE_MARKER = "-- outside a transaction"
 _LOCK_KEY = 0x64756574696D65  # "duetime"
 _LOCK_SECONDS = 600.0
-#: Rewriting or indexing a large table takes as long as it takes.
+#: There is no time limit for rewriting or indexing a large table.
 _STATEMENT_SECONDS = 24 * 3600.0
 _FILE_NAME = re.compile(r"(\d{4})_([a-z0-9_]+)\.(up|down)\.sql")
 # Where a statement may end: not inside a string, a quoted name, a comment or a dollar-quoted body.
@@ -55,7 +55,7 @@ class Migration:
 
 @dataclass(frozen=True)
 class Step:
-    """One migration to apply, or to take back."""
+    """One migration to apply, or to reverse."""
 
     direction: Literal["up", "down"]
     migration: Migration
@@ -83,7 +83,7 @@ async def migrate(
     dry_run: bool = False,
     migrations: Sequence[Migration] | None = None,
 ) -> list[Step]:
-    """Bring the schema to migration `to` (None: the latest); returns the steps, with `dry_run` without taking them."""
+    """Bring the schema to migration `to` (None: the latest). Return the steps; with `dry_run` do not take them."""
     known = read_migrations() if migrations is None else list(migrations)
     target = len(known) if to is None else to
     if not 0 <= target <= len(known):
@@ -99,7 +99,7 @@ async def migrate(
             try:
                 await _take(connection, step)
             except asyncpg.PostgresError as error:
-                # Steps before it are taken, and stay so.
+                # The steps before it are done, and stay done.
                 at = step.migration.number - (step.direction == "up")
                 raise UsageError(
                     f"migration {step.migration.number} ({step.migration.name}, {step.direction}) failed: {error}\n"
@@ -128,7 +128,7 @@ def check_server(connection: asyncpg.Connection) -> None:
 
 
 async def apply_settings(connection: asyncpg.Connection) -> None:
-    """Give every later session of this role in this database the settings our plans rely on."""
+    """Set, for every later session of this role in this database, the settings that duetime's query plans need."""
     if await read_settings(connection) == PLANNER_SETTINGS:
         return
     database = await connection.fetchval(_SQL["read_database"].sql)
@@ -139,7 +139,7 @@ async def apply_settings(connection: asyncpg.Connection) -> None:
 
 
 async def read_settings(connection: asyncpg.Connection) -> dict[str, str]:
-    """Which of our settings this role has in this database."""
+    """Which of these settings this role has in this database."""
     entries: list[str] | None = await connection.fetchval(_SQL["read_settings"].sql)
     pairs = dict(entry.split("=", 1) for entry in entries or ())
     return {name: value for name, value in pairs.items() if name in PLANNER_SETTINGS}
@@ -207,7 +207,7 @@ async def _record(connection: asyncpg.Connection, step: Step) -> None:
 
 
 async def _forget(connection: asyncpg.Connection) -> None:
-    """Leave the database as it was before the first migration."""
+    """Reverse all migrations: leave the database as it was before the first one."""
     database = await connection.fetchval(_SQL["read_database"].sql)
     async with connection.transaction():
         for name in PLANNER_SETTINGS:
@@ -217,10 +217,10 @@ async def _forget(connection: asyncpg.Connection) -> None:
 
 @asynccontextmanager
 async def _locked(connection: asyncpg.Connection) -> AsyncIterator[None]:
-    """One migrating session at a time.
+    """Hold the lock that allows one migrating session at a time.
 
-    Asked for again and again, because a session that waits inside the server
-    keeps a snapshot, which CREATE INDEX CONCURRENTLY of the other would wait for.
+    The lock is tried again and again, because a session that waits inside the server
+    keeps a snapshot, for which CREATE INDEX CONCURRENTLY of the other session would wait.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + _LOCK_SECONDS

@@ -1,19 +1,19 @@
-"""Pages of lists whose rows may be large: as many rows as fit, whatever the limit.
+"""Pages of lists whose rows may be large: as many rows as fit, whatever the limit is.
 
-The statement itself stops, so that what does not fit is neither sent nor kept:
-it weighs the rows of a page and gives those before which less than `PAGE_BYTES`
-stand, each with how many it found.  The first row is always among them.
+The statement itself stops, so that rows that do not fit are neither sent nor kept.  It
+adds up the bytes of a page's rows and returns each row that has less than `PAGE_BYTES`
+before it, and with each row how many it found.  The first row is always returned.
 """
 
 from collections.abc import Sequence
 
 import asyncpg
 
-#: Of what the rows of a page hold, without the last of them.
+#: The most bytes in the rows of a page, without the last row.
 PAGE_BYTES = 4 * 1024 * 1024
 
 
 def cut_page(rows: Sequence[asyncpg.Record], limit: int) -> tuple[Sequence[asyncpg.Record], bool]:
-    """The rows of the page, and whether there are more; the statement was asked for one more than the limit."""
+    """The rows of the page, and whether there are more; the statement asked for one row more than the limit."""
     shown = rows[:limit]
     return shown, bool(rows) and rows[0]["found"] > len(shown)

@@ -1,12 +1,11 @@
 """Time partitions of the data path: made ahead and on first use, never split.
 
-`task`, `attempt` and `due` are cut by the due time inside their ids: days for
-two weeks, months for a year, years beyond; `fire` likewise by the time of the
-schedule; `request_key` by hours.  A new
-partition takes what is free of its day, month or year between its neighbours,
-so it never overlaps one that was made earlier with a coarser cut.  The oldest
-partition reaches back to the beginning; retention moves what is still open
-into it (`scheduler/upkeep`).
+`task`, `attempt` and `due` are partitioned by the due time inside their ids: days for
+two weeks, months for a year, years beyond; `fire` in the same way by the time of the
+schedule; `request_key` by hours.  A new partition takes the part of its day, month or
+year that is free between its neighbours, so it never overlaps one that was made earlier
+for a longer span.  The oldest partition reaches back to the beginning; retention moves
+open tasks into it (`scheduler/upkeep`).
 """
 
 import asyncio
@@ -31,12 +30,12 @@ _AHEAD_MS = 1_000
 
 
 class Partitions:
-    """The partitions this process knows of; asks before each insert, mostly from memory."""
+    """The partitions that this process knows; checked before each insert, mostly from memory."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._known: dict[str, list[tuple[int, int]]] = {}
-        #: The last times that were asked about and found in all of them.
+        #: The last range of times that was found in all of the tables.
         self._found = (1, 0)
         self._making = asyncio.Lock()
 
@@ -54,13 +53,13 @@ class Partitions:
         return spans[place][0] <= first_ms and last_ms < end
 
     def are_known(self, due_ms: Collection[int]) -> bool:
-        """Whether rows of these times find a partition in every table of the data path."""
+        """Whether rows of these times have a partition in every table of the data path."""
         if not due_ms:
             return True
         first_ms, last_ms = min(due_ms), max(due_ms)
         if self._found[0] <= first_ms and last_ms <= self._found[1]:
             return True
-        # Those who come next ask about a moment later.
+        # The next callers ask for times a moment later.
         for ahead_ms in (_AHEAD_MS, 0):
             if all(self.covers(table, first_ms, last_ms + ahead_ms) for table in DATA_PATH):
                 self._found = (first_ms, last_ms + ahead_ms)
@@ -68,7 +67,7 @@ class Partitions:
         return False
 
     async def ensure(self, due_ms: Iterable[int]) -> None:
-        """Make sure that they do."""
+        """Make the partitions that rows of these times need."""
         times = sorted(set(due_ms))
         if self.are_known(times):
             return
@@ -88,7 +87,7 @@ class Partitions:
                 await self._make("fire", moment)
 
     async def make_ahead(self) -> None:
-        """Today and the coming days, this hour and the coming ones."""
+        """Make the partitions of today and the coming days, of this hour and the coming ones."""
         now_ms = self._database.clock.now_ms()
         await self.ensure(now_ms + day * 86_400_000 for day in range(4))
         await self.ensure_fires(now_ms + day * 86_400_000 for day in range(2))
@@ -126,7 +125,7 @@ class Partitions:
 
 
 def free_span(table: str, moment: int, now_ms: int, spans: list[tuple[int, int]]) -> tuple[int, int]:
-    """The part of the moment's day, month or year that no partition has yet."""
+    """The part of the moment's day, month or year that no partition covers yet."""
     start, end = _unit(table, moment, now_ms)
     start = max([start, *(stop for _, stop in spans if stop <= moment)])
     end = min([end, *(begin for begin, _ in spans if begin > moment)])
@@ -162,7 +161,7 @@ async def _create(connection: asyncpg.Connection, table: str, start: int, end: i
 
 
 def attaching(table: str, partition: str, start: int, end: int) -> Statement:
-    """Makes a table the partition of this span."""
+    """Attach a table as the partition of this span."""
     until = str(just_before(end))
     if start == 0:
         return SQL["attach_oldest"].spelled(table=table, partition=partition, until=until)
@@ -170,7 +169,7 @@ def attaching(table: str, partition: str, start: int, end: int) -> Statement:
 
 
 async def read_partitions(connection: asyncpg.Connection, table: str) -> list[tuple[str, tuple[int, int]]]:
-    """The partitions of a table, by name, with their spans in milliseconds; in the order of time."""
+    """The partitions of a table, by name, with their spans in milliseconds, in order of time."""
     read = SQL["read_bounds"]
     rows = await connection.fetch(read.sql, *read.arguments({"table": table}))
     return sorted(((row["name"], parse_bound(row["bound"])) for row in rows), key=lambda partition: partition[1])

@@ -1,4 +1,4 @@
-"""How we speak to PostgreSQL: a few connections, a time limit on every call.
+"""Access to PostgreSQL: a few connections, and a time limit for every call.
 
 A call that could not begin raises `Unavailable`: nothing was done.  A call
 whose connection broke or whose time ran out raises `Unknown`: it may have been
@@ -30,7 +30,7 @@ _AWAY = (
     OSError,
     EOFError,
 )
-#: The server refused the statement for reasons of its own; it was rolled back.
+#: The server refused the statement for a reason of its own; the statement was rolled back.
 _REFUSED = (
     asyncpg.InsufficientResourcesError,
     asyncpg.TransactionRollbackError,
@@ -41,8 +41,8 @@ DEFAULT_TIMEOUT_SECONDS = 10.0
 class Database:
     """One PostgreSQL database, in one history of its writes: statements, its clock, and nothing else.
 
-    When the history is over (`lineage`), no statement runs any more, not even on the server that
-    goes on: who uses this object knows things that may not be there.
+    When the history is over (`lineage`), no statement runs any more, not even on the server
+    that continues: users of this object know things that may not exist there.
     """
 
     def __init__(self, url: str, connections: Connections, clock: DatabaseClock, lineage: Lineage) -> None:
@@ -57,7 +57,7 @@ class Database:
     async def open(
         cls, dsn: str, *, size: int = 4, clock: DatabaseClock | None = None, after: TimelinePosition | None = None
     ) -> "Database":
-        """Connect; `after` is where an earlier history ended, and servers on older timelines are not used."""
+        """Connect. `after` is where an earlier history ended; servers on older timelines are not used."""
         hasten_arrays()
 
         async def connect(timeout: float) -> asyncpg.Connection:
@@ -66,7 +66,7 @@ class Database:
                 timeout=timeout,
                 command_timeout=60.0,
                 connection_class=DroppedConnection,
-                # Also with one address: a server that was demoted, or was made read-only for a while.
+                # Needed with a single address too: the server may have been demoted, or made read-only for a while.
                 target_session_attrs="read-write",
                 # The statements are always the same.
                 max_cached_statement_lifetime=0,
@@ -87,17 +87,17 @@ class Database:
         return database
 
     async def follow(self) -> "Database":
-        """The database in the history that goes on."""
+        """Open the database in the history that continues."""
         return await Database.open(self.url, size=self._connections.size, after=self.place)
 
     def abandon(self) -> None:
-        """Run no statement any more, and none to its end."""
+        """Run no statement any more, and stop those that run."""
         self._connections.cut(failing_over)
 
     async def run(
         self, statement: Statement, *, timeout: float = DEFAULT_TIMEOUT_SECONDS, **parameters: object
     ) -> list[asyncpg.Record]:
-        """Run one named statement, committed when it returns."""
+        """Run one named statement; it is committed when this returns."""
         if not statement.commits_itself:
             raise _unsafe(statement)
         return await self.fetch(statement.sql, *statement.arguments(parameters), timeout=timeout)
@@ -105,7 +105,7 @@ class Database:
     async def run_with(
         self, statement: Statement, parameters: dict[str, object], timeout: float = DEFAULT_TIMEOUT_SECONDS
     ) -> list[asyncpg.Record]:
-        """The same, with the parameters as a mapping."""
+        """Like `run`, with the parameters as a mapping."""
         if not statement.commits_itself:
             raise _unsafe(statement)
         return await self.fetch(statement.sql, *statement.arguments(parameters), timeout=timeout)
@@ -144,7 +144,7 @@ class Database:
 
     @asynccontextmanager
     async def connection(self, timeout: float = DEFAULT_TIMEOUT_SECONDS) -> AsyncIterator[asyncpg.Connection]:
-        """A connection for more than one statement; one that broke or stalled is thrown away."""
+        """A connection for more than one statement; if it broke or stalled, it is thrown away."""
         connection = await self._take(timeout)
         try:
             yield connection
@@ -162,10 +162,10 @@ class Database:
             raise _unavailable(error) from error
 
     async def warm_one(self, statements: Iterable[Statement], timeout: float = DEFAULT_TIMEOUT_SECONDS) -> bool:
-        """Let one more connection run these with nothing to do; False: all have.
+        """Let one more connection run these statements without any effect. False: all connections have.
 
-        The first time that a connection runs a statement on tables with many partitions takes PostgreSQL some
-        20 ms, and several times that under load.
+        On tables with many partitions, the first run of a statement on a connection takes
+        PostgreSQL about 20 ms, and several times that under load.
         """
 
         async def warm(connection: asyncpg.Connection) -> None:
@@ -183,7 +183,7 @@ class Database:
             raise _unavailable(error) from error
 
     async def read_clock(self, timeout: float = 5.0) -> int:
-        """Ask the database for its time; returns by how many µs its clock jumped."""
+        """Ask the database for its time. Return by how many µs its clock jumped."""
         async with self.connection(timeout) as connection:
             asked = self.clock.ask()
             answer = await self._ask(connection, timeout)
@@ -191,17 +191,17 @@ class Database:
 
     @property
     def place(self) -> TimelinePosition | None:
-        """The newest place in the history of writes of which this process knows; None: servers do not tell."""
+        """The newest position in the history of writes that this process knows; None: servers do not tell."""
         return self._lineage.newest
 
     def hear(self, newest: TimelinePosition) -> None:
-        """Another node knows a server at this place."""
+        """Note that another node knows a server at this position."""
         known = self._lineage.newest
         if known is not None and known.is_before(newest):
             self._end(newest)
 
     async def _ask(self, connection: asyncpg.Connection, timeout: float) -> Answer:
-        """Ask the server for its time and place; ends the history when it is another one's."""
+        """Ask the server for its time and position. End the history if the server belongs to another one."""
         try:
             return await self._lineage.ask(connection, timeout)
         except FailingOver:
@@ -218,12 +218,12 @@ class Database:
         await self._connections.close(timeout=5.0)
 
     def _judge(self, connection: asyncpg.Connection, error: BaseException) -> Unavailable | None:
-        """What an error in the midst of a call means; a connection that may still be at it is thrown away."""
+        """What an error during a call means. A connection whose statement may still run is thrown away."""
         if isinstance(error, (TimeoutError, *_AWAY)):
             _abandon(connection)
             return Unknown(f"the connection to the database broke: {error or type(error).__name__}")
         if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
-            # The sessions that are open stay read-only when the server is not any more.
+            # Open sessions stay read-only even when the server no longer is.
             self._connections.discard_all()
             return Unavailable(READ_ONLY)
         if isinstance(error, _REFUSED):
@@ -240,13 +240,13 @@ def _unsafe(statement: Statement) -> TypeError:
 
 
 def _unavailable(error: Exception) -> Unavailable:
-    """Why no connection was to be had."""
+    """Why there was no connection."""
     if isinstance(error, asyncpg.exceptions.TargetServerAttributeNotMatched):
         return Unavailable(READ_ONLY)
     return Unavailable(f"the database does not answer: {error or type(error).__name__}")
 
 
 def _abandon(connection: asyncpg.Connection) -> None:
-    """Cancelled or stalled: asking the server politely could take for ever."""
+    """Close a connection that was cancelled or stalled, without asking the server: its answer might never come."""
     if not connection.is_closed():
         connection.terminate()

@@ -1,12 +1,11 @@
-"""Repeat after a doubt: the only place that runs a statement again whose first copy may have been carried out.
+"""Repeat after a doubt: the only place that repeats a statement whose first copy may have been carried out.
 
-It may only be a statement that says why a late copy does no harm (`Database.run`
-refuses the others), or one that looks for what the first copy left (`run_once`
-does so by itself).
+Such a statement must say why a late copy does no harm (`Database.run` refuses the
+others), or look for what the first copy left (`run_once` does so by itself).
 
-An answer from a row that was there waits for the synchronous standbys, if there
-are any: whoever made the row may have been cut off while it waited for them, and
-then the row is shown although no standby has it.
+An answer from a row that existed before waits for the synchronous standbys, if there are
+any: the commit that made the row may have been cut off while it waited for them, and
+then the row is visible although no standby has it.
 """
 
 import asyncio
@@ -26,9 +25,9 @@ Result = TypeVar("Result")
 async def repeat(
     work: Callable[[bool], Awaitable[Result]], *, tries: int, lost: str, was_in_doubt: bool = False
 ) -> Result:
-    """Do the work until it is known what became of it; it is told whether an earlier try is in doubt.
+    """Repeat the work until its result is known; `work` is told whether an earlier try is in doubt.
 
-    Raises `Unknown` with what is `lost`; `Unavailable` only as long as nothing is in doubt.
+    Raises `Unknown` with the text `lost`; `Unavailable` only as long as nothing is in doubt.
     """
     cause: Unavailable | None = None
     for turn in range(tries):
@@ -37,16 +36,16 @@ async def repeat(
         try:
             return await work(was_in_doubt)
         except Unavailable as error:
-            # Not begun is harmless by itself, but an earlier try may still be in doubt.
+            # A try that did not begin is harmless, but an earlier try may still be in doubt.
             if not isinstance(error, Unknown) and not was_in_doubt:
                 raise
             was_in_doubt, cause = True, error
             if isinstance(error, FailingOver):
-                # This database runs nothing any more.
+                # This database runs no statement any more.
                 break
     raise Unknown(lost) from cause
 
 
 async def wait_for_standbys(database: Database) -> None:
-    """Before an answer from a row that was there: what was committed so far is on the synchronous standbys."""
+    """Wait until what was committed so far is on the synchronous standbys: before an answer from an existing row."""
     await database.run(SQL["wait_for_standbys"])

@@ -1,7 +1,7 @@
-"""Settings that every connection of ours has, whoever opened it."""
+"""Settings of every connection of duetime, whichever code opens it."""
 
-#: A cached generic plan made while a table was empty reads it from end to end,
-#: so the hot statements leave the planner no choice but their index plan.
+#: A cached generic plan that was made while a table was empty reads the whole table, so the frequent statements leave
+#: the planner only their index plan.
 PLANNER_SETTINGS: dict[str, str] = {
     "search_path": "duetime, public",
     "enable_seqscan": "off",

@@ -4,11 +4,11 @@ A block begins with `-- name: claim_due`; `@lanes` in it is a parameter.  The
 loader numbers the parameters in the order of their first appearance, because
 PostgreSQL knows only `$1`.
 
-What several statements have in common is a fragment, written once: a block that
-begins with `-- fragment: fresh_ids`.  `{fresh_ids}` in a statement, or in another
-fragment, stands for its text.  A file may use its own fragments and those of
-`database/fragments.sql`.  The text is put in when the file is loaded: PostgreSQL
-sees whole statements only.
+Text that several statements share is a fragment, written once: a block that begins
+with `-- fragment: fresh_ids`.  `{fresh_ids}` in a statement, or in another fragment,
+stands for its text.  A file may use its own fragments and those of
+`database/fragments.sql`.  The text is inserted when the file is loaded: PostgreSQL
+sees only whole statements.
 
 Where PostgreSQL takes no parameter, as in DDL, a statement has places that
 `Statement.spelled` fills, in the notation of psql: `:"partition"` for a name and
@@ -16,7 +16,7 @@ Where PostgreSQL takes no parameter, as in DDL, a statement has places that
 
 A statement that changes something and commits itself may be carried out long
 after it was given up and repeated.  `-- Copies:` in its comment says why such a
-late copy does no harm.  Without that line it may only be run in a transaction
+late copy does no harm.  Without that line it may only run in a transaction
 whose COMMIT is a message of its own (`changing.py`).
 """
 
@@ -32,7 +32,7 @@ _PLACE = re.compile(r""":(["'])([a-z]\w*)\1""")
 _PARAMETER = re.compile(r"(?<![@\w<])@([a-z][a-z0-9_]*)")
 _COMMENT = re.compile(r"--[^\n]*")
 _COPIES = re.compile(r"^-- Copies:((?:[^\n]*\n--   )*[^\n]*)$", re.MULTILINE)
-#: What a statement that changes something has in it; a row lock ends with its statement.
+#: The words that mark a statement that changes something; a row lock ends with its statement.
 _CHANGE = re.compile(
     r"\b(INSERT INTO|UPDATE (?!OF\b|SKIP\b|NOWAIT\b)\w+(?: AS \w+)?\s+SET|DELETE FROM"
     r"|nextval|pg_logical_emit_message|(?:CREATE|ALTER|DROP) (?:SCHEMA|TABLE|ROLE|DATABASE)|COMMENT ON)\b"
@@ -44,14 +44,14 @@ class Statement:
     name: str
     sql: str
     parameters: tuple[str, ...]
-    #: Why a copy of it that is carried out late does no harm; None: it may do harm.
+    #: Why a copy that is carried out late does no harm; None: it may do harm.
     copies: str | None = None
     is_change: bool = False
-    #: Whether it may be run without a transaction around it.
+    #: Whether it may run without a transaction around it.
     commits_itself: bool = True
 
     def spelled(self, **given: str) -> "Statement":
-        """The statement with names and values in the places that take no parameter."""
+        """The statement with names and values filled into the places that take no parameter."""
         places = {place[2] for place in _PLACE.finditer(self.sql)}
         if places != given.keys():
             raise TypeError(f"{self.name} has places for {sorted(places)}, not for {sorted(given)}")
@@ -69,11 +69,11 @@ class Statement:
 
 
 class SqlFileError(ValueError):
-    """A file of SQL cannot be loaded: its blocks and fragments do not fit together."""
+    """An SQL file cannot be loaded: its blocks and fragments do not fit together."""
 
 
 def load(package: str, file: str) -> dict[str, Statement]:
-    """Read the named statements of a file that lies beside its module."""
+    """Read the named statements of a file in the folder of its package."""
     return parse(file, files(package).joinpath(file).read_text("utf-8"), shared_fragments())
 
 
@@ -88,7 +88,7 @@ def shared_fragments() -> dict[str, str]:
 
 
 def parse(file: str, text: str, shared: Mapping[str, str]) -> dict[str, Statement]:
-    """The statements of a file's text, with the text of the fragments that they use."""
+    """The statements in a file's text, with the text of the fragments that they use."""
     statements, own = _blocks(file, text)
     if twice := own.keys() & shared:
         raise SqlFileError(f"{file}: the fragment {min(twice)} is in fragments.sql too: give it another name")
@@ -121,7 +121,7 @@ def _bare(body: str) -> str:
 
 
 def _expand(place: str, text: str, fragments: Mapping[str, str], within: tuple[str, ...], used: set[str]) -> str:
-    """Put in the text of each fragment that is named, and of those that are named there."""
+    """Insert the text of each named fragment, and of the fragments that it names."""
 
     def put_in(match: re.Match[str]) -> str:
         name = match[1]

@@ -1,10 +1,10 @@
 """Write PostgreSQL's files to the disk as they change, a little at a time.
 
-PostgreSQL leaves what it writes to the kernel, which keeps it for half a minute and
-then writes hundreds of megabytes at once; meanwhile every flush of the log, and so
-every commit, waits: 100 ms and more.  Here the kernel is asked twice a second to
-begin with what has changed so far.  Nothing depends on it: it makes nothing durable,
-and PostgreSQL syncs its files itself at its checkpoints.
+PostgreSQL leaves its writes to the kernel, which keeps them for half a minute and then
+writes hundreds of megabytes at once; in that time every flush of the log, and so every
+commit, waits: 100 ms and more.  This process asks the kernel twice a second to begin to
+write what has changed so far.  Nothing depends on it: it makes nothing durable, and
+PostgreSQL syncs its files itself at its checkpoints.
 
 Run as a script by an interpreter of its own, for one server; it ends with its parent.
 
@@ -20,20 +20,20 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
-#: As often while files change, and as seldom while none does.
+#: How often to look while files change, and while none does.
 BUSY_SECONDS = 0.5
 IDLE_SECONDS = 2.0
-#: Times of files are as coarse as the kernel's ticks.
+#: The resolution of file times is that of the kernel's ticks.
 _TICK_SECONDS = 0.05
 _PR_SET_PDEATHSIG = 1
 _SYNC_FILE_RANGE_WRITE = 2
 
-#: Begins to write a file, by its descriptor, without waiting for the end.
+#: Begins to write a file, given by its descriptor, without waiting for the end.
 BeginWriting = Callable[[int], object]
 
 
 def find_begin_writing() -> BeginWriting | None:
-    """None: this system has no such call."""
+    """The system call that begins to write; None: this system has no such call."""
     call = getattr(ctypes.CDLL(None, use_errno=True), "sync_file_range", None)
     if sys.platform != "linux" or call is None:
         return None
@@ -42,9 +42,9 @@ def find_begin_writing() -> BeginWriting | None:
 
 
 def changed_since(cluster: str, at: float) -> Iterator[str]:
-    """The files of tables and indexes that were written to since then."""
+    """The files of tables and indexes that were written to since that time."""
     for database in os.scandir(os.path.join(cluster, "base")):
-        # Dropped in between, a file or the whole database: the others are looked at all the same.
+        # A file or the whole database may be dropped in between; the others are checked all the same.
         with suppress(OSError), os.scandir(database.path) as files:
             for file in files:
                 with suppress(OSError):
@@ -53,7 +53,7 @@ def changed_since(cluster: str, at: float) -> Iterator[str]:
 
 
 def write_changed(cluster: str, at: float, begin_writing: BeginWriting) -> int:
-    """How many files there were."""
+    """Begin to write the changed files. Return how many there were."""
     count = 0
     for path in changed_since(cluster, at):
         try:
@@ -69,7 +69,7 @@ def write_changed(cluster: str, at: float, begin_writing: BeginWriting) -> int:
 
 
 def start(cluster: str) -> "subprocess.Popen[bytes] | None":
-    """A process for the server whose data are there; None where there is no such call."""
+    """Start a process for the server with these data; None if there is no such call."""
     if find_begin_writing() is None:
         return None
     return subprocess.Popen(
@@ -77,7 +77,7 @@ def start(cluster: str) -> "subprocess.Popen[bytes] | None":
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        # A Ctrl-C in our terminal is for us.
+        # A Ctrl-C in the terminal is for duetime.
         start_new_session=True,
     )
 
