@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class UsageError(Exception):
-    """One sentence, and exit code 2."""
+    """Prints one sentence and exits with code 2."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -35,7 +35,7 @@ def main(words: Sequence[str]) -> int:
     try:
         arguments = make_parser().parse_intermixed_args(words)
         scenarios = choose(arguments.scenarios, SCENARIOS, "scenario")
-        # Everything is compared within one run, so duetime is always in it.
+        # Everything is compared within one run, so duetime is always part of it.
         peers = choose(["duetime", *arguments.peers.split(",")] if arguments.peers else [], PEERS, "peer")
     except UsageError as error:
         say(f"bench: {error}")
@@ -76,7 +76,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def count(word: str) -> int:
-    """A number of something: at least one."""
+    """A count of at least one."""
     number = int(word)
     if number < 1:
         raise ValueError
@@ -84,7 +84,7 @@ def count(word: str) -> int:
 
 
 def choose(names: Sequence[str], known: Mapping[str, T], kind: str) -> list[T]:
-    """Those named, or all, in the order in which they are known."""
+    """The named ones, or all, in the order in which they are known."""
     if unknown := [name for name in names if name not in known]:
         raise UsageError(f'there is no {kind} "{unknown[0]}"; there are {", ".join(known)}')
     return [each for name, each in known.items() if not names or name in names]

@@ -1,4 +1,4 @@
-"""The same calls as the executor makes, by aiohttp's own client: what duetime's are compared with.
+"""The executor's calls made with aiohttp's own client, to compare duetime's calls with.
 
 Run as `python -m bench.aiohttp_calls URL COUNT CONCURRENCY BODY`; prints one JSON
 line with the seconds it took and the CPU time it spent on the calls.
@@ -12,7 +12,7 @@ import time
 import aiohttp
 import uvloop
 
-#: As many and as long as those of a signed call, made once: aiohttp's figure has no signing in it.
+#: As many headers, with the same lengths, as a signed call has, made once: aiohttp's figure contains no signing.
 HEADERS = {
     "Content-Type": "application/json",
     "Accept-Encoding": "identity",

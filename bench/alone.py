@@ -84,7 +84,7 @@ def _add_limit(page: Page, results: Results) -> None:
 
 
 def _best_rows(limit: Measurement | None) -> list[Row]:
-    """For each move the way of doing it that gave the figure."""
+    """For each move, the division of work that gave the figure."""
     best: dict[str, Row] = {}
     for row in _rows(limit):
         move = str(row.get("move"))
@@ -140,7 +140,7 @@ def _add_snapshot(page: Page, results: Results) -> None:
     rates, entries = _points(rows, "rate"), _points(rows, "entries_per_task")
     if len(rates) > 1:
         level = (0.7 * figures["rate_before"], "70 % of the rate without it") if "rate_before" in figures else None
-        # Between the points of minutes 7 and 8.
+        # This lies between the points of minutes 7 and 8.
         restart = (7.5, "restart") if rates[-1][0] >= 8 else None
         panels = [Panel("Tasks run", "a second", [Line("rate", rates)], level, restart)]
         if len(entries) > 1:
@@ -230,7 +230,7 @@ def _add_load(page: Page, results: Results) -> None:
 
 
 def _rows(measurement: Measurement | None) -> Sequence[Row]:
-    """What changed within the last of the runs."""
+    """What changed during the last of the runs."""
     return measurement.runs[-1].rows if measurement is not None and measurement.runs else []
 
 

@@ -13,13 +13,13 @@ from bench.processes import BenchError, Child
 
 LINE_BYTES = 24
 START_SECONDS = 60.0
-#: A run in which nothing was done for so long has failed.
+#: A run in which nothing was done for this long has failed.
 STALL_SECONDS = 30.0
 _LOOK_SECONDS = 0.005
 
 
 class Workers:
-    """So many processes of one command, which takes the file as its last word."""
+    """Several processes of one command, which gets the file as its last argument."""
 
     def __init__(
         self,
@@ -74,11 +74,11 @@ class Workers:
         return self._file.stat().st_size // LINE_BYTES
 
     def lags(self) -> list[float]:
-        """Milliseconds from the time in the payload to the start, of the tasks that had one, in order of size."""
+        """Milliseconds from the time in the payload to the start, sorted, of the tasks that had one."""
         return sorted(float(line) for line in self._file.read_bytes().splitlines() if line.strip())
 
     async def until(self, count: int, stall_seconds: float = STALL_SECONDS) -> float:
-        """Wait until so many were begun; returns the epoch second at which that was seen."""
+        """Wait until this many were begun. Return the epoch second at which that was seen."""
         done, deadline = -1, 0.0
         while True:
             before, done = done, self.count

@@ -1,8 +1,8 @@
-"""The raw limit: what this machine's PostgreSQL moves by SQL alone, and how far our own statements stay below it.
+"""The raw limit: what this machine's PostgreSQL moves by SQL alone, and how far duetime's statements stay below it.
 
 The ways to move are in `moves`.  Movers are processes of their own (`python -m
 bench.limit WAY ROLE LANES TASKS BATCH FILE`, the address in BENCH_DSN) with one
-connection a lane: they say "ready", wait until there is the file, move so many
+connection for each lane: they say "ready", wait until the file exists, move their
 tasks of each lane, and answer with when they began and ended, and their CPU time.
 """
 
@@ -48,8 +48,8 @@ class Moved:
 
 LANES = 2
 ONE_PRODUCER = (Crew("produce", (0,)),)
-#: How lanes are divided among processes, a connection for each lane.  Which one is faster depends on the move
-#: and on what else the machine does, so both are measured and the higher figure is the limit.
+#: How lanes are divided among processes, a connection for each lane. Which division is faster depends on the move and
+#: on the other load of the machine, so both are measured and the higher figure is the limit.
 LAYOUTS: dict[str, tuple[tuple[int, ...], ...]] = {"one process": ((0, 1),), "two processes": ((0,), (1,))}
 
 
@@ -61,7 +61,7 @@ def crews_of(layout: str, *roles: Role) -> tuple[Crew, ...]:
 async def move(
     dsn: str, way: Way, crews: Sequence[Crew], tasks_per_lane: int, *, folder: Path, batch: int = BATCH
 ) -> Moved:
-    """Let these movers work at the same time; the rate is that of the tasks of all lanes."""
+    """Let these movers work at the same time; the rate counts the tasks of all lanes."""
     start = folder / "start"
     start.unlink(missing_ok=True)
     children: list[Child] = []

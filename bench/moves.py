@@ -1,12 +1,12 @@
-"""The moves of a task by SQL alone, without HTTP: submit, claim, settle, in batches, each lane for itself.
+"""The moves of a task by SQL alone, without HTTP: submit, claim, settle, in batches, each lane separately.
 
 Three ways to make the same moves: `minimal`, four bare tables and the shortest
-statements that still let only one take a row, which is the raw limit;
+statements that still let only one reader take a row, which is the raw limit;
 `statements`, this project's schema and statements; `lifecycle`, the modules
 around those statements.
 
-Each lane has one writer and one reader, so nobody waits for anybody, and what a
-reader has passed stays passed.
+Each lane has one writer and one reader, so nobody waits for another, and a reader
+never has to look again behind its position.
 """
 
 import itertools
@@ -117,7 +117,7 @@ class Moves(Protocol):
     async def submit(self, tasks: int) -> None: ...
 
     async def claim_and_settle(self, room: int) -> int:
-        """Move up to so many tasks from waiting to over; returns how many."""
+        """Move at most this many tasks from waiting to over. Return how many."""
         ...
 
 
@@ -153,7 +153,7 @@ class Minimal:
 
 
 class Own:
-    """What both of our own ways need: the database, the lane, and a holder for it."""
+    """What both of duetime's ways need: the database, the lane, and a holder for it."""
 
     def __init__(self, database: Database, tenant: int, lane_key: LaneKey, lane: int, holder: int) -> None:
         self._database = database
@@ -180,7 +180,7 @@ class Own:
 
 class Statements(Own):
     async def submit(self, tasks: int) -> None:
-        # What would be nothing but NULL or one value is left out, as submit does it.
+        # Arrays with only NULL or only one value are left out, as submit does.
         await self._database.run(
             SUBMIT_SQL["submit"],
             lanes=None,
@@ -214,7 +214,7 @@ class Statements(Own):
         )
         taken = [row for row in rows if row["task"] is not None]
         if taken:
-            # A first wake is its task's id.
+            # A task's first wake is its id.
             self._passed = taken[-1]["task"]
             now = [_now_ms() * 1000] * len(taken)
             await self._database.run(
@@ -269,7 +269,7 @@ OPEN: dict[Way, Callable[[str, int], AbstractAsyncContextManager[Moves]]] = {
 
 
 async def prepare(dsn: str, way: Way, lanes: int) -> None:
-    """Make the tables, empty, and all that the movers share."""
+    """Make the tables, empty, and everything that the movers share."""
     if way == "minimal":
         connection = await asyncpg.connect(dsn, timeout=10.0, command_timeout=60.0)
         try:
@@ -289,13 +289,13 @@ async def prepare(dsn: str, way: Way, lanes: int) -> None:
 
 
 def _mint(unique: "itertools.count[int]", lane: int, tasks: int) -> list[uuid.UUID]:
-    """Ids that only grow: of one writer, whatever the millisecond."""
+    """Makes ids that only grow, for one writer, even within a millisecond."""
     now_ms = _now_ms()
     return [make_id(now_ms, next(unique), lane) for _ in range(tasks)]
 
 
 def _now_ms() -> int:
-    # Database and movers are on one machine: one clock.
+    # Database and movers are on one machine, so they have one clock.
     return time.time_ns() // 1_000_000
 
 
@@ -304,7 +304,7 @@ def _onward(database: Database) -> Onward:
 
 
 def _wake_nobody(wakes: object) -> None:
-    """Readers look by themselves."""
+    """Do nothing: the readers look by themselves."""
 
 
 def _holder_name(lane: int) -> str:

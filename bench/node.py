@@ -1,4 +1,4 @@
-"""A node of one's own: `duetime up` as a child process, with its data in a folder that can be thrown away."""
+"""A separate node: `duetime up` as a child process, with its data in a folder that can be thrown away."""
 
 import json
 import os
@@ -44,14 +44,14 @@ class NodeProcess:
         if not line:
             raise RuntimeError(f"the node did not start:\n{self.log.read_text()[-3000:]}")
         ready = json.loads(line)
-        # Only the start that makes the key tells it.
+        # Only the start that makes the key prints it.
         self.url, self.key = ready["url"], ready["key"] or Path(ready["key_file"]).read_text().strip()
-        # A restart must be found at the same place.
+        # After a restart it must have the same address.
         self.port = int(self.url.rsplit(":", 1)[1])
         return self
 
     def allow(self, **quotas: int) -> None:
-        """Give the tenant that the key is of other quotas than every new one has."""
+        """Give the key's tenant other quotas than the default ones."""
         request = urllib.request.Request(
             f"{self.url}/v1/tenants/default",
             json.dumps({"quotas": quotas}).encode(),
@@ -73,7 +73,7 @@ class NodeProcess:
         return b""
 
     def stop(self, number: int = signal.SIGTERM, seconds: float = 40.0) -> int:
-        """Ask it to stop; returns its exit code."""
+        """Ask it to stop. Return its exit code."""
         assert self._process is not None
         if self._process.poll() is None:
             self._process.send_signal(number)
@@ -83,7 +83,7 @@ class NodeProcess:
         return code
 
     def kill(self) -> None:
-        """kill -9: no goodbye."""
+        """kill -9, without a clean stop."""
         assert self._process is not None
         self._process.kill()
         self._process.wait(10)
@@ -95,5 +95,5 @@ class NodeProcess:
         return self._process is not None and self._process.poll() is None
 
     def postgres_pid(self) -> int:
-        """The embedded server's postmaster."""
+        """The pid of the embedded server's postmaster."""
         return int((self.data / "postgres" / "postmaster.pid").read_text().splitlines()[0])

@@ -1,10 +1,10 @@
 """Producers that go on for minutes: a process of its own that submits in batches through the SDK.
 
-    steady RATE SECONDS AHEAD        so many a second, each due AHEAD seconds after it is submitted, one
+    steady RATE SECONDS AHEAD        RATE tasks a second, each due AHEAD seconds after it is submitted, one
                                      after the other; 0: due at once.  Its lag counts from then
     full SECONDS FILE                as many as the workers that count in FILE can do: never more than
                                      BACKLOG tasks ahead of them
-    fill COUNT FIRST LAST            so many, due at random between two epoch seconds, as fast as it goes
+    fill COUNT FIRST LAST            COUNT tasks, due at random between two epoch seconds, as fast as possible
 
 Run as `python -m bench.pace WORD …`; the node is at BENCH_URL, its key in
 BENCH_KEY.  It goes on when the node is away for a while.  SIGTERM ends it early;
@@ -31,9 +31,9 @@ from duetime.sdk.errors import SdkError
 
 BACKLOG = 20_000
 FILL_BATCH = 5_000
-#: Enough to keep the server busy: what is measured is the cost of tasks that wait, not of many large calls at once.
+#: Enough to keep the server busy: the cost of waiting tasks is measured, not that of many large calls at once.
 FILL_CONNECTIONS = 3
-#: Batches of a steady pace hold what falls due within this time.
+#: A batch of a steady pace holds the tasks that are due within this time.
 BATCH_SECONDS = 0.05
 _IN_FLIGHT = 8
 _LOOK_SECONDS = 0.005
@@ -60,7 +60,7 @@ class Producer:
         return self._is_stopped.is_set() or time.monotonic() >= self._ends_at
 
     async def run_steady(self, rate: float, ahead: float) -> None:
-        """Batches at the pace, whether or not the former ones are answered, up to a limit."""
+        """Send batches at the pace, whether or not the earlier ones are answered, up to a limit."""
         size = max(1, min(BATCH, round(rate * BATCH_SECONDS)))
         room = asyncio.Semaphore(_IN_FLIGHT)
         began, number = time.monotonic(), 0
@@ -90,7 +90,7 @@ class Producer:
         await asyncio.gather(*[send() for _ in range(CONNECTIONS)])
 
     async def run_fill(self, count: int, first: float, last: float) -> None:
-        """The order of due times is not that of submission; the same seed gives the same times."""
+        """Due times in random order; the same seed gives the same times."""
         chance = random.Random(1)
         sizes = split(count, FILL_BATCH)
 
@@ -117,7 +117,7 @@ class Producer:
 
 
 def _make_batch(size: int, rate: float, ahead: float) -> list[dict[str, object]]:
-    """Tasks that fall due one after the other, on whole milliseconds; or all now."""
+    """Tasks that are due one after the other, on whole milliseconds; or all now."""
     now = time.time()
     if not ahead:
         return [{"type": TYPE, "payload": make_payload(now)}] * size
@@ -146,7 +146,7 @@ async def main(words: list[str]) -> None:
             case _:
                 sys.exit("usage: steady RATE SECONDS AHEAD | full SECONDS FILE | fill COUNT FIRST LAST")
         did = {"count": producer.count, "errors": producer.errors, "error": producer.error}
-        # Without that of its start.
+        # The figure does not contain the process's start.
         print(json.dumps({**did, "cpu_seconds": time.process_time() - cpu}), flush=True)
 
 

@@ -23,7 +23,7 @@ class Page:
         self._parts.append(f"![{title}]({self._folder}/{name}.svg)")
 
     def save(self, folder: Path, name: str) -> None:
-        """NAME.md, and the plots in a folder NAME; those of a former page do not stay."""
+        """Write NAME.md, and the plots into a folder NAME; plots of an earlier page are removed."""
         plots = folder / name
         plots.mkdir(parents=True, exist_ok=True)
         for old in plots.glob("*.svg"):
@@ -40,7 +40,7 @@ def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def cell(text: str) -> str:
-    """Text from elsewhere: on one line, without what would end a cell, and without the folders of this machine."""
+    """Text from elsewhere: on one line, without characters that end a cell, without the folders of this machine."""
     return hide_folders(" ".join(text.split())).replace("|", "\\|").replace("<", "&lt;")
 
 

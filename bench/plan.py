@@ -1,11 +1,11 @@
 """Which runs are made, in which order, and how long they will take.
 
 Everything is measured round by round: the first run of each peer in each scenario,
-then the second of each, so that whatever disturbs the machine for a while disturbs
-them all; a run that lost much of its time to others is made again.  What is measured
-but once comes behind them.  Each round begins with another peer.  Peers on the same
-server follow each other.  A peer that breaks keeps what it said and is not run again
-in that variant; the rest goes on.
+then the second of each, so that a disturbance of the machine affects all of them; a
+run that lost much of its time to other programs is made again.  Scenarios that are
+measured only once come last.  Each round begins with another peer.  Peers on the same
+server follow each other.  A peer that fails keeps its earlier results and is not run
+again in that variant; the rest goes on.
 """
 
 import json
@@ -59,7 +59,7 @@ def _steps_of(scenario: Scenario, peers: Sequence[Peer], options: Options) -> It
 
 
 class Durations:
-    """How long each kind of step took last time, in a file, to tell how long it will take."""
+    """How long each kind of step took last time, in a file, to estimate the time that is left."""
 
     def __init__(self, file: Path, options: Options) -> None:
         self._file = file
@@ -83,7 +83,7 @@ class Durations:
 
 
 class Record:
-    """What the runs have given so far."""
+    """The results of the runs so far."""
 
     def __init__(self, steps: Sequence[Step]) -> None:
         self._keys = dict.fromkeys(step.key for step in steps)
@@ -100,7 +100,7 @@ class Record:
         return step.key in self._errors
 
     def measurements(self) -> list[Measurement]:
-        """Of all that was measured or has failed, scenario by scenario."""
+        """The measurements that were made or have failed, scenario by scenario."""
         made = [key for key in self._keys if key in self._runs or key in self._errors]
         return [Measurement.of(*key, self._runs.get(key, []), self._errors.get(key, "")) for key in made]
 
@@ -113,7 +113,7 @@ async def carry_out(
     durations: Durations,
     record: Record,
 ) -> None:
-    """Make all the runs, into the record."""
+    """Make all the runs, and store their results in the record."""
     stolen = Stolen()
     for place, step in enumerate(steps):
         if record.has_failed(step):
@@ -130,7 +130,7 @@ async def carry_out(
                 lambda line: say(f"    {line}"),
             )
         except* Exception as group:
-            # Whatever goes wrong with one peer is told in the results, and the others are still measured.
+            # Any error of one peer is stored in the results, and the others are still measured.
             error = tell_error(group)
             record.fail(step, error)
             say(f"    failed: {error}")

@@ -1,9 +1,8 @@
 """Charts as SVG, written by hand: bars that compare peers, and lines over minutes.
 
-A chart stands on a card of its own and follows the reader's light or dark
-scheme; a viewer that knows no schemes shows the light one.  What is ours has the
-accent colour.  Every value is written beside its mark, so nothing has to be read
-off an axis.
+A chart is drawn on a card of its own and follows the reader's light or dark
+scheme; a viewer without schemes shows the light one.  duetime has the accent colour.
+Every value is written beside its mark, so nothing has to be read off an axis.
 """
 
 import itertools
@@ -16,7 +15,7 @@ WIDTH = 720
 _MARGIN = 24
 _BAR, _GAP = 18, 10
 _TITLE_HEIGHT = 62
-#: The widest letters that names and figures have on average, at 13 px; text is never measured.
+#: The average width of letters in names and figures at 13 px, estimated high; text is never measured.
 _LETTER = 7.4
 _PANEL_HEIGHT = 190
 _AXIS_HEIGHT = 22
@@ -63,7 +62,7 @@ class Bar:
     is_ours: bool = False
     #: A fainter bar behind it, such as the p99 behind the p50.
     behind: float | None = None
-    #: The least and the most of several runs.
+    #: The lowest and the highest value of several runs.
     spread: tuple[float, float] | None = None
 
 
@@ -81,16 +80,16 @@ class Panel:
     title: str
     unit: str
     lines: Sequence[Line]
-    #: What is asked for: a level, and its name.
+    #: The requirement: a level, and its name.
     level: tuple[float, str] | None = None
-    #: Something that happened: an x, and its name.
+    #: An event: an x, and its name.
     event: tuple[float, str] | None = None
 
 
 def draw_bars(title: str, subtitle: str, bars: Sequence[Bar]) -> str:
     """Horizontal bars in the order given."""
     left = _MARGIN + max(_width_of(bar.name, bar.is_ours) for bar in bars) + 12
-    # Beside the longest bar its label still has room.
+    # The label beside the longest bar still has room.
     labels = [_width_of(bar.label, bar.is_ours) for bar in bars if bar.value is not None]
     room = WIDTH - _MARGIN - left - max(labels, default=0.0)
     most = max(_reach(bar) for bar in bars) or 1.0
@@ -119,7 +118,7 @@ def _draw_bar(bar: Bar, top: float, left: float, scale: float) -> list[str]:
 
 
 def _reach(bar: Bar) -> float:
-    """How far to the right a bar and all that is drawn on it go."""
+    """How far to the right a bar reaches with everything that is drawn on it."""
     return max(bar.value or 0.0, bar.behind or 0.0, bar.spread[1] if bar.spread else 0.0)
 
 
@@ -140,13 +139,13 @@ def draw_lines(title: str, subtitle: str, x_name: str, panels: Sequence[Panel]) 
 
 @dataclass(frozen=True)
 class _Frame:
-    """Where the axes of a panel are, and what they span."""
+    """The place of a panel's axes, and the range that they cover."""
 
     left: float
     right: float
     top: float
     span: tuple[float, float]
-    #: From zero to where the panel ends.
+    #: From zero to the end of the panel.
     ticks: Sequence[float]
 
     @property
@@ -186,14 +185,14 @@ def _draw_panel(panel: Panel, frame: _Frame) -> list[str]:
 
 
 def _beside_level(panel: Panel, frame: _Frame, level: float) -> float:
-    """Where the name of a level stands: on the side away from the lines, but never below the panel."""
+    """The place of a level's name: on the side away from the lines, but never below the panel."""
     below = frame.y(level) + 15
     is_above_all = all(line.points[0][1] < level for line in panel.lines)
     return frame.y(level) - 6 if is_above_all or below > frame.bottom - 2 else below
 
 
 def _draw_x_axis(frame: _Frame, xs: Sequence[float], name: str) -> list[str]:
-    # As many as have room, each of the same distance.
+    # As many labels as have room, at equal distances.
     every = math.ceil(len(xs) * 26 / (frame.right - frame.left)) or 1
     parts = [
         _text(frame.x(x), frame.bottom + 17, f"{x:g}", "quiet", "middle")
@@ -209,7 +208,7 @@ def _end_label(panel: Panel, line: Line) -> str:
 
 
 def _ticks_of(panel: Panel) -> list[float]:
-    """Round values from zero to just above all that is drawn."""
+    """Round values from zero to just above everything that is drawn."""
     most = max([y for line in panel.lines for _, y in line.points] + ([panel.level[0]] if panel.level else []))
     if most <= 0:
         return [0.0, 1.0]
@@ -220,7 +219,7 @@ def _ticks_of(panel: Panel) -> list[float]:
 
 
 def _spread_out(ys: list[float], lowest: float) -> list[float]:
-    """Heights for labels, moved apart where two would touch, and none below the lowest."""
+    """Heights for labels, moved apart if two would touch, and none below the lowest."""
     order = sorted(range(len(ys)), key=lambda place: ys[place])
     moved = list(ys)
     for before, place in itertools.pairwise(order):

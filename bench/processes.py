@@ -1,9 +1,9 @@
-"""Child processes of the benchmark: each in a session of its own, and none outlives us.
+"""Child processes of the benchmark: each in a session of its own, and none outlives the benchmark.
 
-A child's output goes to files, so that it never waits for us to read, and its
+A child's output goes to files, so that it never waits for a reader, and its
 CPU time is taken when it ends.  However it ends, its whole session is ended
-with it; on Linux it also ends when we are killed.  Start children from the
-main thread: they follow the thread that started them.
+with it; on Linux it also ends when the benchmark is killed.  Start children from the
+main thread: they end with the thread that started them.
 """
 
 import asyncio
@@ -24,12 +24,12 @@ _TAIL_CHARACTERS = 500
 
 
 class BenchError(Exception):
-    """Something that does not work, said so that a person knows what to do."""
+    """Something does not work; the message tells a person what to do."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """What a child left: its standard output, when that was last written to, and its CPU time."""
+    """What a child left: its standard output, the time of its last output, and its CPU time."""
 
     output: str
     written_at: float
@@ -37,7 +37,7 @@ class Ended:
 
 
 def following(program: str) -> list[str]:
-    """How to start a program, by its absolute path, so that it ends when we are killed."""
+    """How to start a program, by its absolute path, so that it ends when the benchmark is killed."""
     who = [str(os.getpid()), str(os.geteuid()), str(os.getegid())]
     return [sys.executable, "-I", "-S", launch.__file__, *who, program]
 
@@ -61,7 +61,7 @@ class Child:
             raise BenchError(f"there is no program {command[0]}")
         with self._output.open("wb") as output, self._errors.open("wb") as errors:
             self._process = subprocess.Popen(
-                # Not resolved: the python of a virtual environment is a link that must stay one.
+                # The path is not resolved: the python of a virtual environment is a link that must stay one.
                 [*following(os.path.abspath(program)), *map(str, command[1:])],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -83,7 +83,7 @@ class Child:
     def poll(self) -> int | None:
         """Its exit code, if it has ended."""
         if self._process.returncode is None:
-            # Not by Popen, which would throw the CPU time away.
+            # Popen does not do this, because it would throw the CPU time away.
             pid, status, usage = os.wait4(self.pid, os.WNOHANG)
             if pid:
                 self._process.returncode = os.waitstatus_to_exitcode(status)
@@ -92,7 +92,7 @@ class Child:
         return self._process.returncode
 
     async def wait(self, seconds: float) -> Ended:
-        """Wait for a good end; anything else is a BenchError with the last of what it said."""
+        """Wait until it ends well; any other end is a BenchError with the last part of its output."""
         deadline = time.monotonic() + seconds
         try:
             while (code := self.poll()) is None:
@@ -106,7 +106,7 @@ class Child:
         return Ended(self.output, self._output.stat().st_mtime, self._cpu_seconds)
 
     async def wait_for_line(self, line: str, seconds: float) -> None:
-        """Wait until it has said this line."""
+        """Wait until it has printed this line."""
         deadline = time.monotonic() + seconds
         while line not in self.output.splitlines():
             if self.poll() is not None:
@@ -116,7 +116,7 @@ class Child:
             await asyncio.sleep(_POLL_SECONDS)
 
     async def stop(self, seconds: float = 10.0) -> None:
-        """Ask it to end, and end it when it does not."""
+        """Ask it to end, and kill it if it does not."""
         if self.poll() is None:
             self._process.send_signal(signal.SIGTERM)
         deadline = time.monotonic() + seconds
@@ -127,7 +127,7 @@ class Child:
             self.kill()
 
     def kill(self) -> None:
-        """End it at once, with all of its session."""
+        """Kill it at once, with its whole session."""
         if self._process.returncode is None:
             self._end_session()
             self._process.wait()
@@ -136,7 +136,7 @@ class Child:
         return BenchError(f"{self.name} ended with code {self.poll()}{self.tail()}")
 
     def tail(self) -> str:
-        """What it said of its end, to be put behind a sentence: its last error, or else its last line."""
+        """What its output says about its end, to be put after a sentence: its last error, or else its last line."""
         said = self._errors.read_text(errors="replace").strip() or self.output.strip()
         lines = [line.strip() for line in said.splitlines() if line.strip()]
         errors = [line for line in lines if "error" in line.lower()]
@@ -158,5 +158,5 @@ async def run_program(
     environment: Mapping[str, str] | None = None,
     cwd: Path | None = None,
 ) -> Ended:
-    """Run a program to its good end within the time."""
+    """Run a program until it ends well, within the time."""
     return await Child(name, command, folder=folder, environment=environment, cwd=cwd).wait(seconds)

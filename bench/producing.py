@@ -1,4 +1,4 @@
-"""Loads that last: a producer of `bench.pace` beside a stage's workers, and what is read while it goes on."""
+"""Loads that last: a producer of `bench.pace` beside a stage's workers, and what is read in the meantime."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ from bench.node import NodeProcess
 from bench.processes import BenchError, Child
 from bench.stage import Stage
 
-#: What is submitted and not yet done when a producer ends is done within this time.
+#: How long tasks that are submitted and not yet done may take after a producer has ended.
 DRAIN_SECONDS = 60.0
 _END_SECONDS = 60.0
 _WARM_UP_SECONDS = 3.0
@@ -46,13 +46,13 @@ class Producer:
         return self._child.pid
 
     async def wait(self, seconds: float) -> Produced:
-        """Wait for its own end."""
+        """Wait until it ends by itself."""
         ended = await self._child.wait(seconds)
         answer = json.loads(ended.output.splitlines()[-1])
         return Produced(answer["count"], answer["errors"], answer["error"], answer["cpu_seconds"])
 
     async def end(self) -> Produced:
-        """Let it finish what it has begun, and no more."""
+        """Let it finish what it has begun, and begin nothing more."""
         if self._child.poll() is None:
             os.kill(self._child.pid, signal.SIGTERM)
         return await self.wait(_END_SECONDS)
@@ -60,7 +60,7 @@ class Producer:
 
 @asynccontextmanager
 async def producing(stage: Stage, *words: object) -> AsyncIterator[Producer]:
-    """A producer that submits from now on; whatever happens, it is gone at the end."""
+    """A producer that submits from now on; it is always gone at the end."""
     command = [sys.executable, "-m", "bench.pace", *map(str, words)]
     name = f"pace-{time.monotonic_ns()}"
     child = Child(name, command, folder=stage.folder, environment=stage.environment, cwd=_ROOT)
@@ -71,7 +71,7 @@ async def producing(stage: Stage, *words: object) -> AsyncIterator[Producer]:
 
 
 async def measure_full(stage: Stage, workers: Workers, seconds: float) -> float:
-    """The sustained rate with a producer that keeps a bounded backlog; nothing is left waiting."""
+    """The sustained rate with a producer that keeps a bounded backlog; no task is left waiting."""
     before = workers.count
     async with producing(stage, "full", seconds + _END_SECONDS, tally_of(workers)) as producer:
         await workers.until(before + 1)
@@ -91,23 +91,23 @@ def check(produced: Produced) -> None:
 
 
 def tally_of(workers: Workers) -> Path:
-    """The file in which they count."""
+    """The file in which the workers count."""
     return workers._file
 
 
 class Lags:
-    """The lags that workers note from now on, a part at a time."""
+    """Reads the lags that workers note from now on, a part at a time."""
 
     def __init__(self, workers: Workers) -> None:
         self._file = tally_of(workers)
         self._place = workers.count * LINE_BYTES
 
     def read(self) -> list[float]:
-        """Milliseconds, in order of size, of the tasks that were begun since the last look."""
+        """Milliseconds, sorted, of the tasks that were begun since the last call."""
         with self._file.open("rb") as file:
             file.seek(self._place)
             data = file.read()
-        # Several processes append whole lines; the last one may still be on its way.
+        # Several processes append whole lines; the last line may still be incomplete.
         data = data[: len(data) // LINE_BYTES * LINE_BYTES]
         self._place += len(data)
         return sorted(map(float, data.split()))
@@ -119,12 +119,12 @@ def node_of(stage: Stage) -> NodeProcess:
 
 
 def memory_mb(pid: int) -> float:
-    """What a process keeps in memory (RSS)."""
+    """The memory of a process (RSS)."""
     return round(float(psutil.Process(pid).memory_info().rss) / 1e6, 1)
 
 
 async def minutes(count: int, seconds: float) -> AsyncIterator[int]:
-    """1, 2, … each at the end of its minute, counted from now; a late look does not move the next."""
+    """1, 2, … each at the end of its minute, counted from now; a late step does not delay the next one."""
     began = time.monotonic()
     for minute in range(1, count + 1):
         await asyncio.sleep(began + minute * seconds - time.monotonic())
@@ -132,5 +132,5 @@ async def minutes(count: int, seconds: float) -> AsyncIterator[int]:
 
 
 def tell(line: str) -> None:
-    """Progress within a run."""
+    """Print progress within a run."""
     print(f"    {line}", file=sys.stderr, flush=True)

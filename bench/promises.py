@@ -1,7 +1,7 @@
-"""What we hold ourselves to: each promise with its target, judged by the figures of one run.
+"""The promises of duetime: each with its target, judged by the figures of one run.
 
 Against peers a promise is a ratio of medians of the same file, because absolute
-figures move with the machine.  What was not measured is neither kept nor broken.
+figures differ between machines.  What was not measured is neither kept nor broken.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from bench.results import Results
 
 GRAPHILE, PGQUEUER, OURS = "graphile-worker", "pgqueuer", "duetime"
-#: As durable as duetime; what Redis syncs but once a second is shown beside it and judged by nobody.
+#: Peers as durable as duetime; peers whose Redis syncs only once a second are shown beside them and not compared.
 BULLMQ = "bullmq-synced"
-#: "Flat" is: no more than this above what it was after the first minute.
+#: "Flat" means: at most this much above the value after the first minute.
 FLAT_PERCENT = 10.0
 WAITING_MB = 20.0
 
 
 @dataclass(frozen=True)
 class Promise:
-    """One line of the list; `holds` is None where it was not measured."""
+    """One line of the list; `holds` is None if it was not measured."""
 
     number: int
     what: str
@@ -46,7 +46,7 @@ def judge(results: Results) -> list[Promise]:
 
 
 class _Reader:
-    """Figures of duetime and of its peers, and promises made of them."""
+    """Figures of duetime and of its peers, and the promises made of them."""
 
     def __init__(self, results: Results) -> None:
         self._results = results
@@ -57,7 +57,7 @@ class _Reader:
     def ratio(
         self, number: int, what: str, scenario: str, peer: str, least: float, ours: str = "", theirs: str = ""
     ) -> Promise:
-        """Our rate by a peer's."""
+        """duetime's rate divided by a peer's."""
         ours_rate = self.ours("rate", scenario, ours)
         their_rate = self._results.figure("rate", scenario, peer, theirs)
         target = f"at least {least:.1f} × {peer}"
@@ -79,7 +79,7 @@ class _Reader:
         holds: Callable[[float], bool],
         show: Callable[[float], str],
     ) -> Promise:
-        """One of our figures within a bound."""
+        """One of duetime's figures within a bound."""
         if value is None:
             return _unknown(number, what, target)
         return Promise(number, what, target, show(value), holds(value))
@@ -153,7 +153,7 @@ def _judge_waiting(read: _Reader) -> list[Promise]:
 
 
 def _judge_memory(read: _Reader, variant: str, what: str) -> Promise:
-    """Both of the node that took them in and of one that has just started with them."""
+    """The memory of the node that took them in, and of one that has just started with them."""
     empty, filled, waiting = (
         read.ours(f"memory_{name}_mb", "waiting", variant) for name in ("empty", "filled", "waiting")
     )
@@ -256,7 +256,7 @@ def _judge_load(read: _Reader) -> list[Promise]:
 
 
 def summarize(promises: Sequence[Promise]) -> str:
-    """How many hold, in one sentence."""
+    """How many promises hold, in one sentence."""
     kept, broken, unknown = (sum(each.holds is wanted for each in promises) for wanted in (True, False, None))
     words = [f"{kept} {'holds' if kept == 1 else 'hold'}"]
     words += [f"{broken} {'does' if broken == 1 else 'do'} not hold"] if broken else []

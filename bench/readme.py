@@ -1,7 +1,7 @@
 """The figures in README.md, from the results that docs/benchmarks.md is made of.
 
-They stand between two marks, so that the report can write them anew and nobody has
-to keep them true by hand.
+They are between two marks, so that the report can write them anew and nobody has
+to update them by hand.
 """
 
 import re
@@ -14,7 +14,7 @@ _PEER = "graphile-worker"
 
 
 def tell_figures(results: Results) -> str:
-    """What README says of the speed; empty when it was not measured."""
+    """The sentence in README about speed; empty if it was not measured."""
     parts = []
     for scenario, what in (("sustained", "produced and run at once"), ("drain", "drained from a backlog")):
         ours, theirs = (results.figure("rate", scenario, peer) for peer in ("duetime", _PEER))

@@ -2,10 +2,11 @@
 
 `write(results, folder)` is what `python -m bench` calls at its end;
 `python -m bench.report [RESULTS.json …]` does it anew from stored files.  Every
-number on the page comes from them.  A scenario is taken whole from the first
-file that has it, because only what ran side by side can be compared; one that is in
-none of them is left out; a peer that failed is shown with the reason.  What the page was
-made of is beside it (`benchmarks/results.json`), so that a part can be measured anew:
+number on the page comes from them.  A scenario is taken as a whole from the first
+file that has it, because only figures that were measured side by side can be compared;
+a scenario in none of them is left out; a peer that failed is shown with the reason.  The
+results that the page was made of are beside it (`benchmarks/results.json`), so that a
+part can be measured anew:
 `python -m bench.report NEW.json docs/benchmarks/results.json`.
 """
 
@@ -41,7 +42,7 @@ class Compared:
 
     @property
     def is_time(self) -> bool:
-        """Less is better."""
+        """Whether less is better."""
         return self.figures != ("rate",)
 
     @property
@@ -75,7 +76,7 @@ PLOTS = {
 
 
 def write(results: Results, folder: Path, *more: Results) -> None:
-    """Write the page and its plots; plots of a former run do not stay."""
+    """Write the page and its plots; plots of an earlier run are removed."""
     page = Page()
     runs = _take_apart(results, *more)
     add_heading(page, runs)
@@ -93,14 +94,14 @@ def write(results: Results, folder: Path, *more: Results) -> None:
 
 
 def merge(runs: list[Results]) -> Results:
-    """What the page shows of several runs, as one."""
+    """The parts of several runs that the page shows, as one run."""
     return msgspec.structs.replace(
         runs[0], measurements=[each for run in runs for each in run.measurements], peers=_all_peers(runs)
     )
 
 
 def _take_apart(*runs: Results) -> list[Results]:
-    """Each scenario in the first run that has it, and in no other; without runs of which nothing is left."""
+    """Keep each scenario only in the first run that has it; leave out runs of which nothing is left."""
     seen: set[str] = set()
     left = []
     for run in runs:
@@ -112,7 +113,7 @@ def _take_apart(*runs: Results) -> list[Results]:
 
 
 def _all_peers(runs: list[Results]) -> list[PeerFacts]:
-    """Every peer of any run, in the order of the run that has most."""
+    """Every peer of any run, in the order of the run with the most peers."""
     by_name: dict[str, PeerFacts] = {}
     for run in sorted(runs, key=lambda run: -len(run.peers)):
         for peer in run.peers:
@@ -192,7 +193,7 @@ def _errors(page: Page, results: Results) -> None:
 
 
 def _bars(results: Results, scenario: str, variant: str) -> Iterable[Bar]:
-    """One for each peer, the best first; those that failed at the end."""
+    """One bar for each peer, the best first; peers that failed come last."""
     is_time = scenario in ("lag", "burst")
     names = {peer.name: _title(peer) for peer in results.peers}
     good, failed = [], []
@@ -217,7 +218,7 @@ def _bar(name: str, measurement: Measurement, scenario: str) -> Bar | None:
     if scenario == "lag":
         p99 = figures.get("p99_ms")
         return Bar(name, value, f"{ms(value)} / {ms(p99)}", is_ours, p99)
-    # A start may be early: a bar begins at zero.
+    # A start may be early, but a bar begins at zero.
     return Bar(name, max(0.0, value), rate(value) if key == "rate" else ms(value), is_ours, spread=spread)
 
 

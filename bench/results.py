@@ -9,8 +9,8 @@
         figures, cpu   medians over its runs: what a table shows
         runs           all of them, in order; `rows` are what changed within a run (a minute, a load, …)
 
-Figures are compared within one file only: absolute figures move with the
-machine, ratios hardly.  A measurement with an `error` has no figures.
+Figures are compared within one file only: absolute figures differ between machines,
+ratios hardly do.  A measurement with an `error` has no figures.
 """
 
 import os
@@ -31,12 +31,12 @@ _FOLDERS = re.compile(r"(?<![\w.:/-])/(?:[\w.@+-]+/)+")
 class Run(msgspec.Struct, frozen=True, omit_defaults=True):
     """One run: what was measured, what each part spent, and what changed within it."""
 
-    #: By name; the unit is the name's end (`p99_ms`, `memory_mb`), and `rate` is tasks a second.
+    #: By name; the end of the name is the unit (`p99_ms`, `memory_mb`), and `rate` is tasks a second.
     figures: dict[str, float] = {}
-    #: CPU microseconds a task of each part: producer, workers, server (PostgreSQL or Redis), node, wrk.
+    #: CPU microseconds per task of each part: producer, workers, server (PostgreSQL or Redis), node, wrk.
     cpu: dict[str, float] = {}
     rows: list[dict[str, float | str]] = []
-    #: Of the processors' time, what the host gave to others (`bench.stolen`).
+    #: The share of the processors' time that the host gave to others (`bench.stolen`).
     stolen_percent: float = 0.0
 
 
@@ -45,17 +45,17 @@ class Measurement(msgspec.Struct, frozen=True, omit_defaults=True):
 
     scenario: str
     peer: str
-    #: A way of doing the scenario ("one", "no keys"); empty when there is but one.
+    #: A way of doing the scenario ("one", "no keys"); empty if there is only one.
     variant: str = ""
     figures: dict[str, float] = {}
     cpu: dict[str, float] = {}
     runs: list[Run] = []
-    #: Why there are no figures, in a sentence or two; empty when all went well.
+    #: Why there are no figures, in a sentence or two; empty if all went well.
     error: str = ""
 
     @classmethod
     def of(cls, scenario: str, peer: str, variant: str, runs: list[Run], error: str = "") -> "Measurement":
-        """With the medians of the runs; none when it went wrong."""
+        """The measurement with the medians of its runs; without medians if it failed."""
         if error:
             return cls(scenario, peer, variant, runs=runs, error=error)
         return cls(
@@ -71,7 +71,7 @@ class PeerFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     packages: list[str] = []
     workers: int = 0
     tuning: str = ""
-    #: Why it could not be installed; empty when it could.
+    #: Why it could not be installed; empty if it could.
     error: str = ""
 
 
@@ -95,9 +95,9 @@ class Results(msgspec.Struct, frozen=True, omit_defaults=True):
     #: UTC, ISO 8601.
     began_at: str
     ended_at: str
-    #: The words behind `python -m bench`.
+    #: The arguments of `python -m bench`.
     arguments: list[str]
-    #: Counts were small and every figure comes from one run: good for trying it out, not for comparing.
+    #: Whether counts were small and every figure comes from one run: enough to try it out, not to compare.
     is_quick: bool
     machine: Machine
     versions: dict[str, str]
@@ -120,13 +120,13 @@ class Results(msgspec.Struct, frozen=True, omit_defaults=True):
         return None if measurement is None else measurement.figures.get(name)
 
     def ratio(self, name: str, ours: tuple[str, str, str], theirs: tuple[str, str, str]) -> float | None:
-        """One median by another, each named by (scenario, peer, variant); None when one is missing."""
+        """One median divided by another, each named by (scenario, peer, variant); None if one is missing."""
         upper, lower = self.figure(name, *ours), self.figure(name, *theirs)
         return None if upper is None or not lower else upper / lower
 
     @property
     def is_complete(self) -> bool:
-        """Nothing went wrong."""
+        """Whether nothing went wrong."""
         return not any(each.error for each in self.measurements) and not any(each.error for each in self.peers)
 
     def save(self, file: Path) -> None:
@@ -134,7 +134,7 @@ class Results(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def save_all(runs: list[Results], file: Path) -> None:
-    """For others to read: without the folders of this machine."""
+    """A copy for publishing, without the folders of this machine."""
     _write(file, hide_folders(_encode(runs)))
 
 
@@ -155,13 +155,13 @@ def hide_folders(text: str) -> str:
 
 
 def load(file: Path) -> list[Results]:
-    """One run, or those that a report was made of."""
+    """Read one run, or the runs that a report was made of."""
     found = msgspec.json.decode(file.read_bytes(), type=Results | list[Results])
     return found if isinstance(found, list) else [found]
 
 
 def find_latest(folder: Path) -> Path | None:
-    """The newest file of results in a folder; names begin with the time."""
+    """The newest file of results in a folder; file names begin with the time."""
     return max(folder.glob("*.json"), default=None)
 
 

@@ -3,7 +3,7 @@
 Starts a node of its own and measures, in this order:
 
 - how many schedules a second are made by `POST /v1/schedules/batch`;
-- what a node spends while none of them is due: its memory beside an empty one, its CPU, and how
+- what a node spends while none of them is due: its memory compared with an empty node, its CPU, and how
   many rows of `schedule` and entries of `due` were read;
 - how long a herd of schedules that are due in the same second takes to become tasks, and the same
   again while a reader holds an old snapshot.
@@ -80,7 +80,7 @@ class _Measurement:
         figures: dict[str, float] = {}
         connection = await asyncpg.connect(self._dsn())
         memory = self.process.memory_info().rss
-        # Half a year ahead, each at a minute of its own.
+        # Half a year ahead, each at a different minute.
         crons = (
             f"{n % 60} {n // 60 % 24} {1 + n % 28} {1 + (time.gmtime().tm_mon + 5) % 12} *" for n in range(schedules)
         )
@@ -122,7 +122,7 @@ class _Measurement:
         before, cpu = await connection.fetchrow(_READS), sum(self.process.cpu_times()[:2])
         await asyncio.sleep(IDLE_SECONDS)
         spent = sum(self.process.cpu_times()[:2]) - cpu
-        # Statistics are a second late.
+        # Statistics are up to a second late.
         await asyncio.sleep(1.5)
         after = await connection.fetchrow(_READS)
         return {

@@ -1,12 +1,12 @@
-"""The servers that are measured on: PostgreSQL and Redis of our own, and programs from Debian's packages.
+"""The servers of the benchmark: its own PostgreSQL and Redis, and programs from Debian's packages.
 
-PostgreSQL is the one that duetime brings, started by duetime's own code with its
+PostgreSQL is the one that comes with duetime, started by duetime's own code with its
 own settings: everything durable (fsync, full_page_writes and synchronous_commit
 on).  All peers that use PostgreSQL and duetime itself run on the same server, one
 after the other, each run in a database that was made for it, after a checkpoint
 that leaves the server nothing to do.  Redis appends to its file and syncs it every
-second, or before each answer; each run gets an empty one.  Only the server of the run
-that is measured is up.
+second, or before each answer; each run gets an empty one.  Only the server of the
+current run is up.
 """
 
 import asyncio
@@ -26,18 +26,18 @@ EMPTY_DATABASE = "bench_empty"
 _APT = ["apt-get", "-qq", "-y", "--no-install-recommends", "-o", "Dpkg::Use-Pty=0"]
 _APT_SECONDS = 600.0
 _START_SECONDS = 10.0
-#: A run that is the first to write so much log must not pay for new files while later ones use them again.
+#: The first run that writes so much log must not pay for new files while later runs use them again.
 _LOG_MEGABYTES = 512
 
 
 class Postgres:
-    """The PostgreSQL of all peers that use one, and of duetime."""
+    """The PostgreSQL of duetime and of all peers that use one."""
 
     def __init__(self, folder: Path) -> None:
         self._server = EmbeddedServer(folder, is_supervised=False)
         self._is_new = not folder.exists()
         self.is_up = False
-        #: That of the run, or the one beside it.
+        #: The database of the run, or the one beside it.
         self.database = DATABASE
 
     @property
@@ -46,7 +46,7 @@ class Postgres:
 
     @property
     def dsn(self) -> str:
-        """Of the database that belongs to the run, by the socket in its folder: for duetime and for all peers."""
+        """The address of the run's database, by the socket in its folder: for duetime and for all peers."""
         return self._server.local_dsn_of(self.database)
 
     async def start(self) -> None:
@@ -65,7 +65,7 @@ class Postgres:
         await self._server.stop()
 
     async def clear(self) -> None:
-        """A database without anything in it, and a server with nothing to do."""
+        """Make an empty database, and wait until the server has nothing to do."""
         self.database = DATABASE
         await self.execute(
             f"DROP DATABASE IF EXISTS {EMPTY_DATABASE} WITH (FORCE)",
@@ -75,11 +75,11 @@ class Postgres:
         )
 
     async def add_empty(self) -> None:
-        """A second database beside that of the run (`EMPTY_DATABASE`), to compare with."""
+        """Make a second database beside that of the run (`EMPTY_DATABASE`), to compare with."""
         await self.execute(f"CREATE DATABASE {EMPTY_DATABASE}", "CHECKPOINT")
 
     async def execute(self, *statements: str) -> None:
-        """Statements of an administrator, outside the run's database."""
+        """Run statements of an administrator, outside the run's database."""
         connection = await asyncpg.connect(self._server.dsn_of("postgres"), timeout=30.0, command_timeout=120.0)
         try:
             for statement in statements:
@@ -123,7 +123,7 @@ class Redis:
         self._folder.mkdir(parents=True, exist_ok=True)
         self.port = find_free_port()
         options = {"port": str(self.port), "bind": "127.0.0.1", "dir": str(self._folder), "appendonly": "yes"}
-        # No snapshots beside it: the append-only file is what makes it durable.
+        # No snapshots: the append-only file makes it durable.
         options |= {"appendfsync": "always" if self._is_synced else "everysec", "save": "", "daemonize": "no"}
         words = [word for name, value in options.items() for word in (f"--{name}", value)]
         self._child = Child("redis", [program, *words], folder=self._folder.parent)
@@ -142,7 +142,7 @@ class Redis:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     async def clear(self) -> None:
-        """A Redis without anything in it, nor in its file."""
+        """Start a Redis that is empty, also in its file."""
         await self.stop()
         await self.start()
 
@@ -162,7 +162,7 @@ class Redis:
 
 
 async def find_program(name: str, packages: str, folder: Path) -> Path:
-    """Where the program is; it is installed from Debian's packages where that is allowed."""
+    """Find the program; install it from Debian's packages if that is allowed."""
     if found := shutil.which(name):
         return Path(found)
     if shutil.which("apt-get") is None:
@@ -172,7 +172,7 @@ async def find_program(name: str, packages: str, folder: Path) -> Path:
         await run_program("root", [*as_root, "true"], folder=folder, seconds=30.0)
     except BenchError as error:
         raise BenchError(f"there is no {name}: run apt-get install {packages} as root") from error
-    # A server that comes with a package is not started: this is not the run level for it.
+    # In this run level, Debian does not start a server that comes with a package.
     quietly = ["env", "DEBIAN_FRONTEND=noninteractive", "RUNLEVEL=1"]
     for words in (["update"], ["install", *packages.split()]):
         await run_program("apt-get", [*as_root, *quietly, *_APT, *words], folder=folder, seconds=_APT_SECONDS)

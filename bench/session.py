@@ -1,7 +1,7 @@
 """One session of measuring: install the peers, make all the runs, and keep the results.
 
-Results are saved at the end however it ends, so that an interrupted session has
-those of the scenarios it came to.  Nothing that was started outlives it.
+Results are saved at the end however it ends, so that an interrupted session keeps
+those of the scenarios that it reached.  Nothing that was started outlives it.
 """
 
 import asyncio
@@ -113,7 +113,7 @@ class Session:
 
 
 def _make_run_folder() -> Path:
-    """A folder for the servers' data; those of sessions that were killed are removed."""
+    """A folder for the servers' data; folders of sessions that were killed are removed."""
     parent = WORKPLACE / "run"
     parent.mkdir(parents=True, exist_ok=True)
     for each in parent.iterdir():
@@ -125,7 +125,7 @@ def _make_run_folder() -> Path:
 
 
 def _ask(program: str) -> str:
-    """A program's version: what looks like one in what it says of itself; empty when it is not there."""
+    """A program's version: the part of its output that looks like one; empty if the program does not exist."""
     if shutil.which(program) is None:
         return ""
     said = subprocess.run([program, "-v"], capture_output=True, text=True, timeout=30)

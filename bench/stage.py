@@ -1,7 +1,7 @@
-"""A stage: one peer on a fresh server, its programs ready to be run, and what each part spends.
+"""A stage: one peer on a fresh server, its programs ready to run, and what each part spends.
 
-`Hall` keeps the servers and makes a stage for every run.  Of the servers only
-that of the stage is up.  A stage ends with everything that was started on it.
+`Hall` keeps the servers and makes a stage for every run.  Only the stage's server is
+up.  A stage ends with everything that was started on it.
 """
 
 import json
@@ -40,14 +40,14 @@ class Submitted:
 
 
 class Meter:
-    """CPU time of each part, from its making on: steadier than a rate on a machine that others use too."""
+    """CPU time of each part since the meter was made: steadier than a rate on a machine that others use too."""
 
     def __init__(self, parts: Mapping[str, list[int]]) -> None:
         self._parts = dict(parts)
         self._before = self._read()
 
     def since(self, tasks: int, **more_seconds: float) -> dict[str, float]:
-        """Microseconds a task of each part, and of those whose seconds are given."""
+        """Microseconds per task of each part, and of the parts whose seconds are given."""
         spent = {part: after - self._before[part] for part, after in self._read().items()}
         return {part: round(1e6 * seconds / tasks, 2) for part, seconds in {**more_seconds, **spent}.items()}
 
@@ -56,7 +56,7 @@ class Meter:
 
 
 def _cpu_seconds(pid: int) -> float:
-    """Of a process and those below it; a parent counts the children that have gone."""
+    """The CPU time of a process and of its children; a parent counts the children that have ended."""
     process = psutil.Process(pid)
     total = 0.0
     for each in [process, *process.children(recursive=True)]:
@@ -81,7 +81,7 @@ class Stage:
         self._count = 0
 
     async def open(self) -> None:
-        """Clear the server, start the node if it is duetime's stage, and let the peer make what it needs."""
+        """Clear the server, start the node if the peer is duetime, and let the peer make what it needs."""
         await self.server.clear()
         if isinstance(self.server, Redis):
             self.environment = {**self.peer.environment, "BENCH_REDIS": self.server.url}
@@ -91,18 +91,18 @@ class Stage:
             await self.restart_node()
         await self._run("setup", seconds=SETUP_SECONDS)
         if isinstance(self.server, Postgres):
-            # What the setup wrote is not for the run to pay.
+            # The run must not pay for what the setup wrote.
             await self.server.execute("CHECKPOINT")
 
     async def close(self) -> None:
         self.stop_node()
 
     async def restart_node(self, *arguments: str) -> None:
-        """Start duetime's node, with more arguments; the one that ran is stopped before."""
+        """Start duetime's node, with more arguments; the node that ran before is stopped."""
         assert isinstance(self.server, Postgres)
         self.stop_node()
         node = NodeProcess(
-            # Its key belongs to the database.
+            # The node's key belongs to the database.
             self.folder / f"node-{self.server.database}",
             arguments=("--database-url", self.server.dsn, *arguments),
             python=tuple(following(sys.executable)),
@@ -117,7 +117,7 @@ class Stage:
             node.stop()
 
     async def submit(self, mode: str, count: int) -> Submitted:
-        """Let a producer submit so many tasks, and wait for its end."""
+        """Let a producer submit this many tasks, and wait for its end."""
         return await self._produce("submit", mode, str(count))
 
     async def burst(self, count: int, at: float) -> Submitted:
@@ -125,7 +125,7 @@ class Stage:
         return await self._produce("burst", str(count), str(at))
 
     async def lag(self, rate: float, seconds: float) -> int:
-        """Let a producer submit at this rate; returns how many."""
+        """Let a producer submit at this rate. Return how many tasks it submitted."""
         answer, _, _ = await self._run("lag", f"{rate:g}", f"{seconds:g}", seconds=seconds + SUBMIT_SECONDS)
         return int(answer["count"])
 
@@ -150,7 +150,7 @@ class Stage:
             await workers.stop()
 
     def meter(self, workers: Workers | None = None, **more: list[int]) -> Meter:
-        """Measure the CPU time of the server, the node, these workers and more pids."""
+        """Measure the CPU time of the server, the node, these workers and more processes."""
         parts = {"server": [self.server.pid], **more}
         if self.node is not None:
             parts["node"] = [self.node.pid]
@@ -164,7 +164,7 @@ class Stage:
         return Submitted(
             int(answer["count"]),
             seconds,
-            # A program that does not say so wrote its line when it was done.
+            # A program without this figure wrote its line when it was done.
             answer.get("began_at", written_at - seconds),
             answer.get("cpu_seconds", cpu_seconds),
         )
@@ -196,7 +196,7 @@ class Hall:
         self._postgres = Postgres(folder / "postgres")
         self._redis = Redis(folder / "redis")
         self._synced_redis = Redis(folder / "redis-synced", is_synced=True)
-        #: Of the servers that were used.
+        #: The versions of the servers that were used.
         self.versions: dict[str, str] = {}
 
     @asynccontextmanager
@@ -219,7 +219,7 @@ class Hall:
                 await server.stop()
 
     async def _raise_server(self, peer: Peer) -> Postgres | Redis:
-        """The peer's server, and no other."""
+        """Start the peer's server, and stop the other one."""
         redis = self._synced_redis if peer.is_synced else self._redis
         wanted: Postgres | Redis = redis if peer.server == "redis" else self._postgres
         for server in (self._postgres, self._redis, self._synced_redis):

@@ -1,8 +1,8 @@
-"""What the host took of the processors' time while something was measured.
+"""The processors' time that the host gave to others while something was measured.
 
 On a machine that is shared, a virtual processor that wants to run has to wait
-for others ("steal" in /proc/stat).  That is no property of what is measured: a
-run that lost much of its time is made again, for every peer alike.
+for others ("steal" in /proc/stat).  That says nothing about what is measured: a run
+that lost much of its time is made again, for every peer alike.
 """
 
 from collections.abc import Awaitable, Callable
@@ -12,14 +12,14 @@ import msgspec
 
 from bench.results import Run
 
-#: A run that lost more of its time than this is made again, so often at the most.
+#: A run that lost more of its time than this is made again, at most this often.
 MOST_PERCENT = 8.0
 MORE_RUNS = 2
 _STEAL = 7
 
 
 class Stolen:
-    """Percent of the processors' time that others had, since it was made or asked last."""
+    """The percentage of the processors' time that others had since this was made or asked last."""
 
     def __init__(self, file: Path = Path("/proc/stat")) -> None:
         self._file = file
@@ -32,7 +32,7 @@ class Stolen:
         return round(100 * spent[_STEAL] / sum(spent), 1) if sum(spent) else 0.0
 
     def _read(self) -> list[int]:
-        """user, nice, system, idle, iowait, irq, softirq, steal; nothing where there is no such file."""
+        """user, nice, system, idle, iowait, irq, softirq, steal; empty if there is no such file."""
         try:
             line = self._file.read_text().split("\n", 1)[0]
         except OSError:
@@ -47,7 +47,7 @@ async def measure_undisturbed(
     tell: Callable[[str], None],
     most_percent: float = MOST_PERCENT,
 ) -> Run:
-    """One run, or the least disturbed of several."""
+    """Return one run, or the least disturbed of several."""
     best: Run | None = None
     for left in range(more_runs, -1, -1):
         stolen.percent()

@@ -1,9 +1,9 @@
 """`python -m bench.fairness [--only 1,3] [--quick] [--processes N] [--json] [--output DIR]`.
 
-Runs the scenarios one after the other, prints what was asked for and seen, and
-writes fairness.md with its plots: into docs after all seven in full, else into
-.bench, unless it is told where.  Ends with 1 when something does not hold.
-Ctrl-C and SIGTERM stop it and all that it started.
+Runs the scenarios one after the other, prints the requirements and the figures, and
+writes fairness.md with its plots: into docs after all seven in full, otherwise into
+.bench, or into the given folder.  Exits with 1 if a requirement is not met.  Ctrl-C
+and SIGTERM stop it and everything that it started.
 """
 
 import argparse
@@ -27,7 +27,7 @@ SCENARIOS: dict[int, tuple[str, Callable[[Options], Awaitable[Outcome]]]] = {
     6: ("crowd", crowd.run),
     7: ("hostile", hostile.run),
 }
-#: No scenario takes longer, whatever happens.
+#: The longest that a scenario may take, whatever happens.
 MOST_SECONDS = 1_800.0
 _ROOT = Path(__file__).parents[2]
 
@@ -72,7 +72,7 @@ def _numbers(text: str) -> list[int]:
 
 
 async def run(numbers: Sequence[int], options: Options) -> list[Outcome]:
-    """One after the other; one that fails does not stop the others."""
+    """Run the scenarios one after the other; one that fails does not stop the others."""
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
@@ -85,7 +85,7 @@ async def run(numbers: Sequence[int], options: Options) -> list[Outcome]:
             async with asyncio.timeout(MOST_SECONDS):
                 outcome = await scenario(options)
         except Exception as error:
-            # Hours of the others would be lost.
+            # Otherwise hours of the other scenarios would be lost.
             outcome = Outcome(number, name, "", error=str(error) or type(error).__name__)
             print(f"    failed: {outcome.error}", file=sys.stderr, flush=True)
         print(f"    {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)

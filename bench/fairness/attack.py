@@ -1,9 +1,9 @@
-"""A hostile client of a node, in a process of its own: what one tenant, or somebody without a key, can try.
+"""A hostile client of a node, in a process of its own: what one tenant, or a client without a key, can try.
 
 Run as `python -m bench.fairness.attack` with one line of JSON on its command line
-(`Attack`), until SIGTERM; its last line says how often it did what it does, and
-what it was answered.  It stands for another machine, so it is the last to get
-the processors of this one.
+(`Attack`), until SIGTERM; its last line says how often it did its attack, and which
+answers it got.  It stands for another machine, so it has the lowest priority for the
+processors of this one.
 """
 
 import asyncio
@@ -20,12 +20,12 @@ import uvloop
 
 from bench.peers.programs.common import say_ready, until_terminated
 
-#: Between two tries of one connection that was refused.
+#: The pause between two tries of one connection that was refused.
 PAUSE_SECONDS = 0.002
 MOST_BYTES = 100 << 20
 _PIECE = b"x" * 65_536
 _LAST_NICE = 19
-#: Of every minute of every day, so that a search for one that is left goes on to the end of time.
+#: Excludes every minute of every day, so that a search for a time that is left goes on to the end of time.
 _EVERY_MINUTE_EXCLUDED = {
     "cron": "* * * * *",
     "exclude": [{"cron": f"{each % 60} * * * *"} for each in range(1_000)],
@@ -35,9 +35,9 @@ _EVERY_MINUTE_EXCLUDED = {
 class Attack(msgspec.Struct, frozen=True):
     kind: str
     url: str
-    #: An operator's of the attacking tenant.
+    #: A key with the role operator of the attacking tenant.
     key: str
-    #: Where its calls may go: nobody answers at the first six, the last is somebody else's, too.
+    #: The hosts of its calls: the first six never answer, the last one is also used by another tenant.
     hosts: list[str] = []
 
 
@@ -63,7 +63,7 @@ class Attacker:
         return self.head(method, path, key or self.order.key, *headers) + data
 
     async def ask(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes) -> str:
-        """The status of the answer, which is read to its end."""
+        """Send a request and read the whole answer. Return its status."""
         writer.write(request)
         head = await reader.readuntil(b"\r\n\r\n")
         length = head.lower().partition(b"content-length:")[2].split(b"\r\n", 1)[0]
@@ -71,7 +71,7 @@ class Attacker:
         return head.split(b" ", 2)[1].decode()
 
     async def repeat(self, make: Callable[[], bytes]) -> None:
-        """Ask again and again on one connection, and come back when it is closed."""
+        """Ask again and again on one connection, and open a new one when it is closed."""
         while True:
             try:
                 reader, writer = await self.connect()
@@ -96,7 +96,7 @@ class Attacker:
         finally:
             writer.close()
 
-    # What it does
+    # The attacks
 
     async def wrong_keys(self) -> None:
         def make() -> bytes:
@@ -105,7 +105,7 @@ class Attacker:
         await asyncio.gather(*[self.repeat(make) for _ in range(200)])
 
     async def endless_trailers(self) -> None:
-        """No key; a body in chunks, and then trailers until somebody has enough."""
+        """Without a key: a body in chunks, and then trailers until the node closes the connection."""
         begin = self.head("POST", "/v1/tasks", None, "Content-Type: application/json", "Transfer-Encoding: chunked")
         while True:
             try:
@@ -121,7 +121,7 @@ class Attacker:
             await asyncio.sleep(PAUSE_SECONDS)
 
     async def idle_connections(self) -> None:
-        """More than a node may have files open, each of which says nothing."""
+        """Open more connections than a node may have files open, and send nothing on any of them."""
         kept = []
         while True:
             try:
@@ -142,24 +142,24 @@ class Attacker:
     async def costly_schemas(self) -> None:
         schema = {"type": "object", "properties": {"n": {"items": {"enum": [f"value {n}" for n in range(4_000)]}}}}
         await self.send("PUT", "/v1/types/costly", {"schema": schema})
-        # Judged to the end and refused: what is accepted is bounded by the bytes that a tenant may submit.
+        # Judged to the end and refused: accepted tasks are bounded by the bytes that a tenant may submit.
         task = {"type": "costly", "payload": {"n": ["value 3999"] * 3_999 + ["none"]}}
         request = self.request("POST", "/v1/tasks/batch", [task] * 20)
         await asyncio.gather(*[self.repeat(lambda: request) for _ in range(4)])
 
     async def wrong_bodies(self) -> None:
-        """Long bodies of which much has to be said, from fifty clients at a time."""
+        """Send long bodies with many errors, from fifty clients at a time."""
         schedule = {"spec": _EVERY_MINUTE_EXCLUDED, "task": {"type": "a"}, "no_such_field": 1}
         request = self.request("POST", "/v1/schedules/preview", schedule)
         await asyncio.gather(*[self.repeat(lambda: request) for _ in range(50)])
 
     async def wrong_batches(self) -> None:
-        """Two hundred batches in which every item is wrong, and which take much more memory than they came with."""
+        """Send two hundred batches in which every item is wrong, and which take far more memory than their size."""
         request = self.request("POST", "/v1/tasks/batch", [{"type": "a", "no_such_field": 1}] * 5_000)
         await asyncio.gather(*[self.repeat(lambda: request) for _ in range(200)])
 
     async def large_definitions(self) -> None:
-        """Types with large patterns, and large calendars that schedules name."""
+        """Store types with large patterns, and large calendars that schedules name."""
         minutes = ",".join(map(str, range(60)))
         dates = [{"cron": f"{minutes} {number % 24} 1 1 *".ljust(700)} for number in range(1_000)]
         for number in range(1_000_000):
@@ -173,7 +173,7 @@ class Attacker:
             await self.send("PUT", f"/v1/schedules/s{name}", {"spec": spec, "task": {"type": "a"}})
 
     async def unread_answers(self) -> None:
-        """A hundred that ask for all that a page may hold, and read none of it."""
+        """A hundred clients ask for the largest pages, and read none of the answers."""
         later = (datetime.now(UTC) + timedelta(days=1)).isoformat()
         task = {"type": "large", "payload": {"text": "x" * 60_000}, "run_at": later}
         for _ in range(20):
@@ -184,7 +184,7 @@ class Attacker:
             while True:
                 try:
                     reader, writer = await self.connect()
-                    # What arrives stays in the system's buffers.
+                    # The answer stays in the system's buffers.
                     reader._transport.pause_reading()  # type: ignore[attr-defined]
                     writer.write(request * 20)
                     self.answers["asked"] += 1
@@ -208,7 +208,7 @@ class Attacker:
         await self._call_out([f"http://{number}.nobody.invalid/" for number in range(150)], 150, "5s")
 
     async def _call_out(self, urls: list[str], count: int, timeout: str) -> None:
-        """Keep so many tasks with these targets; they fail and are tried again."""
+        """Keep this many tasks with these targets; they fail and are tried again."""
         while True:
             tasks = [
                 {

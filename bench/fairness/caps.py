@@ -22,10 +22,11 @@ QUEUE = "q"
 WORKERS = 3
 PROCESSES = 3
 TASK_SECONDS = 0.1
-#: Longer than it takes until a silent holder's attempts lapse.
+#: Longer than it takes until the attempts of a silent holder lapse.
 STOP_SECONDS = 15.0
 DRAIN_SECONDS = 180.0
-#: Succeeded, failed, snoozed: what a holder reports itself.  All else is the database's word that it holds no more.
+#: Succeeded, failed, snoozed: outcomes that a holder reports itself. Every other outcome is the database's decision
+#: that it holds the task no longer.
 REPORTED = (1, 2, 3)
 METHOD = f"""The queue `{QUEUE}` has a strict `max_running` of {CAP} (`PUT /v1/queues/{QUEUE}`) on `duetime up
 --processes {PROCESSES}`. Each of {WORKERS} worker processes has room for 20. Every few seconds a node process or a
@@ -38,12 +39,12 @@ attempts are listed separately."""
 
 @dataclass(frozen=True)
 class Held:
-    """One attempt, by the worker's journal and the database."""
+    """One attempt, from the worker's journal and the database."""
 
     began_at: float
-    #: What counts: its end, or its lapse.
+    #: The time that counts: its end, or its lapse.
     over_at: float
-    #: When its handler ended in fact, if it did.
+    #: When its handler really ended, if it did.
     ended_at: float | None
 
     @property
@@ -96,7 +97,7 @@ async def _measure(place: Place, outcome: Outcome, seconds: float) -> None:
 
 
 class Crew:
-    """Worker processes that come and go, and who was killed."""
+    """Worker processes that are started and stopped, and which of them were killed."""
 
     def __init__(self, place: Place, key: str) -> None:
         self._place = place
@@ -119,7 +120,7 @@ class Crew:
         await self.add()
 
     def kill_node(self, chance: random.Random) -> None:
-        """One of the processes behind the port; its supervisor starts another."""
+        """Kill one of the processes behind the port; its supervisor starts another one."""
         children = [
             child
             for child in psutil.Process(self._place.node.pid).children(recursive=True)
@@ -168,7 +169,7 @@ async def _drain(database: asyncpg.Connection, count: int) -> None:
 
 
 def _join(journals: list[Path], rows: list[asyncpg.Record]) -> list[Held]:
-    """Each attempt that began: until it ended, or until it was over by the database's word."""
+    """Each attempt that began: until it ended, or until the database counted it as over."""
     over = {(row["task"], row["number"]): row for row in rows}
     began: dict[tuple[str, int], float] = {}
     ended: dict[tuple[str, int], float] = {}
@@ -202,7 +203,7 @@ def _most_at_once(held: list[Held]) -> int:
 def _draw(held: list[Held]) -> str:
     first = min(each.began_at for each in held)
     span = int(max(each.over_at for each in held) - first) + 1
-    # Looked at ten times a second, and the most of each second shown.
+    # Counted ten times a second; the highest count of each second is shown.
     points = []
     for second in range(span):
         looks = [first + second + look / 10 for look in range(10)]

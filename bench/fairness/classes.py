@@ -12,7 +12,7 @@ DELAY_SECONDS = 0.08
 FLOOD = 5.0
 LOW, CRITICAL = 1, 8
 FAIR = LOW / (LOW + CRITICAL)
-#: A task of a class that asks for less than its share waits for a turn, not for the backlog of the others.
+#: A task of a class that asks for less than its share waits for its turn, not for the backlog of the other classes.
 MOST_WAIT_SECONDS = 1.0
 METHOD = f"""One tenant submits `critical` tasks at five times the capacity ({CALLS} calls at once to a target
 that answers after {DELAY_SECONDS * 1000:.0f} ms). First it also submits `low` tasks at half of their share: none of
@@ -46,7 +46,7 @@ async def _measure(place: Place, outcome: Outcome, seconds: float) -> None:
     trickle = place.flood("default", tasks[LOW], math.ceil(trickle_rate * seconds), trickle_rate)
     starts = await place.gather(seconds)
     await trickle.wait(30.0)
-    # The last ones have their time, too.
+    # The last tasks need their time, too.
     starts += await place.gather(2 * MOST_WAIT_SECONDS)
     await flood.wait(120.0)
     waits = [(start.began_at, start.lag_ms / 1000) for start in starts if start.who == LOW]

@@ -29,7 +29,7 @@ async def _measure(place: Place, outcome: Outcome, tenants: int) -> None:
     [url] = await place.run_target()
     say(f"{tenants:,} tenants are made")
     await _each(tenants, lambda who: place.make_tenant(f"tenant-{who}"))
-    # A lane of a tenant is made by its first task; that is not what is measured.
+    # The first task of a tenant makes its lane; that is not measured here.
     await _each(tenants, lambda who: place.submit(f"tenant-{who}", _task(who, url)))
     await place.until(tenants, 120.0)
     due_at = round(time.time() + 3.0 + tenants / 300, 3)

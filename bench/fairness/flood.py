@@ -1,4 +1,4 @@
-"""Who submits a lot: batches as fast as they are taken, or at a rate, in a process of its own.
+"""A client that submits many tasks: batches as fast as they are accepted, or at a rate, in a process of its own.
 
 Run as `python -m bench.fairness.flood` with one line of JSON on its command line (`Order`).
 Its last line is how many were accepted; a call that fails ends it.
@@ -22,12 +22,12 @@ _BATCH_SECONDS = 0.05
 class Order(msgspec.Struct, frozen=True):
     url: str
     key: str
-    #: Whose tasks they are; the key is an admin's.
+    #: The tenant of the tasks; the key is an admin's.
     tenant: str
     #: The task; `at` in its payload is set when it is sent, unless it is given.
     task: dict[str, object]
     count: int
-    #: None: as fast as they are taken.
+    #: None: as fast as they are accepted.
     rate: float | None = None
 
 

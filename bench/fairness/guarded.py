@@ -1,8 +1,8 @@
-"""A worker of a queue with a cap: it writes down when each attempt begins and ends, at once.
+"""A worker of a queue with a cap: it notes at once when each attempt begins and ends.
 
 Run as `python -m bench.fairness.guarded FILE URL KEY QUEUE`.  A line is `b` or `e`, the
 task, the attempt, and the time by the machine's clock; it is in the file before
-the handler goes on, so a kill loses none.
+the handler goes on, so no line is lost in a kill.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""SDK workers of many tenants in one process: a process for each would be more than a small machine has cores for.
+"""SDK workers of many tenants in one process: a small machine does not have enough cores for a process each.
 
 Run as `python -m bench.fairness.hands FILE URL CONCURRENCY KEY…`, a worker for each
-key; the payload's `who` and `at` are what is noted.
+key; it notes the payload's `who` and `at`.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ _WRITE_SECONDS = 0.02
 
 
 class Readiness(logging.Handler):
-    """Each worker says by its log when it asks for tasks."""
+    """Wait until each worker asks for tasks, as its log says."""
 
     def __init__(self, workers: int) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class Readiness(logging.Handler):
         if " takes tasks of " in record.getMessage():
             self._left -= 1
             if not self._left:
-                # A line for each task would be measured, too.
+                # A log line for each task would affect the figures.
                 logging.getLogger(record.name).setLevel(logging.WARNING)
                 say_ready()
 

@@ -1,4 +1,4 @@
-"""7: one hostile tenant, or somebody without a key, beside twenty quiet tenants."""
+"""7: one hostile tenant, or an attacker without a key, beside twenty quiet tenants."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ from bench.stolen import Stolen
 QUIET = 20
 ROUNDS = 3
 SECONDS = 10.0
-#: Until the attack is in full swing.
+#: How long to wait until the attack is at full strength.
 BEFORE_SECONDS = 2.0
 SILENT_HOSTS = 6
 MOST_GROWTH_MB = 150.0
@@ -93,7 +93,7 @@ async def _prepare(place: Place, url: str) -> Quiet:
 
 
 async def _lags(place: Place, order: Quiet) -> list[float]:
-    """Of the quiet ones' tasks, all of which have to begin."""
+    """The lags of the quiet tenants' tasks, all of which have to begin."""
     place.new_starts()
     child = await place.start_program("quiet", msgspec.json.encode(order).decode())
     sent = len(msgspec.json.decode((await child.wait(SECONDS + 120.0)).output.splitlines()[-1], type=list[float]))
@@ -107,7 +107,7 @@ async def _lags(place: Place, order: Quiet) -> list[float]:
 
 @contextlib.contextmanager
 def _silent_hosts() -> Iterator[list[str]]:
-    """Ports that take connections and never answer."""
+    """Ports that accept connections and never answer."""
     with contextlib.ExitStack() as stack:
         ports = []
         for _ in range(SILENT_HOSTS):
@@ -118,7 +118,7 @@ def _silent_hosts() -> Iterator[list[str]]:
 
 @contextlib.asynccontextmanager
 async def _watched(place: Place) -> AsyncIterator[list[float]]:
-    """The most memory that the node has meanwhile, in MB."""
+    """The most memory that the node uses in this context, in MB."""
     most = [0.0]
 
     async def watch() -> None:
@@ -134,7 +134,7 @@ async def _watched(place: Place) -> AsyncIterator[list[float]]:
 
 
 def _memory_mb(place: Place) -> float:
-    """Of the node's own processes, without PostgreSQL."""
+    """The memory of the node's own processes, without PostgreSQL."""
     node = psutil.Process(place.node.pid)
     nodes = [node, *(child for child in node.children() if "duetime" in " ".join(child.cmdline()))]
     return sum(each.memory_info().rss for each in nodes) / 1e6

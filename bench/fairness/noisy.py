@@ -18,9 +18,9 @@ from bench.stolen import MORE_RUNS, Stolen, measure_undisturbed
 
 QUIET = 9
 ROUNDS = 5
-#: As long as A's tasks take, roughly: the more lags there are, the longer the longest of them.
+#: About as long as A's tasks take: the more lags there are, the longer the longest of them.
 EMPTY_SECONDS = 6
-#: A tail is made longer by less than what a rate notices.
+#: Stolen time lengthens the longest lags long before it changes a rate.
 MOST_STOLEN_PERCENT = 3.0
 NOISY = 0
 METHOD = f"""Tenant A submits 200,000 tasks at once, from a process of its own. Tenants B to J submit one task a
@@ -50,7 +50,7 @@ class Teams:
     keys: list[str]
 
     async def submit_quietly(self, seconds: float | None) -> Child:
-        """B to J, from a process of their own; None: until it is told to end."""
+        """B to J, from a process of their own; None: until it is stopped."""
         order = Quiet(self.place.node.url, self.keys[1:], self.tasks[1:], seconds)
         return await self.place.start_program("quiet", msgspec.json.encode(order).decode())
 
@@ -59,7 +59,7 @@ async def _measure(teams: Teams, outcome: Outcome, is_push: bool, is_quick: bool
     way = "push" if is_push else "pull"
     count = 10_000 if is_quick else 200_000
     stolen, runs = Stolen(), []
-    # The first of anything is slower.
+    # The first run of anything is slower.
     await _submit_quietly(teams, EMPTY_SECONDS)
     rounds = 1 if is_quick else ROUNDS
     for number in range(1, rounds + 1):
@@ -106,7 +106,7 @@ async def _round(teams: Teams, count: int) -> Run:
 
 
 async def _prepare(place: Place, is_push: bool) -> tuple[list[dict[str, object]], list[str]]:
-    """A tenant for each, named by its number, with its task and its key."""
+    """Make the tenants, each named by its number, with its task and its key."""
     names = [f"tenant-{who}" for who in range(QUIET + 1)]
     for name in names:
         await place.make_tenant(name)
@@ -130,12 +130,12 @@ async def _submit_quietly(teams: Teams, seconds: float) -> list[Start]:
 
 
 def _calls_of(ended: Ended) -> list[float]:
-    """The seconds of each."""
+    """The seconds that each call took."""
     return msgspec.json.decode(ended.output.splitlines()[-1], type=list[float])
 
 
 async def _flood(teams: Teams, count: int, *, is_beside: bool) -> tuple[list[Start], list[float]]:
-    """A's tasks until all have begun, and how long the calls of B to J took, who go on beside them until then."""
+    """Run A's tasks until all have begun, with `is_beside` beside B to J. Return starts, and call times of B to J."""
     place = teams.place
     beside = await teams.submit_quietly(None) if is_beside else None
     flood = place.flood("tenant-0", teams.tasks[NOISY], count)
@@ -148,7 +148,7 @@ async def _flood(teams: Teams, count: int, *, is_beside: bool) -> tuple[list[Sta
 
 
 def _rate(starts: list[Start]) -> float:
-    """From the first start of A to its last."""
+    """Starts a second of A, from its first start to its last."""
     times = [start.began_at for start in starts if start.who == NOISY]
     first, last = min(times), max(times)
     return sum(first <= start.began_at <= last for start in starts) / (last - first)

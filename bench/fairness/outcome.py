@@ -1,4 +1,4 @@
-"""What a scenario found: figures, each beside what is asked for, and plots."""
+"""The result of a scenario: figures, each beside its requirement, and plots."""
 
 import math
 import sys
@@ -8,17 +8,17 @@ from dataclasses import dataclass, field
 @dataclass(frozen=True)
 class Options:
     is_quick: bool
-    #: Node processes; None where a scenario's own number is meant.
+    #: Node processes; None: the scenario's own number.
     processes: int | None = None
 
 
 @dataclass(frozen=True)
 class Figure:
     name: str
-    #: What is asked for, in words; empty for what is only told.
+    #: The requirement in words; empty for a figure without one.
     asked: str
     seen: str
-    #: None: nothing is asked for.
+    #: None: nothing is required.
     holds: bool | None
     value: float
 
@@ -61,5 +61,5 @@ def _tell(value: float) -> str:
 
 
 def say(line: str) -> None:
-    """Progress, for whoever waits."""
+    """Print progress for people who wait."""
     print(f"    {line}", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""The page: what was asked for and seen, with the machine, the versions and the commit."""
+"""The page: the requirements and the figures, with the machine, the versions and the commit."""
 
 import platform
 import subprocess

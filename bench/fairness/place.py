@@ -1,4 +1,4 @@
-"""Where a scenario takes place: a node with its own PostgreSQL, and the programs around it.
+"""The place of a scenario: a node with its own PostgreSQL, and the programs around it.
 
 The key of the node is an admin's, so one key submits for every tenant.  All of it
 ends with the `async with`.
@@ -26,7 +26,7 @@ from duetime.database.embedded import find_free_port
 _ROOT = Path(__file__).parents[2]
 _READY_SECONDS = 60.0
 _LOOK_SECONDS = 0.25
-#: A scenario in which nothing is begun for so long has failed.
+#: A scenario in which nothing is begun for this long has failed.
 STALL_SECONDS = 30.0
 
 
@@ -43,7 +43,7 @@ class Place:
     # The API
 
     async def call(self, method: str, path: str, body: object = None, tenant: str = "default") -> Any:
-        """What it answers; anything but success is a BenchError."""
+        """Return the answer of a call; any error is a BenchError."""
         headers = {"Duetime-Tenant": tenant, "Content-Type": "application/json"}
         data = None if body is None else msgspec.json.encode(body)
         async with self._session.request(method, self.node.url + path, data=data, headers=headers) as answer:
@@ -65,7 +65,7 @@ class Place:
     # Programs beside it
 
     async def run_target(self, hosts: int = 1, delay: float = 0.0) -> list[str]:
-        """A target on so many ports; their addresses."""
+        """Start a target on this many ports. Return their addresses."""
         ports = [find_free_port() for _ in range(hosts)]
         await self.start_program("target", self.file, delay, *ports)
         return [f"http://127.0.0.1:{port}/" for port in ports]
@@ -74,7 +74,7 @@ class Place:
         await self.start_program("hands", self.file, self.node.url, concurrency, *keys, name=name)
 
     async def start_program(self, program: str, *words: object, name: str | None = None) -> Child:
-        """One of this folder's, once it is ready."""
+        """Start a program of this folder, and wait until it is ready."""
         child = self._start(program, name or program, *words)
         await child.wait_for_line("ready", _READY_SECONDS)
         return child
@@ -86,19 +86,19 @@ class Place:
         return child
 
     def flood(self, tenant: str, task: dict[str, object], count: int, rate: float | None = None) -> Child:
-        """Submit so many from a process of its own; wait for it with `Child.wait`."""
+        """Submit this many from a process of its own; wait for it with `Child.wait`."""
         self._floods += 1
         order = Order(self.node.url, self.node.key, tenant, task, count, rate)
         return self._start("flood", f"flood-{self._floods}", msgspec.json.encode(order).decode())
 
-    # What was begun
+    # Starts of tasks
 
     def new_starts(self) -> list[Start]:
-        """Starts that were noted since the last look."""
+        """Starts that were noted since the last call."""
         return self._starts.read()
 
     async def until(self, count: float, seconds: float, who: int | None = None) -> list[Start]:
-        """Gather starts until so many were begun (by this one); too long, or nothing for a while, is a BenchError."""
+        """Gather starts until this many were begun (by this tenant). BenchError if it takes too long or stalls."""
         starts: list[Start] = []
         counted = unread = 0
         deadline, moved_at = time.monotonic() + seconds, time.monotonic()
@@ -107,7 +107,7 @@ class Place:
             now = time.monotonic()
             before, unread = unread, self._starts.unread()
             moved_at = now if unread > before else moved_at
-            # Looking must not take what is measured its time: they are read when they can be enough.
+            # Reading must not take time from what is measured: starts are read only when they may be enough.
             if unread >= count - counted:
                 new = self.new_starts()
                 starts += new
@@ -118,7 +118,7 @@ class Place:
         return starts
 
     async def gather(self, seconds: float) -> list[Start]:
-        """What is begun within the time."""
+        """The starts within this time."""
         starts: list[Start] = []
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
@@ -143,7 +143,7 @@ class Place:
 
 @asynccontextmanager
 async def open_place(processes: int | None = None, **settings: int) -> AsyncIterator[Place]:
-    """A node with these settings, on nothing that was there before."""
+    """A node with these settings and a fresh database."""
     with tempfile.TemporaryDirectory(prefix="duetime-fairness-") as name:
         folder = Path(name)
         file = folder / "settings.toml"

@@ -18,10 +18,10 @@ from bench.peers.programs.common import say_ready, until_terminated
 
 class Quiet(msgspec.Struct, frozen=True):
     url: str
-    #: Of each tenant, and what it submits; `at` in its payload is set when it is sent.
+    #: For each tenant, its key and its task; `at` in the payload is set when it is sent.
     keys: list[str]
     tasks: list[dict[str, object]]
-    #: None: until it is told to end.
+    #: None: until it is stopped.
     seconds: float | None = None
 
 

@@ -16,7 +16,7 @@ LIMITED, OTHER = 1, 2
 CALLS = 128
 DELAY_SECONDS = 0.1
 OTHER_RATE = 600.0
-#: The first of a time is left out: the bucket's burst, and reading the backlog for the first time.
+#: The first seconds are left out: the bucket's burst, and reading the backlog for the first time.
 SETTLE_SECONDS = 3.0
 MOST_SETTLE_SECONDS = 60.0
 METHOD = f"""Tasks with `rate_key: "sms"` and a limit of {RATE:.0f} a second (`PUT /v1/limits/sms`, burst 1) call an
@@ -116,7 +116,7 @@ async def _measure(
 
 
 async def _settle(place: Place, database: asyncpg.Connection, before: Window) -> list[Start]:
-    """Until the backlog has been read for the first time: then a second's reads are few again."""
+    """Wait until the backlog has been read for the first time: then only a few rows are read in a second again."""
     starts = await place.gather(SETTLE_SECONDS)
     usual = before.reads / before.seconds * (1 + 2 * RATE / OTHER_RATE)
     deadline = time.monotonic() + MOST_SETTLE_SECONDS
@@ -140,7 +140,7 @@ async def _reads(database: asyncpg.Connection) -> int:
 
 
 async def _cancel(place: Place) -> None:
-    """All that wait in the limited queue, ten thousand at a time."""
+    """Cancel all tasks that wait in the limited queue, ten thousand at a time."""
     cursor: str | None = None
     while True:
         body: dict[str, object] = {"filter": {"queue": "limited"}, "limit": 10_000}

@@ -1,7 +1,7 @@
-"""Starts of tasks, as the programs that run them note them: whose it was, when it was submitted, when it began.
+"""Starts of tasks, as the programs that run them note them: whose task it was, when it was submitted, when it began.
 
-Times are epoch seconds of one machine's clock.  A file is appended to by one
-program, and may be read while it grows.
+Times are epoch seconds of one machine's clock.  One program appends to a file, which
+may be read while it grows.
 """
 
 import math
@@ -16,7 +16,7 @@ _RECORD = struct.Struct("<idd")
 
 
 class Start(NamedTuple):
-    #: The number that the task's payload names.
+    #: The number in the task's payload.
     who: int
     submitted_at: float
     began_at: float
@@ -43,14 +43,14 @@ class Notes:
 
 
 class Starts:
-    """What was noted since it was made, read a part at a time."""
+    """Reads what was noted since it was made, a part at a time."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self._place = file.stat().st_size if file.exists() else 0
 
     def unread(self) -> int:
-        """How many were noted since the last `read`; costs next to nothing."""
+        """How many were noted since the last `read`; this call costs almost nothing."""
         return (self._file.stat().st_size - self._place) // _RECORD.size if self._file.exists() else 0
 
     def read(self) -> list[Start]:
@@ -65,7 +65,7 @@ class Starts:
 
 
 def percentile(values: Iterable[float], share: float) -> float:
-    """The least value that this share of them does not exceed."""
+    """The smallest value that this share of them does not exceed."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else math.nan
 

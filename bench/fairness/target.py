@@ -1,10 +1,10 @@
-"""The target of the calls: answers 200 to everything, after a while if it is told so, and notes each call.
+"""The HTTP target: answers 200 to everything, after a delay if one is given, and notes each call.
 
-What is asked of its path `/slow` is answered after half a minute.
+It answers requests to its path `/slow` after half a minute.
 
 Run as `python -m bench.fairness.target FILE DELAY_SECONDS PORT…`: one process on
-several ports, so that each tenant has a host of its own.  The payload's `who` and
-`at` are what is noted.
+several ports, so that each tenant has a host of its own.  It notes the payload's
+`who` and `at`.
 """
 
 import asyncio

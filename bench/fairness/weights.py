@@ -1,4 +1,4 @@
-"""2: tenants of weight 1, 2 and 4 with more to do than can be done, until one of them falls idle."""
+"""2: tenants of weight 1, 2 and 4 with more tasks than can be run, until one of them falls idle."""
 
 import asyncio
 import time
@@ -32,7 +32,7 @@ async def _measure(place: Place, outcome: Outcome, seconds: float) -> None:
     urls = await place.run_target(len(WEIGHTS), DELAY_SECONDS)
     most = CALLS / DELAY_SECONDS
     share = {weight: weight / sum(WEIGHTS) for weight in WEIGHTS}
-    # The heaviest has work for the time of measuring; the others also for as long again without it.
+    # The heaviest tenant has tasks for the time of measuring; the others also for the same time without it.
     counts = {weight: int(most * seconds * (share[weight] * 1.1 + (weight != 4))) for weight in WEIGHTS}
     due_at = time.time() + 4.0 + sum(counts.values()) / 5_000
     say(f"{sum(counts.values()):,} tasks, due together")

@@ -1,8 +1,8 @@
-"""A peer: another job system that duetime is measured beside, and how it is installed and run.
+"""A peer: another job system to compare duetime with, and how it is installed and run.
 
 Each peer has a folder of its own, `.bench/peers/NAME`, with its virtual
 environment or its node_modules, in the versions named by `packages`, and a copy
-of its program.  What is there and fits is used again.
+of its program.  An installation that exists and fits is used again.
 """
 
 import json
@@ -23,7 +23,7 @@ _INSTALL_SECONDS = 600.0
 
 @dataclass(frozen=True)
 class Peer:
-    """What the scenarios know of a job system; the rest is in its program."""
+    """What the scenarios know about a job system; the rest is in its program."""
 
     name: str
     language: Literal["python", "node", "duetime"]
@@ -32,19 +32,19 @@ class Peer:
     server: Literal["postgres", "redis", "duetime"]
     #: A file in `programs/`.
     program: str
-    #: Of "one", "twenty", "bulk": what its API offers.
+    #: Which of "one", "twenty", "bulk" its API offers.
     modes: tuple[str, ...]
-    #: So many make a run of some seconds.
+    #: How many tasks make a run of a few seconds.
     tasks: int
-    #: Worker processes: one or two, whichever gives it more.
+    #: Worker processes: one or two, whichever makes it faster.
     workers: int
     #: Each setting, and that its own documentation recommends it.
     tuning: str
-    #: Of a peer on Redis: whether Redis syncs its log before it answers, as PostgreSQL does, or once a second.
+    #: For a peer on Redis: whether Redis syncs its log before it answers, as PostgreSQL does, or once a second.
     is_synced: bool = False
     #: Whether it can run a task at a time in the future.
     has_future: bool = True
-    #: What its program finds in its environment beside the servers' addresses.
+    #: Variables in its program's environment besides the servers' addresses.
     environment: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -54,7 +54,7 @@ class Peer:
 
     @property
     def versions(self) -> dict[str, str]:
-        """Of its packages, as they are pinned."""
+        """The pinned versions of its packages."""
         separator = "==" if self.language == "python" else "@"
         parts = [package.rpartition(separator) for package in self.packages]
         return {name.split("[")[0]: version for name, _, version in parts}
@@ -69,9 +69,9 @@ class Installation:
 
 
 async def install(peer: Peer, root: Path, say: Callable[[str], None]) -> Installation:
-    """Install what is missing under `root`, copy the program, and say how it is run."""
+    """Install what is missing under `root`, and copy the program. Return how it is run."""
     if peer.language == "duetime":
-        # duetime is what is checked out here, in the environment that runs this.
+        # duetime is the version checked out here, in the environment that runs this.
         return Installation([sys.executable, "-m", f"bench.peers.programs.{Path(peer.program).stem}"], _ROOT)
     folder = root / peer.name
     wanted = json.dumps([*peer.packages, sys.version if peer.language == "python" else ""])
@@ -85,19 +85,19 @@ async def install(peer: Peer, root: Path, say: Callable[[str], None]) -> Install
             raise BenchError(f"{peer.name} cannot be installed: {error}") from error
         mark.write_text(wanted)
     if peer.language == "python":
-        # In a package, so that a program named like the library it drives does not hide it.
+        # It is in a package, so that a program named like the library that it drives does not hide the library.
         (folder / "programs").mkdir(exist_ok=True)
         for name in ("__init__.py", "common.py", peer.program):
             shutil.copyfile(_PROGRAMS / name, folder / "programs" / name)
         return Installation([folder / "venv/bin/python", "-m", f"programs.{Path(peer.program).stem}"], folder)
     for name in ("common.mjs", peer.program):
         shutil.copyfile(_PROGRAMS / name, folder / name)
-    # The newest that npm has: what some peers ask for is newer than many a system's own.
+    # The newest version that npm has, because some peers need a newer one than many systems have.
     return Installation([folder / "node_modules/.bin/node", folder / peer.program], folder)
 
 
 async def _install_python(peer: Peer, folder: Path) -> None:
-    # One that was made for other versions is made anew.
+    # An environment for other versions is made anew.
     options = ["--clear"] if (folder / ".installed").exists() else []
     make = [sys.executable, "-m", "venv", *options, str(folder / "venv")]
     await run_program("venv", make, folder=folder, seconds=_INSTALL_SECONDS)

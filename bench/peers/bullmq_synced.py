@@ -1,4 +1,4 @@
-"""BullMQ on a Redis that syncs its log before it answers: as durable as what is committed to PostgreSQL."""
+"""BullMQ on a Redis that syncs its log before it answers: as durable as a commit in PostgreSQL."""
 
 from dataclasses import replace
 

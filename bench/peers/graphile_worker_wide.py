@@ -1,4 +1,4 @@
-"""graphile-worker with a larger local queue than it documents: the best we found for a no-op."""
+"""graphile-worker with a larger local queue than its documentation shows: the best setting for a no-op."""
 
 from bench.peers.base import Peer
 

@@ -1,4 +1,4 @@
-"""Many tasks due in the same instant: how many start too early, and how late the last one starts.
+"""Many tasks due at the same instant: how many start too early, and how late the last one starts.
 
 All are submitted before that instant, which comes five seconds after the
 producer's start; a peer that needs longer to submit them gets more time.
@@ -16,7 +16,7 @@ from bench.scenarios.lag import percentile
 from bench.stage import Stage
 
 TASKS = 2_000
-#: What is tried, one after the other; nothing may still be on its way when the instant comes.
+#: How many seconds ahead to try, one after the other; all submissions must be complete when the instant comes.
 AHEAD_SECONDS = (5, 15, 45)
 
 
@@ -28,7 +28,7 @@ async def measure(stage: Stage, variant: str, options: Options) -> Run:
     count = TASKS // 10 if options.is_quick else TASKS
     for ahead in AHEAD_SECONDS:
         async with stage.workers() as workers:
-            # A whole second: some APIs take no fractions, and none has to round it.
+            # A whole second, because some APIs take no fractions; so none has to round.
             at = math.ceil(time.time()) + ahead
             submitted = await stage.burst(count, at)
             has_been_in_time = submitted.began_at + submitted.seconds < at

@@ -1,4 +1,4 @@
-"""What a scenario is: a question, the peers it can be asked of, and how one run is measured."""
+"""What a scenario is: a question, the peers it applies to, and how one run is measured."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ from bench.stage import Stage
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line asks for."""
+    """The options of the command line."""
 
     runs: int = 3
     #: Small counts and one run, to see whether everything works.
     is_quick: bool = False
-    #: In place of each peer's own count.
+    #: Replaces each peer's own count.
     tasks: int | None = None
 
     def tasks_of(self, peer: Peer) -> int:
@@ -25,15 +25,15 @@ class Options:
 
 @dataclass(frozen=True)
 class Scenario:
-    """One question.  `measure` is called once for each run, on a server that is fresh and idle."""
+    """One question. `measure` is called once for each run, on a server that is fresh and idle."""
 
     name: str
     #: One line, for `--list`.
     title: str
-    #: The ways in which it is done with a peer: none when the peer cannot, one unnamed when there is but one.
+    #: The variants of the scenario for a peer: none if the peer cannot do it, one without a name if there is only one.
     variants: Callable[[Peer, Options], Sequence[str]]
     measure: Callable[[Stage, str, Options], Awaitable[Run]]
-    #: A first estimate of how long one run takes, before there are durations seen.
+    #: A first estimate of how long one run takes, until real durations are known.
     seconds: Callable[[Peer, str, Options], float]
     #: Long scenarios are run fewer times than `options.runs`.
     most_runs: int | None = None

@@ -1,6 +1,6 @@
 """How fast a backlog is worked off: everything is submitted first, then the workers start.
 
-Tasks a second from the first one begun to the last; the start of the workers is not in it.
+Tasks a second from the first one begun to the last; the start of the workers does not count.
 """
 
 from collections.abc import Sequence

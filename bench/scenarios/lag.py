@@ -13,7 +13,7 @@ from bench.stage import Stage
 
 RATE = 20
 SECONDS = 15
-#: Without a time in them, so they are not measured: the first of anything is slower.
+#: Tasks without a time in them, which are not measured, because the first tasks are slower.
 WARM_UP_TASKS = 20
 
 

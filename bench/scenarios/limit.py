@@ -1,14 +1,14 @@
-"""What the moves of a task cost by SQL alone: the raw limit of the machine, and how our own layers stay below it.
+"""What the moves of a task cost by SQL alone: the raw limit of the machine, and how duetime's layers stay below it.
 
-Variants: `minimal` (four bare tables; THE limit), `statements` (our schema and
-statements), `lifecycle` (the modules around them): what lies between two of them
-is what the upper one costs, and what lies between `lifecycle` and the scenarios
-of duetime is HTTP, the scheduler and the SDK.  duetime's node is stopped.
+Variants: `minimal` (four bare tables; THE limit), `statements` (duetime's schema and
+statements), `lifecycle` (the modules around them).  The difference between two of them
+is the cost of the upper one, and the difference between `lifecycle` and the scenarios
+of duetime is the cost of HTTP, the scheduler and the SDK.  duetime's node is stopped.
 
 Figures, in tasks a second: `one` (submitted one by one on one connection), `bulk`,
 `drain` (claim and settle), `sustained` (all at once); each is the higher one of two
-ways to divide the work among processes.  Rows: all that was measured, with the CPU
-µs a task of the movers (`client`) and of PostgreSQL (`server`).
+ways to divide the work among processes.  Rows: everything that was measured, with the
+CPU µs per task of the movers (`client`) and of PostgreSQL (`server`).
 """
 
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ async def measure(stage: Stage, variant: str, options: Options) -> Run:
     for layout in LAYOUTS:
         await bench.clear()
         await bench.measure("bulk", layout, crews_of(layout, "produce"), per_lane)
-        # Drained is what was submitted in bulk.
+        # The tasks that were submitted in bulk are drained.
         await bench.measure("drain", layout, crews_of(layout, "consume"), per_lane)
         await bench.clear()
         await bench.measure("sustained", layout, crews_of(layout, "produce", "consume"), per_lane)

@@ -1,9 +1,9 @@
-"""Whether cost grows with the work: CPU a task of each part at 1, 10, 50 and 100 % of the sustained rate, and at none.
+"""Whether cost grows with the work: CPU per task of each part at 1, 10, 50 and 100 % of the sustained rate, and idle.
 
 Figures: `rate` (sustained, measured just before), `idle_percent` (the node's share
 of a core when there is nothing to do), `idle_polled_percent` (the same with its
 workers waiting for tasks), `memory_mb` (of the node when it has just started) and
-`memory_after_mb`.  Rows: for each load its rate and the CPU µs a task of each part.
+`memory_after_mb`.  Rows: for each load its rate and the CPU µs per task of each part.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ LOAD_SECONDS = 15.0
 IDLE_SECONDS = 20.0
 SUSTAINED_SECONDS = 15.0
 QUICK_SECONDS = 3.0
-#: Nothing of the start, nor of the last load, is in an idle figure.
+#: The wait before an idle figure, so that it contains nothing of the start or of the last load.
 _CALM_SECONDS = 3.0
 _MARGIN_SECONDS = 60.0
 

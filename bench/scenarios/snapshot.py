@@ -1,7 +1,7 @@
 """Ten minutes of full load beside a reader that holds an old snapshot, the node restarted in minute 8.
 
-Nothing that is deleted meanwhile can be removed, so whoever reads `due` from its
-start reads everything that ever waited.  Figures: `rate_before` (sustained,
+Rows that are deleted during that time cannot be removed, so a statement that reads `due`
+from its start reads everything that ever waited.  Figures: `rate_before` (sustained,
 without the reader), `rate_last` (in the last minute), `last_percent` of the former,
 `most_entries_per_task` (index entries of `due` read for each task claimed, in the
 worst minute) and `entries_per_task_before`, `errors`.  Rows: for each minute the rate and the entries.
@@ -26,13 +26,13 @@ from bench.stolen import Stolen
 
 MINUTES = 10
 MINUTE_SECONDS = 60.0
-#: In this minute's first seconds.
+#: At the beginning of this minute.
 RESTART_MINUTE = 8
 SUSTAINED_SECONDS = 30.0
 QUICK_SECONDS = 5.0
 _MARGIN_SECONDS = 60.0
 
-# Partitions are named due_*; rows put into claim are tasks claimed.
+# Partitions are named due_*; rows inserted into claim are tasks claimed.
 _COUNTERS = r"""
 SELECT (SELECT COALESCE(sum(idx_tup_read), 0)::bigint
           FROM pg_stat_user_indexes
@@ -76,7 +76,7 @@ async def measure(stage: Stage, variant: str, options: Options) -> Run:
 
 @dataclass(frozen=True)
 class _Counters:
-    """What the database has counted so far."""
+    """The counters of the database so far."""
 
     entries: int
     claimed: int
@@ -124,7 +124,7 @@ async def _connect(dsn: str) -> AsyncIterator[asyncpg.Connection]:
 
 @asynccontextmanager
 async def _hold_snapshot(dsn: str) -> AsyncIterator[None]:
-    """A transaction that goes on seeing what there was when it began."""
+    """A transaction that keeps seeing the state at its beginning."""
     async with _connect(dsn) as connection, connection.transaction(isolation="repeatable_read", readonly=True):
         await connection.fetchval("SELECT count(*) FROM duetime.claim")
         yield

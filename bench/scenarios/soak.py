@@ -1,12 +1,12 @@
 """Fifteen minutes at 60 % of the sustained rate: does lag stay low, memory flat, and everything right?
 
-Tasks fall due one after the other, a second after they were submitted; a lag is
+Tasks are due one after the other, a second after they were submitted; a lag is
 the time from then to the handler's start.  Figures: `sustained_rate` (measured
 just before, as `sustained` does, the median of three), `rate`, `worst_p99_ms` (of
 the minutes), `within_5s_percent`, `early`, `memory_first_mb` and `memory_last_mb`
 (of the node, after the first and the last minute), `errors` (submissions that
 failed, attempts that did not succeed, tasks that never began).  Rows: the same for
-each minute, and what others had of the processors' time in it.
+each minute, and the share of the processors' time that others had in it.
 """
 
 import statistics

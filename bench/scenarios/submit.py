@@ -1,7 +1,7 @@
-"""How many tasks a second one producer hands over: one by one, twenty in flight, in bulk.
+"""How many tasks a second one producer submits: one by one, twenty at a time, in bulk.
 
-Nobody works meanwhile.  duetime's figures are those of the SDK; single requests
-are also driven by wrk (`one wrk`, `twenty wrk`), which spends so little itself
+No worker runs during this.  duetime's figures are those of the SDK; single requests
+are also sent by wrk (`one wrk`, `twenty wrk`), which uses so little CPU time itself
 that the figure is the server's.  A request is answered after its commit.
 """
 
@@ -18,11 +18,12 @@ from bench.scenarios.contract import Options, Scenario
 from bench.servers import find_program
 from bench.stage import Stage
 
-#: Enough for some seconds: single requests are committed at some hundreds to some thousands a second.
+#: Enough for some seconds: a few hundred to a few thousand single requests are committed in a second.
 COUNTS = {"one": 3_000, "twenty": 8_000}
-#: In bulk, so many times what a peer drains: that would be over in half a second, and say more of its beginning.
+#: In bulk, this many times the count for draining, which would be submitted in half a second and so measure mostly the
+#: start.
 BULK_TIMES = 4
-#: What is over sooner says more of its beginning than of the rate, and is made again, longer.
+#: A run shorter than this measures mostly its start, and is repeated with more tasks.
 LEAST_SECONDS = 1.0
 ENOUGH_SECONDS = 3.0
 WRK_SECONDS = 5

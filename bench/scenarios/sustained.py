@@ -1,6 +1,6 @@
-"""How many tasks a second go all the way: one producer submits in bulk while the workers work.
+"""How many tasks a second are submitted and run: one producer submits in bulk while the workers work.
 
-Tasks by the seconds from the first submission to the last task begun.  duetime
+Tasks divided by the seconds from the first submission to the last task begun.  duetime
 is measured with the idempotency keys that its SDK gives to every call, and once
 without any (`no keys`).
 """
@@ -32,7 +32,7 @@ async def measure(stage: Stage, variant: str, options: Options) -> Run:
 
 
 async def produce_and_consume(stage: Stage, workers: Workers, mode: str, tasks: int) -> tuple[float, Submitted]:
-    """Tasks a second, from the first submission to the last one begun; and what the producer did."""
+    """Tasks a second, from the first submission to the last task begun; and what the producer did."""
     before = workers.count
     async with asyncio.TaskGroup() as group:
         producing = group.create_task(stage.submit(mode, tasks))

@@ -7,9 +7,9 @@ The node does everything in one process: it claims, calls and settles.
 
 Figures: `rate` (calls a second from the first to the last, as nginx counts them),
 `settled_rate` (until the last outcome is stored), `failed` (attempts that did not
-succeed), and `aiohttp_rate`, `aiohttp_us`: aiohttp's own client with as many calls
-in flight to the same server, its CPU µs a call.  CPU µs a call of `node` is all
-that the node spends; `nginx` is the target's.
+succeed), and `aiohttp_rate`, `aiohttp_us`: aiohttp's own client with as many
+concurrent calls to the same server, its CPU µs per call.  CPU µs per call of `node`
+is everything that the node spends; `nginx` is the target's.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ QUICK_CALLS = 4_000
 AHEAD_SECONDS = 8.0
 QUICK_AHEAD_SECONDS = 3.0
 CALLS_SECONDS = 120.0
-#: What a node has in flight to one host, by default.
+#: How many calls to one host a node makes at a time, by default.
 CONCURRENCY = Config().executor_calls_per_host
 _START_SECONDS = 10.0
 _LOOK_SECONDS = 0.02
@@ -128,7 +128,7 @@ async def _submit(stage: Stage, url: str, calls: int, due_at: float) -> None:
 
 
 async def _until(nginx: "Nginx", count: int, deadline: float) -> float:
-    """When so many requests had been answered, by the monotonic clock."""
+    """When this many requests had been answered, by the monotonic clock."""
     while (seen := await nginx.count()) < count:
         if time.monotonic() > deadline:
             raise BenchError(f"nginx saw {seen:,} requests of {count:,}")
@@ -150,7 +150,7 @@ class Nginx:
         return self.child.pid
 
     async def count(self) -> int:
-        """Requests so far, without our own looks."""
+        """Requests so far, without the benchmark's own status requests."""
         async with self.session.get(self.url + "status") as answer:
             found = _REQUESTS.search(await answer.text())
         assert found is not None

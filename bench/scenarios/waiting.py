@@ -2,19 +2,19 @@
 
 Variants: `tomorrow` (due from tomorrow on, over a week; submitted through the API)
 and `today` (due later today, so in the same partitions as the work; written by SQL,
-the rows that submit would write, in `task` and `due`).  All wait in the very lane
+the rows that submit would write, in `task` and `due`).  All wait in the same lane
 that the measured tasks go through.
 
-Without them is an empty database on the same server, measured in turns with the full
+"Without" is an empty database on the same server, measured in turns with the full
 one: a p99 of an idle machine differs by half from one quarter of an hour to the next.
 Sustained, drain, lag and burst are measured as in their own scenarios (lag for longer,
-its p99 needs more tasks), the medians of three, on a node that has just started.
+because its p99 needs more tasks), the medians of three, on a node that has just started.
 After the fill the server is vacuumed and has nothing to do.
 
 Figures: `sustained_empty`, `sustained_waiting`, `sustained_percent` and so on (`drain`,
-`p50_ms`, `p99_ms`, `burst_last_ms`; of milliseconds it is empty by waiting, so that
-more is better everywhere), `memory_empty_mb`, `memory_filled_mb` (of the node that
-took them in), `memory_waiting_mb` (of one that has just started with them),
+`p50_ms`, `p99_ms`, `burst_last_ms`; for milliseconds the percentage is empty divided by
+waiting, so that more is better everywhere), `memory_empty_mb`, `memory_filled_mb` (of the
+node that took them in), `memory_waiting_mb` (of one that has just started with them),
 `tasks`, `fill_rate`.
 """
 
@@ -48,17 +48,17 @@ REPEATS = 3
 LAG_SECONDS = 40
 DAY_SECONDS = 86_400
 SPREAD_SECONDS = 7 * DAY_SECONDS
-#: Tasks that are due today must still wait when the run is over.
+#: Tasks that are due today must still wait when the run ends.
 RUN_SECONDS = 1_800
 IDLE_SECONDS = 5.0
 FILL_SECONDS = 1_800.0
-#: Vacuum and analyse of what was filled in are done within this time.
+#: The most time for vacuum and analyse of what was filled in.
 CALM_SECONDS = 600.0
 _PROGRESS_SECONDS = 10.0
 _SQL_BATCH = 50_000
 
 _LANE = "SELECT id FROM duetime.lane WHERE queue = 'default' AND class = 2 AND kind = 0 AND requires = '{}'"
-# Random times between two, as the API's fill has them; ids as submit mints them.
+# Random times between two, as in the fill by the API; ids as submit makes them.
 _FILL = """
 WITH minted AS MATERIALIZED (
     SELECT mint_wake(at_ms, $1, random_salt()) AS id, to_timestamp(at_ms / 1000.0) AS at
@@ -109,11 +109,11 @@ async def measure(stage: Stage, variant: str, options: Options) -> Run:
 
 
 async def _compare(stage: Stage, options: Options) -> tuple[dict[str, float], dict[str, float]]:
-    """The medians of the scenarios' own figures, without and with what waits."""
+    """The medians of the scenarios' own figures, without and with waiting tasks."""
     seen: dict[str, list[dict[str, float]]] = {EMPTY_DATABASE: [], DATABASE: []}
     stolen = Stolen()
     for round in range(1 if options.is_quick else REPEATS):
-        # Who is first is last the next time.
+        # The one that is first in this round is last in the next.
         for database in (EMPTY_DATABASE, DATABASE) if round % 2 == 0 else (DATABASE, EMPTY_DATABASE):
             _postgres(stage).database = database
             await stage.restart_node()
@@ -126,7 +126,7 @@ async def _compare(stage: Stage, options: Options) -> tuple[dict[str, float], di
 
 
 async def _measure_all(stage: Stage, options: Options, stolen: Stolen) -> dict[str, float]:
-    """Every scenario once."""
+    """Run every scenario once."""
     seen: dict[str, float] = {}
     lag_seconds = None if options.is_quick else LAG_SECONDS
     for measure, figures in (
@@ -190,7 +190,7 @@ async def _tell_progress(stage: Stage, tasks: int) -> None:
         began = time.monotonic()
         while True:
             await asyncio.sleep(_PROGRESS_SECONDS)
-            # Rows of the statistics: counting the table would cost what is measured.
+            # The statistics give the number of rows: counting the table would disturb the measurement.
             stored = await connection.fetchval(
                 "SELECT COALESCE(sum(n_live_tup), 0)::bigint FROM pg_stat_user_tables WHERE relname LIKE 'due\\_%'"
             )
@@ -202,7 +202,7 @@ async def _tell_progress(stage: Stage, tasks: int) -> None:
 
 
 async def _calm_down(stage: Stage, tasks: int) -> None:
-    """Let the server do what it owes for the rows that were filled in, and check that they are there."""
+    """Let the server vacuum the rows that were filled in, and check that they are there."""
     connection = await asyncpg.connect(_dsn(stage), timeout=10.0, command_timeout=CALM_SECONDS)
     try:
         if (waiting := await connection.fetchval(_WAITING)) != tasks:

@@ -15,7 +15,7 @@ app.conf.update(
     worker_prefetch_multiplier=128,
     worker_redirect_stdouts=False,
 )
-#: This process's own, once it works.
+#: Set in the process that runs the tasks, once it works.
 tallies: list[Tally] = []
 
 

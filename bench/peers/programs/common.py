@@ -1,4 +1,4 @@
-"""What every peer program in Python shares: its words, its payload, its pace, and the file it counts in.
+"""What all peer programs in Python share: their words, their payload, their pace, and the file that they count in.
 
 A program is run as a module of this folder, `python -m programs.NAME WORD …`, from
 the folder above it, so that a file named like the library it drives (`celery.py`)
@@ -17,9 +17,9 @@ A program ends with
         run(setup=setup, submit=submit, lag=lag, burst=burst, work=work)
 
 whose functions are plain or async; `submit` and `burst` return the seconds they
-took, `lag` how many it submitted, and `run` prints the JSON line.  What `send_all`
-and `send_each` measured goes into it too: when the first was sent, and the CPU
-time until the last was acknowledged.
+took, `lag` how many it submitted, and `run` prints the JSON line.  The JSON line also
+contains what `send_all` and `send_each` measured: when the first task was sent, and the
+CPU time until the last was acknowledged.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 #: About 150 bytes as JSON.
 PAYLOAD: dict[str, object] = {"to": "user@example.com", "template": "welcome", "n": 12345, "pad": "x" * 80}
-#: How many submissions `twenty` keeps in flight.
+#: How many submissions `twenty` keeps under way.
 TWENTY = 20
 
 _LINE = "%23.6f\n"
@@ -63,16 +63,16 @@ class Tally:
 
     def __init__(self, file: str) -> None:
         self._file = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        # Its append and popleft are atomic: handlers may run in threads.
+        # Append and popleft of a deque are atomic: handlers may run in threads.
         self._lines: deque[bytes] = deque()
 
     def note(self, payload: Mapping[str, Any]) -> None:
-        """The first thing a handler does."""
+        """Note a start; the handler calls this first."""
         at = payload.get("at")
         self._lines.append(_BLANK if at is None else (_LINE % (1000.0 * (time.time() - at))).encode())
 
     def write(self) -> None:
-        """Append what was noted, by one write."""
+        """Append what was noted, in one write."""
         if count := len(self._lines):
             take = self._lines.popleft
             os.write(self._file, b"".join([take() for _ in range(count)]))
@@ -97,14 +97,14 @@ class Tally:
 
 
 def split(count: int, size: int) -> Iterator[int]:
-    """The sizes of batches that make up `count`: all of `size`, the last of what is left."""
+    """The sizes of batches that make up `count`: all of `size`, except the last, which has the rest."""
     while count > 0:
         yield min(size, count)
         count -= size
 
 
 async def send_all(parts: Iterable[T], width: int, send: Callable[[T], Awaitable[object]]) -> float:
-    """Send every part, `width` of them in flight; returns the seconds from first send to last acknowledgement.
+    """Send every part, with `width` of them under way. Return the seconds from first send to last acknowledgement.
 
     One by one: `send_all(range(count), 1, …)`; bulk: `send_all(split(count, 1000), 3, …)`.
     """
@@ -120,7 +120,7 @@ async def send_all(parts: Iterable[T], width: int, send: Callable[[T], Awaitable
 
 
 def send_each(parts: Iterable[T], send: Callable[[T], object]) -> float:
-    """The same one after the other, for libraries without asyncio."""
+    """Like `send_all`, but one after the other, for libraries without asyncio."""
     with _Measuring() as measuring:
         for part in parts:
             send(part)
@@ -128,7 +128,7 @@ def send_each(parts: Iterable[T], send: Callable[[T], object]) -> float:
 
 
 class _Measuring:
-    """The seconds that something takes, and what is told beside them."""
+    """Measures the seconds of a block, and keeps what the JSON line says besides them."""
 
     seconds = 0.0
 
@@ -143,7 +143,7 @@ class _Measuring:
 
 
 async def pace(rate: float, seconds: float, send: Callable[[float], Awaitable[object]]) -> int:
-    """Call `send(at)` at the rate, one at a time, `at` being the time just before; returns how often."""
+    """Call `send(at)` at the rate, one at a time; `at` is the time just before the call. Return how often."""
     began, count = time.monotonic(), int(rate * seconds)
     for number in range(count):
         await asyncio.sleep(max(0.0, began + number / rate - time.monotonic()))
@@ -152,7 +152,7 @@ async def pace(rate: float, seconds: float, send: Callable[[float], Awaitable[ob
 
 
 def pace_each(rate: float, seconds: float, send: Callable[[float], object]) -> int:
-    """The same without asyncio."""
+    """Like `send_each`, without asyncio."""
     began, count = time.monotonic(), int(rate * seconds)
     for number in range(count):
         time.sleep(max(0.0, began + number / rate - time.monotonic()))
@@ -166,7 +166,7 @@ def say_ready() -> None:
 
 
 async def until_terminated() -> None:
-    """Come back at SIGTERM or SIGINT."""
+    """Return at SIGTERM or SIGINT."""
     wanted = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, wanted.set)
@@ -181,7 +181,7 @@ def run(
     burst: Callable[[int, float], Any] | None = None,
     work: Callable[[str], Any],
 ) -> None:
-    """Do what the command line asks for."""
+    """Run what the command line names."""
     match sys.argv[1:]:
         case ["setup"]:
             _call(setup)

@@ -50,7 +50,7 @@ def work(file: str) -> None:
     global tally
     tally = Tally(file)
     tally.start()
-    # Blocked before the threads start, so that only this one hears them.
+    # Signals are blocked before the threads start, so that only this thread receives them.
     ends = {signal.SIGTERM, signal.SIGINT}
     signal.pthread_sigmask(signal.SIG_BLOCK, ends)
     worker = dramatiq.Worker(broker, worker_threads=THREADS, worker_timeout=TIMEOUT)

@@ -1,6 +1,6 @@
 """duetime under the benchmark: the SDK's client and worker against one node, over HTTP.
 
-Beside the modes of every peer there is `bulk-bare`: the same batches posted
+Besides the modes of every peer there is `bulk-bare`: the same batches posted
 without the idempotency key that the SDK gives to each of its calls.
 """
 
@@ -29,14 +29,14 @@ def connect() -> AsyncClient:
 
 
 async def setup() -> None:
-    """The node has made its schema already."""
+    """Do nothing: the node has made its schema already."""
 
 
 async def submit(mode: str, count: int) -> float:
     if mode == "bulk-bare":
         return await submit_bare(count)
     async with connect() as client:
-        # Opens the connections that are then used.
+        # Opens the connections that are used afterwards.
         await asyncio.gather(*[client.list_page(limit=1) for _ in range(TWENTY if mode == "twenty" else CONNECTIONS)])
         if mode == "bulk":
             return await send_all(split(count, BATCH), CONNECTIONS, lambda size: submit_batch(client, size))
@@ -51,7 +51,7 @@ async def submit_batch(client: AsyncClient, size: int, **options: object) -> Non
 
 
 async def submit_bare(count: int) -> float:
-    """Batches without any key; everything else as the SDK does it."""
+    """Submit batches without any key; everything else as the SDK does it."""
     headers = {"Authorization": f"Bearer {os.environ['BENCH_KEY']}", "Content-Type": "application/json"}
     url = f"{os.environ['BENCH_URL']}/v1/tasks/batch"
     encode, decode = msgspec.json.Encoder().encode, msgspec.json.Decoder().decode
@@ -78,11 +78,11 @@ async def burst(count: int, at: float) -> float:
 
 
 class Readiness(logging.Handler):
-    """The worker says by its log when it asks for tasks."""
+    """Wait until the worker asks for tasks, as its log says."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if " takes tasks of " in record.getMessage():
-            # A line for each task would be measured, too; docs/sdk.md says what it costs.
+            # A log line for each task would affect the figures; docs/sdk.md says what it costs.
             logging.getLogger(record.name).setLevel(logging.WARNING)
             say_ready()
 

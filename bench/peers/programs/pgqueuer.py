@@ -33,7 +33,7 @@ async def setup() -> None:
 
 
 async def enqueue_batch(queries: Queries, count: int, at: float | None = None) -> None:
-    # It takes a delay from the database's now, so each batch counts its own.
+    # It takes a delay from the database's now, so the delay is computed for each batch.
     delay = None if at is None else [timedelta(seconds=max(0.0, at - time.time()))] * count
     await queries.enqueue([ENTRYPOINT] * count, [encode(at) for _ in range(count)], [0] * count, delay)
 
@@ -50,7 +50,7 @@ async def submit(mode: str, count: int) -> float:
         queries = Queries(AsyncpgPoolDriver(pool))
         if mode == "bulk":
             seconds = await send_all(split(count, BATCH), width, lambda size: enqueue_batch(queries, size))
-            # Autovacuum does so within a minute; a backlog that nobody has analysed is drained slowly.
+            # Autovacuum does so within a minute; a backlog without statistics is drained slowly.
             await pool.execute("ANALYZE")
             return seconds
         return await send_all(range(count), TWENTY, lambda _: queries.enqueue(ENTRYPOINT, encode()))

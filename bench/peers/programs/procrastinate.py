@@ -30,7 +30,7 @@ async def leave_transactions(connection: psycopg.AsyncConnection) -> None:
 
 
 def make_pool(size: int) -> AsyncConnectionPool:
-    """A pool without a check of each connection lent, and without BEGIN and COMMIT around each statement."""
+    """A pool that does not check each connection it lends, and needs no BEGIN and COMMIT around each statement."""
     return AsyncConnectionPool(
         os.environ["BENCH_DSN"], min_size=size, max_size=size, configure=leave_transactions, open=False
     )
@@ -46,7 +46,7 @@ async def setup() -> None:
 
 
 async def analyze(pool: AsyncConnectionPool) -> None:
-    """Bring statistics up to date, which autovacuum does within a minute: until then each fetch sorts all jobs."""
+    """Update statistics, as autovacuum does within a minute: until then each fetch sorts all jobs."""
     async with pool.connection() as connection:
         await connection.execute("ANALYZE")
 
@@ -97,7 +97,7 @@ async def work(file: str) -> None:
                 concurrency=CONCURRENCY, fetch_job_polling_interval=POLL_SECONDS, install_signal_handlers=False
             )
         )
-        # It does not say when it listens; this is long enough.
+        # It does not say when it listens; this time is long enough.
         await asyncio.sleep(0.3)
         say_ready()
         await until_terminated()

@@ -32,7 +32,7 @@ async def setup() -> None:
     client = redis.asyncio.Redis.from_url(URL)
     await client.flushdb()
     await client.aclose()
-    # Makes the consumer group, which reads from the stream's start.
+    # Makes the consumer group, which reads from the start of the stream.
     await broker.startup()
     await broker.shutdown()
 
@@ -60,7 +60,7 @@ async def burst(count: int, at: float) -> float:
 
 
 async def start_scheduler() -> asyncio.subprocess.Process | None:
-    """The scheduler, a process of its own, if no other worker has started it."""
+    """Start the scheduler, a process of its own, if no other worker has started it."""
     client = redis.asyncio.Redis.from_url(URL)
     is_first = await client.set(SCHEDULER_LOCK, os.getpid(), nx=True, ex=10)
     await client.aclose()
