@@ -87,6 +87,11 @@ def _show_help(parser: argparse.ArgumentParser) -> int:
     return 2
 
 
+def sentence(meaning: str) -> str:
+    """A help text as a description."""
+    return meaning[0].upper() + meaning[1:] + "."
+
+
 def named(meaning: str | None = None, metavar: str = "NAME") -> AddOptions:
     """The name of what is meant."""
     return lambda parser: parser.add_argument("name", type=right_name, metavar=metavar, help=meaning)

@@ -13,6 +13,7 @@ import msgspec
 from duetime.errors import UsageError
 from duetime.model.duration import format_duration, parse_duration
 from duetime.model.task import SHOWN_STATES, PriorityClass
+from duetime.sdk.calls.call import without_none
 from duetime.sdk.calls.tasks import Filter
 
 PRIORITIES = [each.word for each in PriorityClass]
@@ -130,8 +131,7 @@ def add_retry_options(parser: "argparse._ArgumentGroup") -> None:
 
 def retry_of(arguments: argparse.Namespace) -> dict[str, object]:
     """The policy for retries, as far as it is given."""
-    given = {name: getattr(arguments, name) for name in RETRY_OPTIONS}
-    return {name: value for name, value in given.items() if value is not None}
+    return without_none({name: getattr(arguments, name) for name in RETRY_OPTIONS})
 
 
 def count(text: str) -> int:

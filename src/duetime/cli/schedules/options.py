@@ -8,6 +8,7 @@ from duetime.cli import arguments as words
 from duetime.cli.schedules.fields import DELIVERIES, METHODS, MISFIRES, OVERLAPS
 from duetime.cli.schedules.files import read_definition
 from duetime.errors import UsageError
+from duetime.sdk.calls.call import without_none
 
 _SPEC_OPTIONS = ("cron", "every", "phase", "after", "rrule")
 _HOW_OPTIONS = (
@@ -88,13 +89,13 @@ def given_options(arguments: argparse.Namespace) -> list[str]:
 
 def spec_of(arguments: argparse.Namespace) -> dict[str, object]:
     """The spec that was given; empty if none was."""
-    return _given({name: _one(getattr(arguments, name)) for name in _SPEC_OPTIONS})
+    return without_none({name: _one(getattr(arguments, name)) for name in _SPEC_OPTIONS})
 
 
 def timing_of(arguments: argparse.Namespace) -> dict[str, object]:
     """What of the definition says when it fires, for a preview."""
     names = ("timezone", "jitter", "start_at", "end_at", "max_fires")
-    return {"spec": spec_of(arguments), **_given({name: getattr(arguments, name) for name in names})}
+    return {"spec": spec_of(arguments), **without_none({name: getattr(arguments, name) for name in names})}
 
 
 def definition_of(arguments: argparse.Namespace) -> dict[str, object]:
@@ -111,19 +112,21 @@ def definition_of(arguments: argparse.Namespace) -> dict[str, object]:
         raise UsageError("say what it starts: --type TYPE and --payload JSON; or give --file")
     return {
         "spec": spec,
-        **_given({name: getattr(arguments, name) for name in _HOW_OPTIONS}),
+        **without_none({name: getattr(arguments, name) for name in _HOW_OPTIONS}),
         "task": _task_of(arguments),
     }
 
 
 def _task_of(arguments: argparse.Namespace) -> dict[str, object]:
-    task = _given({name: getattr(arguments, name) for name in _TASK_OPTIONS})
+    task = without_none({name: getattr(arguments, name) for name in _TASK_OPTIONS})
     if arguments.payload is not None:
         given = arguments.payload
         text = sys.stdin.buffer.read() if given == "-" else given.encode("utf-8", "surrogateescape")
         task["payload"] = words.json_text("the payload", text)
     if arguments.target is not None:
-        task["target"] = _given({"url": arguments.target, "method": arguments.method, **words.headers_of(arguments)})
+        task["target"] = without_none(
+            {"url": arguments.target, "method": arguments.method, **words.headers_of(arguments)}
+        )
     elif named := next((name for name in _NEED_TARGET if getattr(arguments, name) is not None), None):
         raise UsageError(f"--{named.replace('_', '-')} is for an HTTP endpoint: give --target URL as well")
     if retry := words.retry_of(arguments):
@@ -146,7 +149,3 @@ def read_named(name: str) -> tuple[str, bytes]:
 def _one(value: object) -> object:
     """One line is sent as itself, several as a list."""
     return value[0] if isinstance(value, list) and len(value) == 1 else value
-
-
-def _given(fields: dict[str, object]) -> dict[str, object]:
-    return {name: value for name, value in fields.items() if value is not None}

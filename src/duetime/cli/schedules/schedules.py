@@ -16,6 +16,7 @@ from duetime.cli.actions import (
     Subparsers,
     list_pages,
     named,
+    sentence,
     tell,
     tell_of,
     with_client,
@@ -78,8 +79,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def _named(verb: str, meaning: str, run: RunAction, *options: AddOptions, is_paged: bool = False) -> Action:
-    sentence = meaning[0].upper() + meaning[1:] + "."
-    return Action(verb, meaning, run, (named(), *options), sentence, is_paged=is_paged)
+    return Action(verb, meaning, run, (named(), *options), sentence(meaning), is_paged=is_paged)
 
 
 def _add_filters(parser: argparse.ArgumentParser) -> None:

@@ -14,7 +14,7 @@ from duetime.cli.tasks.flow_options import add_flow_options, read_flow
 from duetime.cli.tasks.show import print_task
 from duetime.errors import UsageError
 from duetime.sdk.calls import tasks as calls
-from duetime.sdk.calls.call import Answer, ApiCall
+from duetime.sdk.calls.call import Answer, ApiCall, without_none
 from duetime.sdk.client.sync_client import Client
 from duetime.sdk.shapes.tasks import Task
 
@@ -151,15 +151,11 @@ def _fields(arguments: argparse.Namespace) -> dict[str, object]:
             "timeout": arguments.target_timeout,
             "retry_on": arguments.retry_on,
         }
-        fields["target"] = _given(target)
+        fields["target"] = without_none(target)
     if retry := words.retry_of(arguments):
         fields["retry"] = retry
     fields |= read_flow(arguments)
-    return _given(fields)
-
-
-def _given(fields: dict[str, object]) -> dict[str, object]:
-    return {name: value for name, value in fields.items() if value is not None}
+    return without_none(fields)
 
 
 def _submit(client: Client, call: _Submit, arguments: argparse.Namespace) -> int:

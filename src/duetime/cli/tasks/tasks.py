@@ -7,7 +7,7 @@ from typing import TypeVar
 import msgspec
 
 from duetime.cli import arguments as words
-from duetime.cli.actions import Action, AddOptions, Command, Given, Subparsers, list_pages, with_client
+from duetime.cli.actions import Action, AddOptions, Command, Given, Subparsers, list_pages, sentence, with_client
 from duetime.cli.connect import ask, sentence_of, talk
 from duetime.cli.output import counted, paint_state, print_line, print_note, print_raw, whole_time
 from duetime.cli.paging import pages
@@ -96,7 +96,7 @@ def _look(
         meaning,
         with_client(lambda client, given: _each(client, given, call, say)),
         (lambda parser: parser.add_argument("ids", nargs="+", type=words.task_id, metavar="ID"), *options),
-        _sentence(meaning),
+        sentence(meaning),
         "the server's JSON, a line for each task",
     )
 
@@ -112,7 +112,7 @@ def _verb(verb: Verb, meaning: str) -> Action:
             lambda parser: words.add_filter_options(parser, has_state=True),
             bulk.add_bulk_options,
         ),
-        f"{_sentence(meaning)} By id, or by filter: then it asks first, and goes on until all tasks that fit are done.",
+        f"{sentence(meaning)} By id, or by filter: then it asks first, and goes on until all tasks that fit are done.",
         "by id the server's JSON, a line for each task; by filter one object with the sums",
     )
 
@@ -126,10 +126,6 @@ def _add_traces(parser: argparse.ArgumentParser) -> None:
 def _add_times(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--run-at", type=words.instant, metavar="TIME", help="RFC 3339, or local time")
     parser.add_argument("--delay", type=words.duration, metavar="TIME", help='from now: "5m", "1h30m"')
-
-
-def _sentence(meaning: str) -> str:
-    return meaning[0].upper() + meaning[1:] + "."
 
 
 def _list(given: Given, limit: int, cursor: str | None) -> ApiCall[Page[Task]]:

@@ -64,7 +64,7 @@ class Filter(TypedDict, total=False):
 
 
 def _filter_fields(filter: Filter) -> dict[str, Any]:
-    fields: dict[str, Any] = {name: value for name, value in filter.items() if value is not None}
+    fields = without_none(filter)
     if "from_" in fields:
         fields["from"] = fields.pop("from_")
     if "labels" in fields:

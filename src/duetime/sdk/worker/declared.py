@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from duetime.sdk.calls.call import Tries
+from duetime.sdk.calls.call import Tries, without_none
 from duetime.sdk.calls.schedules import MAX_PUT_BATCH, put_schedules
 from duetime.sdk.client.async_client import AsyncClient
 from duetime.sdk.errors import Conflict, FieldError, InvalidRequest, ServerUnavailable
@@ -38,12 +38,8 @@ class DeclaredSchedule:
 
     def shape(self, type: str, queue: str, source: str) -> dict[str, Any]:
         """As the server takes it; the options may name another queue or source."""
-        options = {"queue": queue, "source": source, **_given(self.options), "origin": "code"}
+        options = {"queue": queue, "source": source, **without_none(self.options), "origin": "code"}
         return {"name": self.name or type, **shape_schedule(type, self.payload, options)}
-
-
-def _given(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if value is not None}
 
 
 def name_of_program(worker: object, function: Callable[..., Any]) -> str:
