@@ -45,7 +45,6 @@ LONG_MODULES = {
     "lifecycle/holders/holders.py",
     "lifecycle/schedules/changes.py",
     "lifecycle/submission/flow.py",
-    "lifecycle/submission/submit.py",
     "model/breaker.py",
     "parts.py",
     "scheduler/core.py",
@@ -76,7 +75,7 @@ REPLACING_FILES = {
     "api/tenancy/test_key_uses.py",
     "cluster/test_mesh.py",
     "lifecycle/holders/test_holder_names.py",
-    "lifecycle/submission/test_singles.py",
+    "lifecycle/submission/test_sharing_commits.py",
     "scheduler/test_firing_wakes.py",
     "scheduler/test_gating.py",
     "scheduler/test_sharing.py",
@@ -133,6 +132,22 @@ def test_the_paths_of_the_architecture_exist() -> None:
 
     assert len(written) > 50
     assert missing == []
+
+
+def test_the_paths_on_other_pages_exist() -> None:
+    """Those with a folder of the package, the tests or the benchmarks."""
+    wrong = []
+    for page in _pages():
+        for path in re.findall(r"`(?:src/duetime/|duetime/)?([\w/]+/[\w.]+\.(?:py|sql))`", page.read_text("utf-8")):
+            top = path.split("/")[0]
+            if (PACKAGE / top).is_dir():
+                exists = (PACKAGE / path).exists()
+            else:
+                exists = (ROOT / path).exists() or not (ROOT / top).is_dir()
+            if not exists:
+                wrong.append(f"{_name(page)}: {path}")
+
+    assert wrong == []
 
 
 #: `scheduler/feed` in a drawing; not a path of the API, which begins with a slash.
