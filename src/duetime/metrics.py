@@ -46,6 +46,13 @@ HANDED_OVER = _claims.labels("hand_over")
 
 _settled = Counter("duetime_attempts_settled", "Attempts that ended, by outcome.", ["outcome"], registry=_REGISTRY)
 
+BACKGROUND_FAILURES = Counter(
+    "duetime_background_failures",
+    "Background work that died or failed; what goes on for ever is started again.",
+    ["work"],
+    registry=_REGISTRY,
+)
+
 _wrong_keys = Counter(
     "duetime_wrong_keys", "Requests with an API key that is nobody's, by what it cost.", ["way"], registry=_REGISTRY
 )

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 
-import structlog
-
 from duetime.admin.breakers import ForcedBreakers
 from duetime.admin.keyring import Keys
 from duetime.admin.limits import LimitRules
@@ -37,6 +35,7 @@ from duetime.database.partitions import Partitions
 from duetime.database.pool import Database
 from duetime.errors import NotFound
 from duetime.executor.consume import Executor
+from duetime.executor.executing import Executing
 from duetime.executor.http import HttpClient
 from duetime.ids import SHARDS
 from duetime.lifecycle.admission.admission import Admission
@@ -74,11 +73,10 @@ from duetime.scheduler.sharing import SharedFeeder
 from duetime.scheduler.survey import Survey
 from duetime.scheduler.tenant_breakers import TenantBreakers
 from duetime.scheduler.upkeep import Upkeep
-from duetime.service import Loop
+from duetime.service import Background, Loop, Service, Services
 from duetime.signals import AwaitedSignal, Signal, ignore
 from duetime.turns import Turns
 
-log = structlog.get_logger()
 _LOOK_FOR_COLD_EVERY = timedelta(seconds=1)
 #: What a task that is handed over at once passes through.  Not the claim: its plan, made while nothing waits, reads
 #: a whole lane where it should read a share of it.
@@ -221,6 +219,8 @@ class Parts:
         self.clockwork = Clockwork(database)
         self.survey = Survey(database, self.feeder, self.limits.paused_queues)
         self.readiness = Readiness(database, outside.name, self._why_not_serving)
+        self._signing = SigningSecrets(database, lambda: self.rules.current.signing)
+        self._executing = Executing(self._make_executor)
         self.rule_watch = RuleWatch(
             database,
             self.rules,
@@ -233,9 +233,8 @@ class Parts:
             submitter=self.submitter,
             admission=self.admission,
             share=None if self.shared is None else self.shared.share,
-            on_rotated=self._forget_secrets,
+            on_rotated=self._executing.forget_secrets,
         )
-        self._warm_loop = Loop("connections", self._warm_connections)
         self._memory = Memory(turns)
         self.upkeep = Upkeep(
             database,
@@ -246,7 +245,6 @@ class Parts:
             dead_retention=timedelta(days=config.dead_retention_days),
             has_duty=self._has_duty,
         )
-        self.executor = self._make_executor()
         self.app = App(
             database=database,
             lanes=self.lanes,
@@ -277,101 +275,93 @@ class Parts:
             connections=outside.connections,
             unsent=outside.unsent,
         )
-        self._signing = SigningSecrets(database, lambda: self.rules.current.signing)
         self._is_stopping = False
         self._is_over = False
         #: All that went on in them was ended, because the database has failed over.
         self.is_dropped = False
-        self._executing: asyncio.Task[None] | None = None
-        self._running: asyncio.Task[None] | None = None
+        #: What goes on until the calls have ended.
+        self._base = Services(self._list_base())
+        self._calling = Services(
+            [
+                Service("breaker states", start=self.breaker_states.start, stop=self.breaker_states.close),
+                Service("calls", stop=partial(self._executing.stop, config.shutdown_seconds)),
+            ]
+        )
+        #: What takes work, and so stops first.
+        self._taking = Services(self._list_taking())
+
+    def _list_base(self) -> list[Service | Background]:
+        shared = self.shared
+        return [
+            Service("database", stop=self.database.close),
+            *([] if shared is None else [Service("lines to other nodes", stop=shared.close)]),
+            Service("last lines of dead letters", stop=self.dead_log.close),
+            self.dead_log.loop,
+            Service("settler", stop=self.settler.close),
+            Service("submitter", stop=self.submitter.close),
+            Service("admission", stop=self.admission.close),
+            Service("key look-ups", stop=self.keys.close),
+            Service("readiness", stop=self.readiness.close),
+            Service("partitions", start=self.partitions.make_ahead),
+            Service("lanes", start=self.lanes.load),
+            Service("clock", start=self.clockwork.start, stop=self.clockwork.stop),
+            *([] if shared is None else [Service("membership", start=shared.join)]),
+            Service("rules", start=self.rule_watch.step),
+            self.rule_watch.loop,
+            Service("waiting tasks", start=self.room.look),
+            self.room.loop,
+            self.tenant_breakers.loop,
+            self.keys.loop,
+            self.keys.uses.loop,
+            Loop("connections", self._warm_connections),
+            self._memory.loop,
+            self.survey.loop,
+            self.liveness.loop,
+            *self.upkeep.loops,
+        ]
+
+    def _list_taking(self) -> list[Service | Background]:
+        return [
+            Service("polls", stop=self._end_polls),
+            Service("feeder", self.feeder.start, self.feeder.stop),
+            Service("firing", self.firing.start, self.firing.stop),
+            self.relay.loop,
+            self.relay.aside_loop,
+            Service("executor", start=self._executing.start),
+            # The other nodes take the shards over before this one stops to feed them.
+            *([] if self.shared is None else [Service("shards", stop=self.shared.leave)]),
+        ]
+
+    async def _end_polls(self) -> None:
+        self.app.end_polls()
 
     async def start(self) -> None:
-        await self.partitions.make_ahead()
-        await self.lanes.load()
-        self.clockwork.loop.start()
-        if self.shared is not None:
-            await self.shared.join()
-        await self.rule_watch.step()
-        self.rule_watch.loop.start()
-        await self.room.look()
-        self.room.loop.start()
-        self.breaker_states.loop.start()
-        self.tenant_breakers.loop.start()
-        self.keys.loop.start()
-        self.keys.uses.loop.start()
-        self._warm_loop.start()
-        self._memory.loop.start()
-        await self.feeder.start()
-        await self.firing.start()
-        self.survey.loop.start()
-        self.liveness.loop.start()
-        self.dead_log.loop.start()
-        self.relay.loop.start()
-        self.relay.aside_loop.start()
-        for loop in self.upkeep.loops:
-            loop.start()
-        self._executing = asyncio.create_task(self._execute(), name="executors")
+        for services in (self._base, self._calling, self._taking):
+            await services.start()
 
     async def stop_taking(self) -> None:
         """Feed and fire no more, and answer the polls that wait."""
         self._is_stopping = True
-        if self.shared is not None:
-            await self.shared.leave()
-        await self.firing.stop()
-        await self.feeder.stop()
-        self.app.end_polls()
+        await self._taking.stop()
 
-    async def stop_calling(self, deadline_seconds: float) -> None:
+    async def stop_calling(self) -> None:
         """Let calls end within the deadline, and give back the rest."""
-        await self.executor.stop(deadline_seconds)
-        if self._executing is not None:
-            await asyncio.wait([self._executing], timeout=5.0)
-        await self.breaker_states.close()
+        await self._calling.stop()
+
+    async def close(self) -> None:
+        """Stop all that goes on; nobody calls any more."""
+        await self._calling.stop()
+        await self._base.stop()
 
     def drop(self) -> None:
         """Nothing of these parts reaches the database any more."""
         self.is_dropped = True
         self.database.abandon()
 
-    def retire_executor(self) -> "tuple[Executor, asyncio.Task[None]] | None":
+    def retire_executor(self) -> tuple[Executor, asyncio.Task[None]] | None:
         """The executor, whose calls go on without these parts; None if it has none."""
         self._is_stopping = self._is_over = True
-        executor, running = self.executor, self._running
-        executor.retire()
-        if self._executing is not None:
-            self._executing.cancel()
-        return None if running is None or running.done() else (executor, running)
-
-    async def close(self) -> None:
-        """Stop all that goes on; nobody calls any more."""
-        loops = (
-            self.breaker_states.loop,
-            self.relay.loop,
-            self.relay.aside_loop,
-            self.survey.loop,
-            self.liveness.loop,
-            self.dead_log.loop,
-            *self.upkeep.loops,
-            self.rule_watch.loop,
-            self.room.loop,
-            self.keys.loop,
-            self.keys.uses.loop,
-            self._warm_loop,
-            self._memory.loop,
-            self.tenant_breakers.loop,
-        )
-        for loop in loops:
-            await loop.stop()
-        await self.clockwork.stop()
-        await self.readiness.close()
-        await self.keys.close()
-        await self.admission.close()
-        await self.submitter.close()
-        await self.settler.close()
-        await self.dead_log.close()
-        if self.shared is not None:
-            await self.shared.close()
-        await self.database.close()
+        return self._executing.retire()
 
     def _why_not_serving(self) -> str | None:
         """What keeps this node from serving requests, the database aside."""
@@ -381,7 +371,7 @@ class Parts:
             return "the node is stopping"
         if not self.feeder.has_looked or (self.shared is not None and not self.shared.owns_shards):
             return "the node owns no shard yet"
-        return None
+        return self.feeder.trouble or self.firing.trouble or self._executing.trouble
 
     def nodes(self) -> list[NodeView]:
         """Those that share the shards, as this one sees them."""
@@ -408,19 +398,6 @@ class Parts:
             egress_of=self.rules.egress_of,
         )
 
-    async def _execute(self) -> None:
-        """Run the executor; one that breaks is followed by a new one, and what it held lapses."""
-        while not self._is_stopping:
-            self._running = asyncio.create_task(self.executor.run(), name="executor")
-            try:
-                # It outlives these parts when the database fails over.
-                await asyncio.shield(self._running)
-                return
-            except Exception:
-                log.exception("the executor broke; a new one is started")
-                await asyncio.sleep(1.0)
-                self.executor = self._make_executor()
-
     async def _warm_connections(self) -> timedelta:
         """All connections are open and know the statements of the data path before somebody waits for them."""
         return timedelta(0) if await self.database.warm_one(_DATA_PATH) else _LOOK_FOR_COLD_EVERY
@@ -428,9 +405,6 @@ class Parts:
     def _obey(self, forced: Mapping[tuple[int, str], Forced]) -> None:
         self.breakers.obey({place: state for place, state in forced.items() if place[1] != TENANT_HOST})
         self.tenant_breakers.obey(forced)
-
-    def _forget_secrets(self) -> None:
-        self.executor.forget_secrets()
 
     async def _ask_others(self, tenants: list[int]) -> list[dict[int, Record]]:
         return [] if self.shared is None else await self.shared.records(tenants)

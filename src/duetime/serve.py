@@ -35,7 +35,7 @@ from duetime.listening import Acceptor, Adopter, listen, make_server, url_of
 from duetime.model.vault import Vault
 from duetime.parts import Outside, Parts, Sharing
 from duetime.secret_keys import read_secrets_keys
-from duetime.service import calm_collector
+from duetime.service import Background, calm_collector
 from duetime.watchdog import Watchdog
 
 __all__ = ["Node", "Sharing"]
@@ -88,7 +88,7 @@ class Node:
         )
         self._watchdog = Watchdog()
         self._serving: asyncio.Task[None] | None = None
-        self._renewing: asyncio.Task[None] | None = None
+        self._renewing = Background("renewal", self._renew_for_ever)
         self._dropping: asyncio.Task[None] | None = None
 
     @classmethod
@@ -119,21 +119,20 @@ class Node:
         if self._acceptor is not None:
             self._acceptor.start()
         calm_collector()
-        self._renewing = asyncio.create_task(self._renew_for_ever(), name="renewal")
+        self._renewing.start()
         log.info("node started", url=self.url)
 
     async def stop(self) -> None:
         """Stop taking, drain with a deadline, give back the rest, close."""
-        if self._renewing is not None:
-            self._renewing.cancel()
-            await asyncio.wait([self._renewing])
+        self._renewing.cancel()
+        await self._renewing.ended()
         if self._dropping is not None:
             await asyncio.wait([self._dropping])
         deadline = self.config.shutdown_seconds
         calling = [executor.stop(deadline) for executor in self._retired]
         if not self.parts.is_dropped:
             await self.parts.stop_taking()
-            calling.append(self.parts.stop_calling(deadline))
+            calling.append(self.parts.stop_calling())
         await asyncio.gather(*calling)
         if self._acceptor is not None:
             self._acceptor.stop()

@@ -1,23 +1,30 @@
-"""Loops that repeat a step, and services that start, are watched, and stop in order.
+"""Services that start in order and stop in reverse, and the background work that they do, which is watched.
 
-A step does one bounded piece of work and returns the delay before the next;
-the loop owns time, jitter, backoff and stopping.  A step that fails is logged
-and tried again later: a loop ends only when it is stopped.
+A loop repeats a step, which does one bounded piece of work and returns the delay
+before the next; the loop owns time, jitter, backoff and stopping.  A step that fails
+is logged and tried again later.  Background work that dies is reported and started
+again after a pause; it ends only when it is stopped.  Errands are done once: those
+that fail are reported.
 """
 
 import asyncio
 import gc
 import random
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 
 import structlog
 
+from duetime import metrics
 from duetime.errors import Unavailable
 from duetime.watchdog import describe_by
 
 log = structlog.get_logger()
 _LONGEST_BACKOFF_SECONDS = 5.0
+#: Work that has gone on for so long since it died is well again.
+_WELL_SECONDS = 5.0
 
 
 def calm_collector() -> None:
@@ -31,23 +38,29 @@ def calm_collector() -> None:
     gc.set_threshold(50_000, 20, 50)
 
 
-class Loop:
-    """Repeats `step` until it is stopped, which cuts the wait short."""
+class Background:
+    """Work that goes on until it is stopped; when it dies it is reported, and started again after a pause."""
 
-    def __init__(self, name: str, step: Callable[[], Awaitable[timedelta]], *, jitter: float = 0.1) -> None:
+    def __init__(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
+        """`run` returns when the work is over for good: it is told to stop by whoever owns it, or is cancelled."""
         self.name = name
-        self._step = step
-        self._jitter = jitter
+        self._run = run
         self._stopped = asyncio.Event()
-        self._is_stopping = False
         self._running: asyncio.Task[None] | None = None
+        self._died_at: float | None = None
+
+    @property
+    def trouble(self) -> str | None:
+        """What is wrong with it, for whoever asks whether the node is ready."""
+        if self._died_at is None or time.monotonic() - self._died_at > _WELL_SECONDS:
+            return None
+        return f"the node has to start its work anew: {self.name}"
 
     def start(self) -> None:
-        self._running = asyncio.create_task(self._run(), name=self.name)
+        self._running = asyncio.create_task(self._keep(), name=self.name)
 
     async def stop(self, deadline_seconds: float = 5.0) -> None:
-        """Let the step under way finish, within the deadline."""
-        self._is_stopping = True
+        """Let it end within the deadline."""
         self._stopped.set()
         if self._running is not None:
             done, _ = await asyncio.wait([self._running], timeout=deadline_seconds)
@@ -55,9 +68,59 @@ class Loop:
                 self._running.cancel()
                 await asyncio.wait([self._running], timeout=1.0)
 
-    async def _run(self) -> None:
+    def cancel(self) -> None:
+        """End it now."""
+        self._stopped.set()
+        if self._running is not None:
+            self._running.cancel()
+
+    async def ended(self) -> None:
+        """Wait until it is over."""
+        if self._running is not None:
+            await asyncio.wait([self._running])
+
+    async def _keep(self) -> None:
+        deaths = 0
+        while not self._stopped.is_set():
+            began = time.monotonic()
+            error: BaseException
+            try:
+                await self._run()
+                return
+            except asyncio.CancelledError as cancelled:
+                current = asyncio.current_task()
+                if self._stopped.is_set() or current is None or current.cancelling():
+                    raise
+                # Somebody cancelled what it waited for, and not the work itself.
+                error = cancelled
+            except Exception as failure:
+                error = failure
+            self._died_at = time.monotonic()
+            deaths = 1 if self._died_at - began > _WELL_SECONDS else deaths + 1
+            metrics.BACKGROUND_FAILURES.labels(self.name).inc()
+            log.error("background work died and is started again", work=self.name, deaths=deaths, exc_info=error)
+            await self._pause(_backoff(deaths))
+
+    async def _pause(self, seconds: float) -> None:
+        """A stop cuts it short."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._stopped.wait()
+        except TimeoutError:
+            return
+
+
+class Loop(Background):
+    """Repeats `step` until it is stopped, which cuts the wait short."""
+
+    def __init__(self, name: str, step: Callable[[], Awaitable[timedelta]], *, jitter: float = 0.1) -> None:
+        super().__init__(name, self._repeat)
+        self._step = step
+        self._jitter = jitter
+
+    async def _repeat(self) -> None:
         failures = 0
-        while not self._is_stopping:
+        while not self._stopped.is_set():
             try:
                 delay = (await self._step()).total_seconds()
                 failures = 0
@@ -70,18 +133,75 @@ class Loop:
                 failures += 1
                 delay = _backoff(failures)
                 log.exception("step failed", loop=self.name, failures=failures)
-            if delay > 0 and not self._is_stopping:
+            if delay > 0 and not self._stopped.is_set():
                 await self._pause(delay * random.uniform(1 - self._jitter, 1 + self._jitter))
 
-    async def _pause(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._stopped.wait()
-        except TimeoutError:
-            return
+
+describe_by(Loop._repeat.__code__, lambda variables: (f"loop {variables['self'].name}", None))
 
 
-describe_by(Loop._run.__code__, lambda variables: (f"loop {variables['self'].name}", None))
+class Errands:
+    """Work that is begun and left alone; what fails is reported."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._begun: set[asyncio.Task[None]] = set()
+
+    def begin(self, work: Coroutine[None, None, None]) -> None:
+        errand = asyncio.create_task(work, name=self._name)
+        self._begun.add(errand)
+        errand.add_done_callback(self._ended)
+
+    async def finish(self) -> None:
+        """Wait until none is left."""
+        while self._begun:
+            await asyncio.wait(self._begun)
+
+    def cancel(self) -> None:
+        for errand in self._begun:
+            errand.cancel()
+
+    def _ended(self, errand: asyncio.Task[None]) -> None:
+        self._begun.discard(errand)
+        if not errand.cancelled() and (error := errand.exception()) is not None:
+            metrics.BACKGROUND_FAILURES.labels(self._name).inc()
+            log.error("background work failed", work=self._name, exc_info=error)
+
+
+@dataclass(frozen=True)
+class Service:
+    """Something to start, to stop, or both."""
+
+    name: str
+    start: Callable[[], Awaitable[object]] | None = None
+    stop: Callable[[], Awaitable[object]] | None = None
+
+
+class Services:
+    """Starts services in order, and stops in reverse what was started, whatever fails meanwhile."""
+
+    def __init__(self, services: Sequence[Service | Background]) -> None:
+        self._services = services
+        self._started: list[Service | Background] = []
+
+    async def start(self) -> None:
+        for each in self._services:
+            self._started.append(each)
+            if isinstance(each, Background):
+                each.start()
+            elif each.start is not None:
+                await each.start()
+
+    async def stop(self) -> None:
+        """Every one is stopped, also if the one before could not be."""
+        while self._started:
+            each = self._started.pop()
+            try:
+                if each.stop is not None:
+                    await each.stop()
+            except Exception:
+                metrics.BACKGROUND_FAILURES.labels(each.name).inc()
+                log.exception("a service could not be stopped", service=each.name)
 
 
 def _backoff(failures: int) -> float:

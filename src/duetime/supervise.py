@@ -24,6 +24,7 @@ from duetime.config import Config
 from duetime.database.migrate import bring_up_to_date
 from duetime.errors import UsageError
 from duetime.listening import BACKLOG, listen, url_of
+from duetime.service import Background
 from duetime.telemetry import Sparing
 
 log = structlog.get_logger()
@@ -59,7 +60,7 @@ class Processes:
         self._changed = asyncio.Event()
         self._is_stopping = False
         self._tasks: list[asyncio.Task[None]] = []
-        self._accepting: asyncio.Task[None] | None = None
+        self._accepting = Background("accept connections", self._accept_for_ever)
 
     @classmethod
     async def open(cls, config: Config, database_url: str) -> "Processes":
@@ -90,7 +91,7 @@ class Processes:
         except TimeoutError as error:
             await self.stop()
             raise UsageError(f"the node processes were not ready within {START_SECONDS:.0f} s; see the log") from error
-        self._accepting = asyncio.create_task(self._accept_for_ever(), name="accept")
+        self._accepting.start()
 
     async def stop(self) -> None:
         """Stop all at once, each as a node stops; then close the port."""
@@ -104,9 +105,8 @@ class Processes:
                 log.error("node processes do not stop and are killed", processes=len(late))
                 self._signal(signal.SIGKILL, self._children.values())
                 await asyncio.wait(late, timeout=5.0)
-        if self._accepting is not None:
-            self._accepting.cancel()
-            await asyncio.wait([self._accepting])
+        self._accepting.cancel()
+        await self._accepting.ended()
         self._listener.close()
 
     def _signal(self, number: signal.Signals, children: Iterable[_Child]) -> None:

@@ -8,12 +8,14 @@ from datetime import timedelta
 
 import asyncpg
 import pytest
+from structlog.testing import capture_logs
 
 from duetime.database.pool import Database
 from duetime.database.settings import PLANNER_SETTINGS
 from duetime.ids import make_id
 from duetime.lifecycle.submission.storing import SQL as SUBMIT_SQL
 from duetime.model.task import Kind, TaskState
+from duetime.scheduler.core import Core
 from duetime.scheduler.feed import Ask, Feeder
 from engine import Engine
 from lifecycle.test_races import held_open
@@ -286,3 +288,31 @@ async def test_a_stopping_feeder_answers_its_polls(engine: Engine) -> None:
     await feeder.stop()
 
     assert await polling == []
+
+
+class BreakingCore(Core):
+    """Breaks once, where the feeder asks it when to look again."""
+
+    has_broken = False
+
+    def next_ms(self) -> int | None:
+        if not self.has_broken:
+            self.has_broken = True
+            raise ValueError("the core broke")
+        return super().next_ms()
+
+
+async def test_a_feeder_that_dies_is_reported_and_feeds_again(engine: Engine) -> None:
+    feeder = Feeder(engine.database, engine.lanes, engine.onward, make_core=BreakingCore)
+    engine.wake_also(feeder.wake)
+
+    with capture_logs() as said:
+        await feeder.start()
+        [task] = await engine.submit()
+        [leased] = await feeder.lease(await ask_of(engine), 30.0)
+
+    assert leased.id == task
+    died = [line["work"] for line in said if line["event"] == "background work died and is started again"]
+    assert died == ["feed"]
+    assert feeder.trouble == "the node has to start its work anew: feed"
+    await feeder.stop()

@@ -20,6 +20,7 @@ import structlog
 from duetime.cluster.contract import Member
 from duetime.cluster.line import UNREADABLE, Answer, Call, Challenge, End, Line, Proof, Welcome
 from duetime.errors import Unavailable
+from duetime.service import Background
 
 log = structlog.get_logger()
 HANDSHAKE_SECONDS = 5.0
@@ -49,7 +50,8 @@ class Peer:
         self._is_closed = False
         self._opened = asyncio.Event()
         self._lost = asyncio.Event()
-        self._keeping = asyncio.create_task(self._keep_open(), name=f"peer {member.name}")
+        self._keeping = Background("line to another node", self._keep_open)
+        self._keeping.start()
 
     async def call(self, verb: str, body: bytes, timeout: float, calls: "set[Ending] | None" = None) -> bytes | None:
         """Return the answer; None if the other node failed, or the call was ended first. Raise `PeerGone`.

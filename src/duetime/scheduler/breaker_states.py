@@ -70,6 +70,9 @@ class BreakerStates:
         await self.save()
         return WRITE_EVERY
 
+    async def start(self) -> None:
+        self.loop.start()
+
     async def close(self) -> None:
         """Write the last news, if the database takes it."""
         await self.loop.stop()

@@ -32,6 +32,9 @@ class Clockwork:
         await self._database.read_clock()
         return READ_EVERY
 
+    async def start(self) -> None:
+        self.loop.start()
+
     async def stop(self) -> None:
         self._is_stopping = True
         await self.loop.stop()

@@ -9,44 +9,37 @@ import asyncio
 import heapq
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
 
 import structlog
 
-from duetime import metrics
 from duetime.budgets.contract import Budgets
 from duetime.clock import Monotonic
 from duetime.database.pool import Database
-from duetime.errors import Unavailable
-from duetime.ids import SHARDS, just_after, lane_of
+from duetime.ids import SHARDS, lane_of
 from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.submission.handover import Reservation
-from duetime.lifecycle.tasks.claim import Claims, LaneOrder, claim_due
 from duetime.lifecycle.tasks.onward import Onward
 from duetime.model.attempt import Past
 from duetime.model.task import LaneKey, LeasedTask
 from duetime.scheduler.breakers import Breakers
+from duetime.scheduler.claiming import Claimer
 from duetime.scheduler.core import Core
 from duetime.scheduler.feeding_nodes import FeedingNodes
-from duetime.scheduler.gating import Gatekeeper, GateVerdict, Rules
+from duetime.scheduler.gating import Gatekeeper, Rules
+from duetime.scheduler.limit_watch import LimitWatch
 from duetime.scheduler.limits import Governor
 from duetime.scheduler.looking import Looker
-from duetime.scheduler.meter import DRAW_EVERY_MS
 from duetime.scheduler.plan import Ask, LaneStatus, Plan, handled_by
 from duetime.scheduler.polls import Polls
 from duetime.scheduler.reserving import make_reservation
 from duetime.scheduler.returns import Returns
 from duetime.scheduler.tenant_breakers import TenantBreakers
-from duetime.service import Loop
+from duetime.service import Background, Errands, Service, Services
 from duetime.turns import Turns
 
 log = structlog.get_logger()
-NOTICE_EVERY = timedelta(seconds=1)
-_DRAW_EVERY = timedelta(milliseconds=DRAW_EVERY_MS)
-_LOOK_FOR_PLACES_EVERY = timedelta(milliseconds=50)
-_LOOK_FOR_SHARED_EVERY = timedelta(seconds=1)
 
 __all__ = ["Ask", "Feeder", "LaneStatus"]
 
@@ -63,7 +56,7 @@ class Feeder:
         nodes: FeedingNodes | None = None,
         budgets: Budgets | None = None,
         prepare: Callable[[frozenset[int] | None], Awaitable[None]] | None = None,
-        flights: int = 2,
+        claims: int = 2,
         turns: Turns | None = None,
         make_core: Callable[[Governor], Core] = Core,
         monotonic: Monotonic = time.monotonic,
@@ -73,7 +66,6 @@ class Feeder:
         `prepare` learns what has to be known of shards before they are fed here.
         """
         self._monotonic = monotonic
-        self._turns = turns or Turns()
         self._database = database
         self._lanes = lanes
         self._core = make_core(
@@ -87,14 +79,29 @@ class Feeder:
         self._gates = Gatekeeper(database, lanes, self._core.governor, self._core.planned, breakers)
         self._looker = Looker(database, self._own_lanes, self.wake, monotonic)
         self._changed = asyncio.Event()
-        self.polls = Polls(self._core, self._changed.set, lambda tasks: self._later(self.give_back(tasks)), monotonic)
-        self._free_flights = flights
-        self._flying: set[asyncio.Task[None]] = set()
+        self._errands = Errands("claims")
+        self.polls = Polls(
+            self._core, self._changed.set, lambda tasks: self._errands.begin(self.give_back(tasks)), monotonic
+        )
+        self._claimer = Claimer(
+            database, self._core, self._gates, self.polls, self._returns, self.wake, self._changed.set, turns or Turns()
+        )
+        self._free_claims = claims
         self._is_stopping = False
-        self._feeding: asyncio.Task[None] | None = None
-        self._notice_loop = Loop("limits", self._notice_ended, jitter=0.0)
-        self._draw_loop = Loop("budgets", self._draw, jitter=0.0)
-        self._budgets = budgets
+        self._has_started = False
+        self._feeding = Background("feed", self._feed)
+        limit_watch = LimitWatch(
+            database, lanes, self._core, self._gates, self.polls, budgets, self._meet, self._changed.set
+        )
+        self._services = Services(
+            [
+                Service("what runs", start=self._find_out),
+                Service("claims", stop=self._end_claims),
+                Service("feed", start=self._start_feeding, stop=self._stop_feeding),
+                self._looker.loop,
+                *limit_watch.loops,
+            ]
+        )
         self._prepare = prepare
         #: None: all of them, because no other node shares them.
         self._shards: frozenset[int] | None = None
@@ -173,7 +180,7 @@ class Feeder:
             else:
                 unwanted += given
         if unwanted:
-            self._later(self._returns.take_back(unwanted))
+            self._errands.begin(self._returns.take_back(unwanted))
         self.polls.end_overdue(reservation.numbers)
         self._changed.set()
 
@@ -213,7 +220,7 @@ class Feeder:
 
     async def _count_anew(self) -> None:
         """Until what runs is counted, nothing limited starts."""
-        if self._feeding is not None:
+        if self._has_started:
             own = frozenset(range(SHARDS)) if self._shards is None else self._shards
             self._core.governor.count_anew(own)
             await self._count(own)
@@ -265,28 +272,36 @@ class Feeder:
 
     async def start(self) -> None:
         """Find out what waits in every lane, then feed."""
-        self._core.governor.begin(self._database.clock.now_ms())
-        await self._meet(self._shards)
-        await self._looker.start()
-        self.has_looked = True
-        self._feeding = asyncio.create_task(self._feed(), name="feed")
-        self._looker.loop.start()
-        self._notice_loop.start()
-        self._draw_loop.start()
+        await self._services.start()
 
     async def stop(self) -> None:
         """Stop claiming; polls that wait are answered with nothing."""
         self._is_stopping = True
         self._changed.set()
-        await self._looker.loop.stop()
-        await self._notice_loop.stop()
-        await self._draw_loop.stop()
-        if self._feeding is not None:
-            await asyncio.wait([self._feeding], timeout=15.0)
-            await self._looker.keep_hints_or_not()
-        while self._flying:
-            await asyncio.wait(self._flying)
+        await self._services.stop()
         self.polls.close()
+
+    @property
+    def trouble(self) -> str | None:
+        """Why it does not feed as it should, if so."""
+        return self._feeding.trouble
+
+    async def _find_out(self) -> None:
+        self._core.governor.begin(self._database.clock.now_ms())
+        await self._meet(self._shards)
+        await self._looker.start()
+        self.has_looked = True
+
+    async def _start_feeding(self) -> None:
+        self._has_started = True
+        self._feeding.start()
+
+    async def _stop_feeding(self) -> None:
+        await self._feeding.stop(15.0)
+        await self._looker.keep_hints_or_not()
+
+    async def _end_claims(self) -> None:
+        await self._errands.finish()
 
     def feed_only(self, shards: frozenset[int]) -> None:
         """Feed these shards from now on; polls that wait end, because their lanes may be elsewhere."""
@@ -301,7 +316,7 @@ class Feeder:
 
     async def look_at(self, shards: frozenset[int]) -> None:
         """Look at shards that are new here, at once; without it the next look in turn finds the same."""
-        if self._feeding is not None:
+        if self._has_started:
             await self._meet(shards)
             await self._looker.look_at([lane for lane in self._own_lanes() if lane % SHARDS in shards])
 
@@ -335,21 +350,22 @@ class Feeder:
     async def _feed(self) -> None:
         while not self._is_stopping:
             self._changed.clear()
-            try:
-                plan = self._core.plan(self._database.clock.now_ms()) if self._may_claim() else None
-            except Exception:
-                # Whatever it is, a feeder that ends would leave everything waiting.
-                log.exception("planning failed")
-                await asyncio.sleep(1.0)
-                continue
-            if plan is not None:
-                self._free_flights -= 1
-                self._later(self._fly(plan))
-                continue
-            await self._pause()
+            plan = self._core.plan(self._database.clock.now_ms()) if self._may_claim() else None
+            if plan is None:
+                await self._pause()
+            else:
+                self._free_claims -= 1
+                self._errands.begin(self._claim(plan))
+
+    async def _claim(self, plan: Plan) -> None:
+        try:
+            await self._claimer.carry_out(plan)
+        finally:
+            self._free_claims += 1
+            self._changed.set()
 
     def _may_claim(self) -> bool:
-        return self._free_flights > 0 and not self._database.clock.is_held
+        return self._free_claims > 0 and not self._database.clock.is_held
 
     async def _pause(self) -> None:
         """Until something changes or the next lane becomes due."""
@@ -362,146 +378,6 @@ class Feeder:
                 await self._changed.wait()
         except TimeoutError:
             pass
-
-    async def _fly(self, plan: Plan) -> None:
-        try:
-            until = just_after(self._database.clock.now_ms())
-            orders = [
-                LaneOrder(order.lane, order.hint, [(plan.holders[number], count) for number, count in order.asks])
-                for order in plan.orders
-            ]
-            try:
-                claims = await claim_due(self._database, orders, until, turns=self._turns)
-            except Unavailable as error:
-                # Rows that were claimed all the same are not named by their holders, and so released.
-                log.warning("claim failed", error=str(error))
-                self._core.put_back(plan, self._database.clock.now_ms())
-                await asyncio.sleep(0.2)
-                return
-            except Exception:
-                log.exception("claim failed")
-                self._core.put_back(plan, self._database.clock.now_ms())
-                await asyncio.sleep(1.0)
-                return
-            verdict = await self._judge(claims, plan)
-            try:
-                try:
-                    await self._land(plan, claims, verdict)
-                finally:
-                    self._gates.forget(verdict)
-                await self._sift(verdict, until)
-            finally:
-                for lane in verdict.held:
-                    self._core.let_go(lane)
-        finally:
-            self.polls.end_overdue(plan.holders)
-            self._free_flights += 1
-            self._changed.set()
-
-    async def _land(self, plan: Plan, claims: Claims, verdict: GateVerdict) -> None:
-        """Give out what may run, and park the rest."""
-        metrics.CLAIMED.inc(sum(len(rows) for rows in claims.taken.values()) - len(verdict.parked))
-        answers = self._core.claimed(
-            plan,
-            {lane: [(wake, len(task.payload)) for wake, task in rows] for lane, rows in claims.taken.items()},
-            claims.later,
-            verdict.aside,
-            self._database.clock.now_ms(),
-        )
-        for lane, foreign in verdict.foreign.items():
-            # More of what nobody here handles is likely to follow: it is moved before anybody looks there again.
-            if foreign.is_most and (hint := self._core.hold(lane)) is not None:
-                verdict.held[lane] = hint
-        await self._hand_out(
-            {number: [claims.taken[lane][place][1] for lane, place in got] for number, got in answers.items()}
-        )
-        if verdict.parked:
-            await self._park(verdict)
-
-    async def _judge(self, claims: Claims, plan: Plan) -> GateVerdict:
-        try:
-            return await self._gates.judge(claims, plan)
-        except Unavailable as error:
-            log.warning("limits could not be checked", error=str(error))
-        except Exception:
-            log.exception("limits could not be checked")
-        # Whether they may run cannot be told: nobody gets them, and two beats release them.
-        return GateVerdict({lane: set(range(len(rows))) for lane, rows in claims.taken.items()})
-
-    async def _park(self, verdict: GateVerdict) -> None:
-        # As above.
-        self._changed.set()
-        try:
-            self.wake(await self._gates.park(verdict))
-        except Unavailable as error:
-            # Their holders do not name them, so two beats release them.
-            log.warning("claims could not be parked", error=str(error))
-
-    async def _sift(self, verdict: GateVerdict, until: uuid.UUID) -> None:
-        """Move more of what was foreign out of the way, unless somebody waits for it."""
-        for lane, hint in verdict.held.items():
-            moves = [move for key, move in verdict.foreign[lane].moves.values() if not self._core.is_wanted(key)]
-            if not moves:
-                continue
-            try:
-                self.wake(await self._gates.sift(lane, hint, until, moves))
-            except Unavailable as error:
-                # They are claimed and parked instead.
-                log.warning("tasks of other types could not be moved", error=str(error))
-
-    async def _hand_out(self, answers: dict[int, list[LeasedTask]]) -> None:
-        late: list[LeasedTask] = []
-        unwanted: list[LeasedTask] = []
-        now = self._database.clock.now()
-        for number, tasks in answers.items():
-            live = [task for task in tasks if task.expires_at is None or task.expires_at > now]
-            if len(live) < len(tasks):
-                late += [task for task in tasks if task.expires_at is not None and task.expires_at <= now]
-            if self.polls.is_open(number):
-                self.polls.answer(number, live)
-            else:
-                unwanted += live
-        self._gates.not_begun([*late, *unwanted])
-        if late or unwanted:
-            # The lanes and the asks that have landed need not wait for the database to take these back.
-            self._changed.set()
-        await self._returns.take_back(unwanted, late)
-
-    async def _draw(self) -> timedelta:
-        """Tokens for the rates of tenants that several nodes feed, and places under their caps."""
-        governor = self._core.governor
-        has_places = await self._gates.look_for_places()
-        wanted = governor.wants() if self._budgets is not None else {}
-        if self._budgets is not None and wanted:
-            governor.grant(await self._budgets.take(wanted))
-        if has_places or wanted:
-            self._core.open_lanes()
-            self._changed.set()
-        if governor.refused():
-            return _LOOK_FOR_PLACES_EVERY
-        return _DRAW_EVERY if governor.is_shared else _LOOK_FOR_SHARED_EVERY
-
-    async def _notice_ended(self) -> timedelta:
-        """Ends of attempts of which nobody told this node, and meters that are at rest."""
-        self.polls.recent_asks()
-        governor = self._core.governor
-        governor.forget_idle(self._database.clock.now_ms())
-        if governor.uncounted:
-            # The database was away when they came here.
-            await self._lanes.load()
-            await self._meet(governor.uncounted)
-            self._changed.set()
-        opened = await self._gates.notice_ended()
-        opened |= governor.take_opened(self._database.clock.now_ms())
-        if opened:
-            self._core.open_lanes(opened)
-            self._changed.set()
-        return NOTICE_EVERY
-
-    def _later(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.create_task(work)
-        self._flying.add(task)
-        task.add_done_callback(self._flying.discard)
 
     # For the survey
 

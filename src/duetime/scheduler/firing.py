@@ -36,7 +36,7 @@ from duetime.model.firing import Room, Situation, Turn, put_off, take_turn_in_pi
 from duetime.recurrence import PIECE_STEPS, SEARCH_STEPS, SpecError
 from duetime.scheduler.hints import Hints
 from duetime.scheduler.refusals import Refusals, TurnsRefused, reason_of, try_apart
-from duetime.service import Loop
+from duetime.service import Background, Loop, Service, Services
 
 log = structlog.get_logger()
 BATCH = 500
@@ -96,32 +96,35 @@ class Firing:
         self._flight: tuple[list[Decided], asyncio.Task[list[DueSchedule]]] | None = None
         self._changed = asyncio.Event()
         self._is_stopping = False
-        self._running: asyncio.Task[None] | None = None
         database.clock.jumped.listen(self._clock_jumped)
         # Turns were not taken meanwhile.
         database.clock.settled.listen(self._changed.set)
-        self._look_loop = Loop("look at schedules", self.look, jitter=0.0)
-        self._backfill_loop = Loop("backfill", self.backfill, jitter=0.0)
-        self._sweep_loop = Loop("sweep schedules", self.sweep)
+        self._firing = Background("fire", self._run)
+        self._services = Services(
+            [
+                Service("schedules", start=self.look),
+                self._firing,
+                Loop("look at schedules", self.look, jitter=0.0),
+                Loop("backfill", self.backfill, jitter=0.0),
+                Loop("sweep schedules", self.sweep),
+            ]
+        )
         self._swept_to = 0
         #: Schedules that had lost their row in due; it should stay 0.
         self.healed = 0
 
     async def start(self) -> None:
-        await self.look()
-        self._running = asyncio.create_task(self._run(), name="fire")
-        for loop in (self._look_loop, self._backfill_loop, self._sweep_loop):
-            loop.start()
+        await self._services.start()
+
+    @property
+    def trouble(self) -> str | None:
+        """Why it does not fire as it should, if so."""
+        return self._firing.trouble
 
     async def stop(self) -> None:
         self._is_stopping = True
         self._changed.set()
-        for loop in (self._look_loop, self._backfill_loop, self._sweep_loop):
-            await loop.stop()
-        if self._running is not None:
-            done, _ = await asyncio.wait([self._running], timeout=5.0)
-            if not done:
-                self._running.cancel()
+        await self._services.stop()
 
     def wake(self, wakes: Iterable[uuid.UUID]) -> None:
         """Rows were put into due; those of schedules lie in their own lanes."""
