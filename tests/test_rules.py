@@ -48,11 +48,9 @@ LONG_MODULES = {
     "model/breaker.py",
     "parts.py",
     "scheduler/core.py",
-    "scheduler/feed.py",
     "scheduler/firing.py",
     "scheduler/gating.py",
     "scheduler/limits.py",
-    "scheduler/sharing.py",
 }
 #: Tests that sleep for a fixed time, and what no condition could tell them.
 SLEEPING_TESTS = {

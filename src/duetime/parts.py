@@ -56,7 +56,7 @@ from duetime.lifecycle.tasks.steer import Steering
 from duetime.memory import Memory
 from duetime.model.attempt import Past
 from duetime.model.breaker_status import TENANT_HOST, Forced
-from duetime.model.tenant_breaker import BreakerRules, Record
+from duetime.model.tenant_breaker import BreakerRules
 from duetime.model.vault import Vault
 from duetime.scheduler.breaker_states import BreakerStates
 from duetime.scheduler.breakers import Breakers
@@ -65,13 +65,18 @@ from duetime.scheduler.dead_log import DeadLog
 from duetime.scheduler.feed import Feeder
 from duetime.scheduler.feeding_nodes import FeedingNodes
 from duetime.scheduler.firing import Firing
+from duetime.scheduler.forwarding import Forwarding
 from duetime.scheduler.liveness import Liveness
+from duetime.scheduler.membership import Membership
+from duetime.scheduler.messenger import Messenger
 from duetime.scheduler.readiness import Readiness
 from duetime.scheduler.relay import Relay
+from duetime.scheduler.routing import OtherNodes, Routing
 from duetime.scheduler.rule_watch import RuleWatch
-from duetime.scheduler.sharing import SharedFeeder
+from duetime.scheduler.shared_holders import SharedHolders
 from duetime.scheduler.survey import Survey
 from duetime.scheduler.tenant_breakers import TenantBreakers
+from duetime.scheduler.tenant_shards import TenantShards
 from duetime.scheduler.upkeep import Upkeep
 from duetime.service import Background, Loop, Service, Services
 from duetime.signals import AwaitedSignal, Signal, ignore
@@ -108,6 +113,22 @@ class Outside:
     sharing: Sharing | None = None
 
 
+@dataclass(frozen=True)
+class Shared:
+    """What a node has that shares the shards with others."""
+
+    membership: Membership
+    routing: Routing
+    forwarding: Forwarding
+    holders: SharedHolders
+
+    async def close(self) -> None:
+        await self.membership.close()
+        await self.routing.close()
+        await self.forwarding.close()
+        await self.holders.close()
+
+
 class Parts:
     def __init__(self, outside: Outside, database: Database, calls_beside: Callable[[], int] = lambda: 0) -> None:
         self._outside = outside
@@ -129,6 +150,7 @@ class Parts:
             if sharing is None
             else (Signal[Collection[uuid.UUID]](), Signal[Sequence[Past]]())
         )
+        messenger = None if sharing is None else Messenger(outside.name, sharing.secret)
         self.dead_log = DeadLog(database)
         self.onward = Onward(database, self.partitions, rows_put, on_ended=attempts_ended, on_dead=self.dead_log.note)
         self.breaker_states = BreakerStates(database, self.lanes, self.breakers)
@@ -140,7 +162,7 @@ class Parts:
             _breaker_rules(config),
             nodes=nodes,
             changed=breaker_rows_changed,
-            ask_others=None if sharing is None else self._ask_others,
+            ask_others=None if messenger is None else OtherNodes(messenger).records,
         )
         self.forced_breakers = ForcedBreakers(database, self._obey, self.tenant_breakers.refresh)
         breaker_rows_changed.listen(self.forced_breakers.changed)
@@ -171,25 +193,31 @@ class Parts:
         reader = TaskReader(self.types, outside.vault, self.rules.egress_of)
         self.outbox = Outbox(database, self.lanes, self.submitter, reading(reader, turns), self.admission)
         self.relay = Relay(self.outbox, has_duty=self._has_duty)
-        self.shared: SharedFeeder | None = None
-        if sharing is not None:
+        self.shared: Shared | None = None
+        if sharing is not None and messenger is not None:
             coordinator = PostgresCoordinator(database, sharing.cluster)
-            self.shared = SharedFeeder(
-                outside.name,
-                sharing.secret,
-                coordinator,
-                database,
+            membership = Membership(messenger, coordinator, database, self.feeder, self.lanes)
+            shards = TenantShards(database)
+            routing = Routing(
+                messenger,
+                membership,
+                shards,
                 self.feeder,
                 self.lanes,
-                self.holders,
                 self.breakers,
                 self.forced_breakers,
                 woken=rows_here,
                 ended=ended_here,
                 records_of=self.tenant_breakers.records,
             )
-            rows_put.listen(self.shared.wake)
-            attempts_ended.listen(self.shared.ended)
+            rows_put.listen(routing.wake)
+            attempts_ended.listen(routing.ended)
+            self.shared = Shared(
+                membership,
+                routing,
+                Forwarding(messenger, membership, routing, shards, self.feeder, self.lanes, self.holders),
+                SharedHolders(messenger, membership, self.holders),
+            )
         self.recurrences = Recurrences(database, turns)
         self.schedules = Schedules(
             database, self.partitions, self.lanes, self.steering, self.recurrences, rows_put, self.admission
@@ -214,7 +242,7 @@ class Parts:
             self.onward,
             self.feeder.polls,
             silence_seconds=config.max_silence,
-            on_lapsed=ignore if self.shared is None else self.shared.tell_ended,
+            on_lapsed=ignore if self.shared is None else self.shared.holders.tell_ended,
         )
         self.clockwork = Clockwork(database)
         self.survey = Survey(database, self.feeder, self.limits.paused_queues)
@@ -232,7 +260,7 @@ class Parts:
             tenant_breakers=self.tenant_breakers,
             submitter=self.submitter,
             admission=self.admission,
-            share=None if self.shared is None else self.shared.share,
+            share=None if self.shared is None else self.shared.routing.share,
             on_rotated=self._executing.forget_secrets,
         )
         self._memory = Memory(turns)
@@ -250,8 +278,8 @@ class Parts:
             lanes=self.lanes,
             submitter=self.submitter,
             admission=self.admission,
-            feeder=self.shared or self.feeder,
-            holders=self.shared or self.holders,
+            feeder=self.feeder if self.shared is None else self.shared.forwarding,
+            holders=self.holders if self.shared is None else self.shared.holders,
             settler=self.settler,
             steering=self.steering,
             schedules=self.schedules,
@@ -261,7 +289,7 @@ class Parts:
             limits=self.limits,
             outbox=self.outbox,
             breakers=self.forced_breakers,
-            breakers_of=self.breakers.describe if self.shared is None else self.shared.describe_breakers,
+            breakers_of=self.breakers.describe if self.shared is None else self.shared.routing.describe_breakers,
             tenant_breaker_of=self.tenant_breakers.status,
             keys=self.keys,
             turns=turns,
@@ -305,7 +333,7 @@ class Parts:
             Service("partitions", start=self.partitions.make_ahead),
             Service("lanes", start=self.lanes.load),
             Service("clock", start=self.clockwork.start, stop=self.clockwork.stop),
-            *([] if shared is None else [Service("membership", start=shared.join)]),
+            *([] if shared is None else [Service("membership", start=shared.membership.join)]),
             Service("rules", start=self.rule_watch.step),
             self.rule_watch.loop,
             Service("waiting tasks", start=self.room.look),
@@ -329,7 +357,7 @@ class Parts:
             self.relay.aside_loop,
             Service("executor", start=self._executing.start),
             # The other nodes take the shards over before this one stops to feed them.
-            *([] if self.shared is None else [Service("shards", stop=self.shared.leave)]),
+            *([] if self.shared is None else [Service("shards", stop=self.shared.membership.leave)]),
         ]
 
     async def _end_polls(self) -> None:
@@ -369,16 +397,16 @@ class Parts:
             return failing_over().detail
         if self._is_stopping:
             return "the node is stopping"
-        if not self.feeder.has_looked or (self.shared is not None and not self.shared.owns_shards):
+        if not self.feeder.has_looked or (self.shared is not None and not self.shared.membership.owns_shards):
             return "the node owns no shard yet"
         return self.feeder.trouble or self.firing.trouble or self._executing.trouble
 
     def nodes(self) -> list[NodeView]:
         """Those that share the shards, as this one sees them."""
-        return [NodeView(self._outside.name, SHARDS, True)] if self.shared is None else self.shared.nodes()
+        return [NodeView(self._outside.name, SHARDS, True)] if self.shared is None else self.shared.membership.nodes()
 
     def _has_duty(self, duty: str) -> bool:
-        return self.shared is None or self.shared.has_duty(duty)
+        return self.shared is None or self.shared.membership.has_duty(duty)
 
     def _make_executor(self) -> Executor:
         return Executor(
@@ -405,9 +433,6 @@ class Parts:
     def _obey(self, forced: Mapping[tuple[int, str], Forced]) -> None:
         self.breakers.obey({place: state for place, state in forced.items() if place[1] != TENANT_HOST})
         self.tenant_breakers.obey(forced)
-
-    async def _ask_others(self, tenants: list[int]) -> list[dict[int, Record]]:
-        return [] if self.shared is None else await self.shared.records(tenants)
 
     async def _secret_of(self, lane: int) -> Signing:
         key = await self.lanes.resolve(lane)

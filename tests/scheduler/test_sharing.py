@@ -7,7 +7,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
 
+import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from duetime.admin.breakers import ForcedBreakers
 from duetime.cluster.postgres import PostgresCoordinator
@@ -17,12 +19,17 @@ from duetime.ids import SHARDS
 from duetime.lifecycle.holders.holders import Named
 from duetime.model.task import Kind, LeasedTask, TaskState
 from duetime.model.tenant_breaker import Record, Tally
-from duetime.scheduler import looking
+from duetime.scheduler import looking, messages
 from duetime.scheduler.breakers import Breakers
 from duetime.scheduler.feed import Feeder
+from duetime.scheduler.forwarding import Forwarding
 from duetime.scheduler.liveness import Liveness
+from duetime.scheduler.membership import Membership
+from duetime.scheduler.messenger import Messenger
 from duetime.scheduler.plan import Ask
-from duetime.scheduler.sharing import SharedFeeder
+from duetime.scheduler.routing import OtherNodes, Routing
+from duetime.scheduler.shared_holders import SharedHolders
+from duetime.scheduler.tenant_shards import TenantShards
 from engine import Engine
 
 SECRET = b"secret" * 6
@@ -40,30 +47,42 @@ class Node(Engine):
         coordinator = PostgresCoordinator(database, "test")
         self.breakers = Breakers(self.lanes.key_of, database.clock.now_ms)
         self.forced = ForcedBreakers(database, self.breakers.obey)
-        self.shared = SharedFeeder(
-            name,
-            SECRET,
-            coordinator,
-            database,
+        self.messenger = Messenger(name, SECRET)
+        self.membership = Membership(self.messenger, coordinator, database, self.feeder, self.lanes)
+        self.shards = TenantShards(database)
+        self.routing = Routing(
+            self.messenger,
+            self.membership,
+            self.shards,
             self.feeder,
             self.lanes,
-            self.holders,
             self.breakers,
             self.forced,
+            woken=self.feeder.wake,
+            ended=self.feeder.ended,
             records_of=lambda tenants: {each: self.records[each] for each in tenants if each in self.records},
         )
-        self.wake_also(self.shared.wake)
+        self.forwarding = Forwarding(
+            self.messenger, self.membership, self.routing, self.shards, self.feeder, self.lanes, self.holders
+        )
+        self.shared_holders = SharedHolders(self.messenger, self.membership, self.holders)
+        self.wake_also(self.routing.wake)
 
     async def ask(self, worker: str = "w", room: int = 10, queue: str = "default") -> Ask:
         holder = await self.holders.register(self.tenant, worker)
         return Ask(holder, self.tenant, Kind.PULL, frozenset({queue}), frozenset(), room)
 
     async def poll(self, worker: str = "w", room: int = 10, queue: str = "default") -> "asyncio.Task[list[LeasedTask]]":
-        return asyncio.create_task(self.shared.lease(await self.ask(worker, room, queue), 60.0))
+        return asyncio.create_task(self.forwarding.lease(await self.ask(worker, room, queue), 60.0))
+
+    async def close(self) -> None:
+        await self.membership.close()
+        for part in (self.routing, self.forwarding, self.shared_holders):
+            await part.close()
 
     @property
     def names(self) -> list[str]:
-        return [node.name for node in self.shared.nodes()]
+        return [node.name for node in self.membership.nodes()]
 
 
 class Team:
@@ -81,9 +100,9 @@ class Team:
 
     async def leave(self, node: Node) -> None:
         self.nodes.remove(node)
-        await node.shared.leave()
+        await node.membership.leave()
         await node.feeder.stop()
-        await node.shared.close()
+        await node.close()
         await self.agree()
 
     async def agree(self) -> None:
@@ -105,12 +124,12 @@ async def running(database: Database, name: str, tenant: int) -> AsyncIterator[N
     node = Node(database, name)
     node.tenant = tenant
     await node.lanes.load()
-    await node.shared.join()
+    await node.membership.join()
     await node.feeder.start()
     yield node
-    await node.shared.leave()
+    await node.membership.leave()
     await node.feeder.stop()
-    await node.shared.close()
+    await node.close()
 
 
 @pytest.fixture
@@ -218,7 +237,7 @@ async def test_a_poll_on_another_node_ends_with_its_holder(team: Team) -> None:
     """The node that feeds finds out first: the one that passed the poll on does not ask it again."""
     owner, [other] = await team.feeding()
     ask = await other.ask()
-    poll = asyncio.create_task(other.shared.lease(ask, 60.0))
+    poll = asyncio.create_task(other.forwarding.lease(ask, 60.0))
     await waits(owner)
     times = itertools.count(0.0, 1.0)
     liveness = Liveness(
@@ -227,7 +246,7 @@ async def test_a_poll_on_another_node_ends_with_its_holder(team: Team) -> None:
         owner.onward,
         owner.feeder.polls,
         monotonic=times.__next__,
-        on_lapsed=owner.shared.tell_ended,
+        on_lapsed=owner.shared_holders.tell_ended,
     )
 
     while not owner.feeder.polls.has_ended(ask.holder):
@@ -236,7 +255,7 @@ async def test_a_poll_on_another_node_ends_with_its_holder(team: Team) -> None:
 
     assert await poll == []
     assert await owner.outcomes(task) == []
-    assert await other.shared.lease(ask, 60.0) == []
+    assert await other.forwarding.lease(ask, 60.0) == []
     # A new holder of that name gets it.
     [leased] = await (await other.poll())
     assert (leased.id, leased.number) == (task, 1)
@@ -247,11 +266,11 @@ async def test_a_poll_ends_where_it_was_passed_on_when_its_holder_signs_off_ther
     """Also if the node that feeds did not hear of it, and answers with a task."""
     owner, [other] = await team.feeding()
     ask = await other.ask()
-    poll = asyncio.create_task(other.shared.lease(ask, 60.0))
+    poll = asyncio.create_task(other.forwarding.lease(ask, 60.0))
     await waits(owner)
 
     if is_told:
-        await other.shared.sign_off(other.tenant, "w", [])
+        await other.shared_holders.sign_off(other.tenant, "w", [])
         [task] = await owner.submit()
     else:
         await other.holders.sign_off(other.tenant, "w")
@@ -281,11 +300,11 @@ async def test_room_is_divided_between_the_nodes_that_feed_a_tenant(team: Team, 
     own = await owner.submit(10)
     spread = await owner.submit(10, queue="spread")
 
-    rooms = other.shared._divide(await other.shared._shards.of(other.tenant), 7)
+    rooms = other.forwarding.divide(await other.shards.of(other.tenant), 7)
     got: list[LeasedTask] = []
     while len(got) < 20:
         ask = Ask((await other.ask()).holder, other.tenant, Kind.PULL, None, frozenset(), 7)
-        part = await other.shared.lease(ask, 30.0)
+        part = await other.forwarding.lease(ask, 30.0)
         assert 0 < len(part) <= 7
         got += part
 
@@ -301,7 +320,7 @@ async def test_one_node_hears_all_beats_of_a_worker(team: Team) -> None:
 
     # Beats that do not name it, in turn on both: one node sees that two in a row did not.
     for node in (owner, other):
-        await node.shared.beat(node.tenant, "w", [])
+        await node.shared_holders.beat(node.tenant, "w", [])
 
     assert await owner.state(task) is TaskState.READY
     assert await owner.outcomes(task) == ["released"]
@@ -322,12 +341,12 @@ async def test_a_node_that_heard_a_beat_long_ago_does_not_take_it_for_the_last_o
 
 async def test_a_duty_belongs_to_one_node_and_passes_on(team: Team) -> None:
     for duty in ("expire", "tidy", "retire"):
-        assert sum(node.shared.has_duty(duty) for node in team.nodes) == 1
+        assert sum(node.membership.has_duty(duty) for node in team.nodes) == 1
 
     [left, _] = team.nodes
     await team.leave(team.nodes[1])
 
-    assert all(left.shared.has_duty(duty) for duty in ("expire", "tidy", "retire"))
+    assert all(left.membership.has_duty(duty) for duty in ("expire", "tidy", "retire"))
 
 
 async def test_every_node_can_say_who_serves_a_lane(team: Team) -> None:
@@ -337,7 +356,7 @@ async def test_every_node_can_say_who_serves_a_lane(team: Team) -> None:
     poll = await other.poll()
     await waits(owner)
 
-    told = [await node.shared.describe(lane) for node in (owner, other)]
+    told = [await node.routing.describe(lane) for node in (owner, other)]
 
     assert told[0] == told[1]
     assert told[0] is not None
@@ -350,14 +369,14 @@ async def test_a_poll_on_another_node_gets_only_what_it_handles(team: Team) -> N
     owner, [other] = await team.feeding()
     types = {"a": frozenset({"a"}), "b": frozenset({"b"})}
     asks = {name: replace(await other.ask(f"w-{name}"), types=types[name]) for name in "ab"}
-    of_a = asyncio.create_task(other.shared.lease(asks["a"], 60.0))
+    of_a = asyncio.create_task(other.forwarding.lease(asks["a"], 60.0))
     await waits(owner)
     [first] = await other.submit(type="b")
 
     [second] = await other.submit(type="a")
 
     assert [leased.id for leased in await of_a] == [second]
-    assert [(leased.id, leased.number) for leased in await other.shared.lease(asks["b"], 30.0)] == [(first, 1)]
+    assert [(leased.id, leased.number) for leased in await other.forwarding.lease(asks["b"], 30.0)] == [(first, 1)]
     assert await other.state(first) is TaskState.RUNNING
 
 
@@ -366,9 +385,9 @@ async def test_every_node_can_say_what_the_workers_of_a_lane_handle(team: Team) 
     lane = owner.lanes.find(owner.lane_key())
     assert lane is not None
     ask = replace(await other.ask(), types=frozenset({"a", "c"}))
-    assert await other.shared.lease(ask, 0.05) == []
+    assert await other.forwarding.lease(ask, 0.05) == []
 
-    told = [await node.shared.describe(lane) for node in (owner, other)]
+    told = [await node.routing.describe(lane) for node in (owner, other)]
 
     assert told[0] == told[1]
     assert told[0] is not None
@@ -396,7 +415,7 @@ async def test_breakers_are_seen_on_every_node_and_those_of_other_tenants_are_no
     owner.breakers.of(owner.tenant + 1, "b.example:443").force("open", now)
 
     for node in (owner, other):
-        [seen] = await node.shared.describe_breakers(node.tenant)
+        [seen] = await node.routing.describe_breakers(node.tenant)
         assert (seen.host, seen.state) == ("a.example:443", "slowed")
         assert seen.next_probe_ms is not None
 
@@ -424,7 +443,7 @@ async def test_breakers_of_a_node_that_does_not_answer_are_not_said_to_be_none(
     monkeypatch.setattr(owner.breakers, "states", be_busy)
 
     with pytest.raises(Unavailable):
-        await other.shared.describe_breakers(other.tenant)
+        await other.routing.describe_breakers(other.tenant)
 
 
 async def test_a_node_is_told_what_the_others_know_of_a_tenants_attempts(team: Team) -> None:
@@ -432,6 +451,58 @@ async def test_a_node_is_told_what_the_others_know_of_a_tenants_attempts(team: T
     known = Record(7, {7: Tally(20, 19), 8: Tally(1, 0)})
     two.records[1] = known
 
-    assert await one.shared.records([1, 2]) == [{1: known}]
+    assert await OtherNodes(one.messenger).records([1, 2]) == [{1: known}]
     await team.leave(two)
-    assert await one.shared.records([1, 2]) == []
+    assert await OtherNodes(one.messenger).records([1, 2]) == []
+
+
+class Ends:
+    """Two messengers that know each other; both serve one kind of request."""
+
+    def __init__(self) -> None:
+        self.here, self.there = Messenger("here", SECRET), Messenger("there", SECRET)
+        self.heard: list[int] = []
+        self.there.serve(messages.Left, self._hear)
+
+    async def _hear(self, left: messages.Left) -> messages.Done:
+        self.heard.append(left.holder)
+        return messages.Done()
+
+
+@pytest.fixture
+async def ends() -> AsyncIterator[Ends]:
+    ends = Ends()
+    members = [await end.listen(place) for place, end in enumerate((ends.here, ends.there), 1)]
+    for end in (ends.here, ends.there):
+        end.meet(members)
+    yield ends
+    for end in (ends.here, ends.there):
+        await end.close()
+
+
+async def test_a_request_is_answered_by_the_part_that_serves_its_type(ends: Ends) -> None:
+    reply = await ends.here.ask("there", messages.Left(7), messages.Done, 20.0)
+
+    assert reply == messages.Done()
+    assert ends.heard == [7]
+    assert await ends.here.ask("nobody", messages.Left(8), messages.Done, 20.0) is None
+
+
+async def test_what_cannot_be_understood_is_dropped_with_one_line(ends: Ends) -> None:
+    class Unknown(msgspec.Struct, frozen=True, array_like=True, tag=99):
+        text: str
+
+    class Broken(msgspec.Struct, frozen=True, array_like=True, tag=5):
+        holder: str
+
+    with capture_logs() as said:
+        for _ in range(3):
+            for message in (Unknown("x" * 10_000), Broken("y" * 10_000), messages.LaneMade(256)):
+                assert await ends.here.ask("there", message, messages.Done, 20.0) is None  # type: ignore[type-var]
+        # A reply of another type than was asked for.
+        assert await ends.here.ask("there", messages.Left(7), messages.Leased, 20.0) is None
+
+    dropped = [line for line in said if line["event"].endswith("cannot be understood and is dropped")]
+    assert [len(line["message"]) <= 200 for line in dropped] == [True, True], "one for each of the two nodes"
+    assert not any("exc_info" in line for line in said)
+    assert ends.heard == [7]

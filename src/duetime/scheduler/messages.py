@@ -1,4 +1,8 @@
-"""What nodes that share the shards say to each other, as it travels between them."""
+"""What nodes that share the shards say to each other: requests and replies, as they travel between them.
+
+Each is a MessagePack array that begins with its tag; what has another tag or another
+form is not understood, and dropped.
+"""
 
 import uuid
 
@@ -12,27 +16,119 @@ from duetime.model.task import LeasedTask
 from duetime.model.tenant_breaker import Record
 from duetime.scheduler.plan import Ask, LaneStatus
 
+# Requests
 
-class Poll(msgspec.Struct, frozen=True, array_like=True):
+
+class Wake(msgspec.Struct, frozen=True, array_like=True, tag=0):
+    """These rows were put into due."""
+
+    wakes: list[uuid.UUID]
+
+
+class Lease(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """A worker's poll, passed on."""
+
     ask: Ask
     wait_seconds: float
 
 
-class Beat(msgspec.Struct, frozen=True, array_like=True):
+class Ended(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    """These attempts have ended."""
+
+    attempts: list[Past]
+
+
+class LaneMade(msgspec.Struct, frozen=True, array_like=True, tag=3):
+    """There is a new lane, or one that is of another gate now."""
+
+    lane: int
+
+
+class Beat(msgspec.Struct, frozen=True, array_like=True, tag=4):
+    """A holder's beat, for the node that hears it."""
+
     tenant: int
     name: str
     attempts: list[Named]
     key: int | None = None
 
 
+class Left(msgspec.Struct, frozen=True, array_like=True, tag=5):
+    """This holder has ended."""
+
+    holder: int
+
+
+class DescribeLane(msgspec.Struct, frozen=True, array_like=True, tag=6):
+    lane: int
+
+
+class DescribeBreakers(msgspec.Struct, frozen=True, array_like=True, tag=7):
+    tenant: int
+
+
+class CountOutcomes(msgspec.Struct, frozen=True, array_like=True, tag=8):
+    tenants: list[int]
+
+
+class BreakersForced(msgspec.Struct, frozen=True, array_like=True, tag=9):
+    """A breaker was forced by hand: read them now."""
+
+
+class DatabaseAt(msgspec.Struct, frozen=True, array_like=True, tag=10):
+    """How far the database is that the caller works on; yours may have been replaced by it."""
+
+    place: TimelinePosition
+
+
+class NodesChanged(msgspec.Struct, frozen=True, array_like=True, tag=11):
+    """Look who is there."""
+
+
+Request = (
+    Wake
+    | Lease
+    | Ended
+    | LaneMade
+    | Beat
+    | Left
+    | DescribeLane
+    | DescribeBreakers
+    | CountOutcomes
+    | BreakersForced
+    | DatabaseAt
+    | NodesChanged
+)
+
+# Replies
+
+
+class Done(msgspec.Struct, frozen=True, array_like=True, tag=0):
+    """It was heard."""
+
+
+class Leased(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    tasks: list[LeasedTask]
+
+
+class Beaten(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    answer: BeatAnswer
+
+
+class LaneDescribed(msgspec.Struct, frozen=True, array_like=True, tag=3):
+    status: LaneStatus
+
+
+class BreakersDescribed(msgspec.Struct, frozen=True, array_like=True, tag=4):
+    breakers: list[BreakerStatus]
+
+
+class OutcomesCounted(msgspec.Struct, frozen=True, array_like=True, tag=5):
+    records: dict[int, Record]
+
+
+Reply = Done | Leased | Beaten | LaneDescribed | BreakersDescribed | OutcomesCounted
+
 encode = msgspec.msgpack.Encoder(uuid_format="bytes").encode
-decode_tasks = msgspec.msgpack.Decoder(list[LeasedTask]).decode
-decode_wakes = msgspec.msgpack.Decoder(list[uuid.UUID]).decode
-decode_ended = msgspec.msgpack.Decoder(list[Past]).decode
-decode_poll = msgspec.msgpack.Decoder(Poll).decode
-decode_beat = msgspec.msgpack.Decoder(Beat).decode
-decode_beaten = msgspec.msgpack.Decoder(BeatAnswer).decode
-decode_status = msgspec.msgpack.Decoder(LaneStatus).decode
-decode_records = msgspec.msgpack.Decoder(dict[int, Record]).decode
-decode_breakers = msgspec.msgpack.Decoder(list[BreakerStatus]).decode
-decode_place = msgspec.msgpack.Decoder(TimelinePosition).decode
+decode_request = msgspec.msgpack.Decoder[Request](Request).decode
+decode_reply = msgspec.msgpack.Decoder[Reply](Reply).decode
