@@ -316,7 +316,7 @@ def _describe(variables: Mapping[str, Any]) -> tuple[str, str | None]:
 
 
 def _describe_sending(variables: Mapping[str, Any]) -> tuple[str, str | None]:
-    """The same for the code around it, for example while the answer is sent."""
+    """The operation and the tenant for the code around it, for example while the answer is sent."""
     scope: Scope = variables["scope"]
     methods, _ = variables["self"]._router.find(scope)
     return methods[scope["method"]].operation.name, scope.get(_TENANT)

@@ -38,7 +38,7 @@ from duetime.errors import UsageError
 USER = DATABASE = "duetime"
 #: The largest size of the log before it is cut; the part before is kept once.
 LOG_LIMIT_BYTES = 8 << 20
-#: For two cores and a few gigabytes; `ALTER SYSTEM` overrides any of these.
+#: Chosen for two cores and a few gigabytes; `ALTER SYSTEM` overrides any of these.
 SETTINGS: dict[str, str] = {
     "max_connections": "50",
     "shared_buffers": "256MB",

@@ -169,7 +169,7 @@ class _Weighing:
         self._root = root
         self._references = References(root)
         self._own: dict[int, tuple[Cost, Cost]] = {}
-        #: By level and schema.
+        #: The costs that are known, by level and schema.
         self._costs: dict[int, dict[int, Cost]] = {}
         self._open: set[tuple[int, int]] = set()
         self._patterns: dict[str, PatternWeight] = {}

@@ -132,8 +132,8 @@ class LaneKey(msgspec.Struct, frozen=True, cache_hash=True):
 class NewTask(msgspec.Struct, frozen=True, gc=False):
     """A validated request for one task, ready to be submitted.
 
-    The class says what shape it has.  A `NewTask` itself is plain: due now, with nothing but its lane, its type and
-    its payload, as most are.  `make_task` chooses the class; nobody looks at the fields for it afterwards.
+    The class tells which fields it has.  A `NewTask` itself is plain, like most tasks: due now, with only its lane, its
+    type and its payload.  `make_task` chooses the class; later code does not look at the fields to find that out.
     """
 
     lane: LaneKey
@@ -141,7 +141,7 @@ class NewTask(msgspec.Struct, frozen=True, gc=False):
     payload: bytes
 
     def detailed(self) -> "DetailedTask":
-        """The same with everything that a task can have, for whoever shows or changes it."""
+        """Return the task with all fields that a task can have, for code that shows or changes it."""
         return DetailedTask(self.lane, self.type, self.payload)
 
     @property
@@ -150,7 +150,7 @@ class NewTask(msgspec.Struct, frozen=True, gc=False):
 
 
 class TimedTask(NewTask, frozen=True, gc=False):
-    """Plain but for its time; exactly one of the two is set."""
+    """Plain except for its time; exactly one of the two is set."""
 
     run_at: datetime | None = None
     delay: float | None = None
@@ -160,7 +160,7 @@ class TimedTask(NewTask, frozen=True, gc=False):
 
 
 class DetailedTask(TimedTask, frozen=True, gc=False):
-    """With more than a time, or with more and no time."""
+    """A task with more fields than a time; the time may be absent."""
 
     expires_at: datetime | None = None
     options: Options | None = None
@@ -196,7 +196,7 @@ def make_task(
     fingerprint: bytes = b"",
     flow: "Flow | None" = None,
 ) -> NewTask:
-    """A task of the shape that all of this has.  A delay of nothing is none; so are no labels."""
+    """Make a task of the class for these fields. A delay of zero counts as none, and so do empty labels."""
     delay, labels = delay or None, labels or None
     if expires_at is None and options is None and labels is None and idempotency_key is None and flow is None:
         if run_at is None and delay is None:

@@ -234,7 +234,7 @@ def _years_of(year: FieldSet) -> int | None:
 def _clock_rule(
     second: FieldSet, minute: FieldSet, hour: FieldSet, days: DayRule, *, has_seconds: bool, steps: int
 ) -> ClockRule:
-    # What counts as hourly or finer is the rule of Debian's cron.
+    # "Hourly or finer" is defined as in Debian's cron.
     is_fine = hour.mask == ALL_HOURS or hour.is_star or minute.is_star
     return ClockRule(second.mask, minute.mask, hour.mask, days, is_fine, has_seconds, steps)
 

@@ -152,7 +152,7 @@ def _read(tenant: int, wanted: TaskFilter, cursor: str) -> tuple[uuid.UUID, int]
     except (binascii.Error, ValueError):
         packed = b""
     body, check = packed[:-_CHECK_BYTES], packed[-_CHECK_BYTES:]
-    # The last character has unused bits: only one way to write it is ours.
+    # The last character has unused bits: only one way to write it is accepted.
     is_ours = base64.urlsafe_b64encode(packed).rstrip(b"=").decode() == cursor
     if not is_ours or len(body) != _CURSOR.size or check != _check(body) or body[0] != _CURSOR_VERSION:
         raise InvalidInput.at("cursor", "not a cursor of this list; use `next` of the page before, or none")

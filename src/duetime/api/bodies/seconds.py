@@ -93,7 +93,7 @@ class RetryAfter(Seconds):
 
 
 def decode_hook(kind: type, value: object) -> object:
-    """Make a value of one of our own types; a ValueError becomes a validation error."""
+    """Make a value of one of duetime's own types; a ValueError becomes a validation error."""
     if not issubclass(kind, Seconds):
         raise NotImplementedError(f"no way to read a {kind.__name__}")
     seconds = parse_duration(value)

@@ -35,7 +35,7 @@ from duetime.recurrence import LATEST_YEAR, MAXIMUM_ERRORS, Spec, find_spec_erro
 
 _NAME = re.compile(NAME_PATTERN[1:-1])
 _RIGHT_NAME = "use 1 to 128 letters, digits and . _ : / -, beginning with a letter or digit"
-# The encoder does not know our types of durations; they are numbers.
+# The encoder does not know duetime's types of durations; they are numbers.
 _encode = msgspec.json.Encoder(enc_hook=float).encode
 _NO_TASK = msgspec.Raw(b"{}")
 

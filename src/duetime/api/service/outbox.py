@@ -101,7 +101,7 @@ def reading(reader: TaskReader, turns: Turns | None = None) -> Read:
         for name in ("unique", "debounce"):
             if getattr(request, name) is not None:
                 raise InvalidInput.at(name, "not in the outbox: what commits becomes a task of its own")
-        # For the same reason a type's own flow control is not applied to it.
+        # For the same reason the flow control of the type is not applied to it.
         task = reader.read(request, tenant, written_at)
         return msgspec.structs.replace(task, flow=None) if isinstance(task, DetailedTask) else task
 
