@@ -10,6 +10,7 @@ from duetime.database.pool import Database
 from duetime.model.task import Kind
 from duetime.scheduler.feed import Feeder
 from duetime.scheduler.hearing import UNHEARD_SECONDS, Hearing
+from duetime.scheduler.liveness import Liveness
 from duetime.scheduler.plan import Ask
 from engine import Engine
 
@@ -164,3 +165,19 @@ async def test_an_open_poll_waits_for_a_beat_of_its_holder(engine: Engine, feede
     assert done
     feeder.polls.end_all()
     await asyncio.wait({open_before, open_after})
+
+
+async def test_an_open_poll_ends_when_another_node_has_ended_its_holder(engine: Engine, feeder: Feeder) -> None:
+    holder = await engine.holders.register(engine.tenant, "w")
+    liveness = Liveness(engine.database, engine.holders, engine.onward, feeder.polls)
+    poll = asyncio.create_task(feeder.lease(replace(ask_of(holder), tenant=engine.tenant), 60.0))
+    while not feeder.polls:
+        await asyncio.sleep(0)
+    await liveness.step()
+    assert not poll.done()
+
+    # No message of it arrives.
+    await engine.database.execute("UPDATE holder SET ended_at = now() WHERE id = $1", holder)
+    await liveness.step()
+
+    assert await asyncio.wait_for(poll, 10.0) == []
