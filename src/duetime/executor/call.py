@@ -1,8 +1,8 @@
-"""From a leased task to a request, and from its answer to a report.
+"""Build the request of a leased task, and turn the answer into a report.
 
-Pure: no I/O and no clock of its own.  Every attempt of a task carries the same
-`Idempotency-Key`, and what is signed is what is sent.  Which answers are worth
-another try is decided here and nowhere else.
+Pure: no I/O, and the caller passes the time.  Every attempt of a task carries the
+same `Idempotency-Key`, and the signature covers exactly the bytes that are sent.
+This module alone decides which answers are worth another try.
 """
 
 import base64
@@ -64,7 +64,7 @@ _decode = msgspec.json.Decoder().decode
 
 
 class Error(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What an attempt's `error` says."""
+    """The text of an attempt's `error`."""
 
     message: str
     kind: Literal["transient", "permanent"]
@@ -78,7 +78,7 @@ class ErrorDetail(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class KeptResponse(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is kept of an answer; `body_encoding` is there when the body is not text."""
+    """What is stored of an answer; `body_encoding` is set when the body is not text."""
 
     status: int
     headers: msgspec.Raw
@@ -101,7 +101,7 @@ def split_url(url: str) -> tuple[Origin, str, str]:
 
 
 def host_of_task(task: LeasedTask) -> str:
-    """Whose limit of concurrent calls the task counts against: host and port."""
+    """The host and port whose limit of concurrent calls the task counts against."""
     target = task.options.target if task.options is not None else None
     return host_of(target.url) if target is not None else ""
 
@@ -123,7 +123,7 @@ def build_request(
     former: bytes | None = None,
     tenant: int = 0,
 ) -> Request:
-    """The request of one attempt, signed, with its secret headers opened; raises TargetError."""
+    """Build the request of one attempt: signed, with its secret headers opened. Raises TargetError."""
     options = task.options
     target = options.target if options is not None else None
     if options is None or target is None:
@@ -131,7 +131,7 @@ def build_request(
     own = target.headers
     if target.secret_headers:
         if opened is None or opened.keys() != target.secret_headers.keys():
-            # Without them it would be another call.
+            # Without the secret headers it would be another call.
             raise TargetError("the task's secret headers were not opened")
         own = {**own, **opened}
     head = _head_of(target.method, target.url, tuple(own.items()), task.type, queue, options.trace)
@@ -139,7 +139,7 @@ def build_request(
     task_id = str(task.id)
     signature = sign(secret, task_id, now_seconds, body)
     if former is not None:
-        # The newest first: most receivers stop at the first that fits.
+        # The newest signature comes first: most receivers stop at the first that matches.
         signature += f" {sign(former, task_id, now_seconds, body)}"
     text = (
         f"{head.text}"
@@ -153,7 +153,7 @@ def build_request(
 
 
 class _Head(NamedTuple):
-    """What the requests of many tasks have in common; `%` marks what they have not."""
+    """What the requests of many tasks have in common; `%` marks the parts that differ."""
 
     origin: Origin
     text: str
@@ -173,7 +173,7 @@ def _head_of(
         raise TargetError("the task's type, queue or trace does not fit into a header")
     method = method.upper()
     has_body = method not in ("GET", "HEAD")
-    # A header of the task's own takes the place of one of these.
+    # A header that the task sets replaces one of these.
     headers = {"user-agent": f"User-Agent: {_USER_AGENT}\r\n", "accept": "Accept: */*\r\n"}
     if has_body:
         headers["content-type"] = "Content-Type: application/json\r\n"
@@ -181,7 +181,7 @@ def _head_of(
         headers["traceparent"] = f"traceparent: {trace}\r\n"
     for name, value in own:
         lowered = name.lower()
-        # The API takes none of these; a task may be older than that.
+        # The API accepts no reserved header, but a stored task may be older than that rule.
         if is_reserved(lowered):
             continue
         if not _TOKEN.fullmatch(name) or not _FIELD_VALUE.fullmatch(value):
@@ -276,7 +276,7 @@ def report_failure(
     started_at: datetime | None = None,
     completed_at: datetime | None = None,
 ) -> Report:
-    """An attempt that failed without an answer."""
+    """Report an attempt that failed without an answer."""
     error = Error(message, "permanent" if is_permanent else "transient", ErrorDetail(reason, timings=timings))
     return Report(
         id=task_id,
@@ -293,7 +293,7 @@ def report_failure(
 def report_release(
     task_id: uuid.UUID, number: int, message: str, *, reason: str, started_at: datetime | None, completed_at: datetime
 ) -> Report:
-    """An attempt that was begun and is given back, at no cost: it is not the task's fault."""
+    """Report an attempt that began and is released without using it up: the task is not to blame."""
     return Report(
         id=task_id,
         number=number,
@@ -311,7 +311,7 @@ def is_worth_a_retry(status: int, target: Target | None) -> bool:
 
 
 def read_retry_after(value: str | None, now: datetime) -> float | None:
-    """Seconds to wait: of a number or an HTTP date, 0 to one day; None if it says neither."""
+    """Read a number or an HTTP date as seconds to wait, 0 to one day; None if it is neither."""
     if value is None:
         return None
     value = value.strip()
@@ -328,7 +328,7 @@ def read_retry_after(value: str | None, now: datetime) -> float | None:
 
 
 class _KeptHead(NamedTuple):
-    """What is kept of an answer's headers, and what they say of its body."""
+    """What is stored of an answer's headers, and what they say about its body."""
 
     shown: msgspec.Raw
     is_textual: bool
@@ -336,7 +336,7 @@ class _KeptHead(NamedTuple):
     retry_after: str | None
 
 
-# A server's headers are mostly those of its answer before.
+# A server mostly sends the same headers as in its last answer.
 @functools.lru_cache(maxsize=128)
 def _kept_of(headers: Headers) -> _KeptHead:
     kept: dict[str, str] = {}
@@ -354,10 +354,10 @@ def _kept_of(headers: Headers) -> _KeptHead:
 
 
 def _as_text(answer: Response, is_textual: bool) -> str | None:
-    """The body as text; None if it is none."""
+    """The body as text; None if it is not text."""
     try:
         if answer.is_truncated:
-            # It may end within a character, which is then left off.
+            # The kept part may end within a character, which is then cut off.
             text = codecs.getincrementaldecoder("utf-8")().decode(answer.body)
         else:
             text = answer.body.decode()

@@ -1,7 +1,7 @@
-"""Make the call of one attempt, and say how it ended.
+"""Make the call of one attempt, and report how it ended.
 
-No call begins after its task's end, nor after the time by which it had to
-begin.  Whatever goes wrong ends the attempt; nothing is raised at the executor.
+No call begins after its task has expired, nor after the time by which it had to
+begin.  Every error ends the attempt; none is raised to the executor.
 """
 
 import asyncio
@@ -27,23 +27,23 @@ from duetime.model.task import LaneKey, Outcome
 from duetime.model.vault import SealError, Vault
 
 _AWAY_SECONDS = 0.5
-# Long enough for hundreds of names that are answered, and no longer: who waits has a place of the node.
+# Long enough to look up hundreds of names that resolve, and no longer: a waiting task occupies a slot of the node.
 _WAIT_FOR_LOOKUP_SECONDS = 1.0
 
 SecretOf = Callable[[int], Awaitable[Signing]]
 KeyOf = Callable[[int], LaneKey | None]
-#: What the calls of a tenant are judged by, if anything.
+#: The rules that the calls of a tenant are checked against, if there are any.
 EgressOf = Callable[[int], EgressJudge | None]
 
 log = structlog.get_logger(__name__)
 
 
 class _EgressRefusedError(Exception):
-    """The tenant may not call there; the message is for the tenant."""
+    """The tenant may not call this address; the message is for the tenant."""
 
 
 class Caller:
-    """`over` hears once of each call that was begun and not cancelled, and never from in here."""
+    """Makes calls. `over` is called once for each call that began and was not cancelled, never from within `begin`."""
 
     def __init__(
         self,
@@ -67,18 +67,18 @@ class Caller:
         self._beginning: list[Held] = []
 
     def go_by(self, clock: DatabaseClock) -> None:
-        """No call begins any more; those under way end by this clock."""
+        """Begin no more calls; the end of those under way is taken from this clock."""
         self._clock, self._secret_of, self._key_of = clock, _nobody_s_secret, lambda lane: None
         self._egress_of = lambda tenant: None
 
     def forget_secrets(self) -> None:
-        """Ask for them anew."""
+        """Forget the signing secrets, so that they are read again."""
         self._secrets.clear()
 
     def begin(self, held: Held) -> None:
-        """Begin its call, in the loop's next turn.
+        """Begin its call in the next turn of the loop.
 
-        Many at once: a server that is woken by each request on its own costs both sides more.
+        Calls are begun in batches: waking a server for each single request costs both sides more.
         """
         if not self._beginning:
             self._loop.call_soon(self._begin_all)
@@ -88,7 +88,7 @@ class Caller:
         beginning, self._beginning = self._beginning, []
         for held in beginning:
             if held.phase is not Phase.CALLING:
-                # It was broken off before it began.
+                # It was cancelled before it began.
                 continue
             secret = self._secrets.get(held.task.lane)
             if secret is not None:
@@ -139,10 +139,10 @@ class Caller:
                     held.is_started, held.started_at = True, now
                 return
         except _EgressRefusedError as error:
-            # The rule is newer than the task; who takes it away redrives the task.
+            # The rule is newer than the task; whoever removes the rule can redrive the task.
             end = report_failure(task.id, task.number, str(error), reason=EGRESS_REFUSED, is_permanent=True)
         except SealError as error:
-            # A node that is given the key makes the call.
+            # Another attempt may run on a node that has the key.
             end = report_failure(task.id, task.number, str(error), reason="secrets")
         except TargetError as error:
             end = report_failure(task.id, task.number, str(error), reason="target", is_permanent=True)
@@ -151,7 +151,7 @@ class Caller:
         self._over(held, end)
 
     async def _await_lookup(self, held: Held, secret: Signing, request: Request) -> None:
-        """Its tenant has as many look-ups under way as it may: the call begins when its own can."""
+        """Wait for a look-up, because the tenant has reached its limit of look-ups; then make the call."""
         until = min(held.begin_by, self._loop.time() + _WAIT_FOR_LOOKUP_SECONDS)
         try:
             async with asyncio.timeout_at(until):

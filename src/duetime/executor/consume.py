@@ -1,10 +1,10 @@
 """The executor: takes due push tasks that it has room for, calls their targets, settles.
 
-It is a holder like any worker: it beats, and names what it holds until the end
-of each attempt is acknowledged.  It begins no call after a task's end, nor
-later than `BEGIN_WITHIN_SECONDS` after the task was picked (by then a scheduler
-may have released it) unless a beat has confirmed the attempt lately.  A task
-that a former holder lost is begun only after a beat that says so was acknowledged.
+It is a holder like any worker: it sends beats, and names what it holds until the
+end of each attempt is acknowledged.  It begins no call after a task has expired,
+nor later than `BEGIN_WITHIN_SECONDS` after the task was picked (by then a scheduler
+may have released it) unless a recent beat has confirmed the attempt.  A task that a
+former holder lost begins only after a beat that announces it was acknowledged.
 """
 
 import asyncio
@@ -32,18 +32,19 @@ from duetime.model.task import Kind, LeasedTask
 from duetime.model.vault import Vault
 from duetime.scheduler.feed import Ask, Feeder
 
-#: A holder may be silent for at least 6 s: so long after a beat that was acknowledged, what it named may begin.
+#: For this long after an acknowledged beat, the tasks that it named may begin: a holder may be silent for at least 6
+#: s.
 CONFIRMED_SECONDS = 4.0
 _WAIT_FOR_HOST_SECONDS = 4.0
 _LEASE_WAIT_SECONDS = 20.0
-# Room that trickles in is gathered this long, so that a claim is worth its statement.
+# Room that comes in small pieces is gathered this long, so that a claim is worth its statement.
 _GATHER_ROOM_SECONDS = 0.01
 _GATHER_ANNOUNCEMENTS_SECONDS = 0.02
 _AWAY_SECONDS = 0.5
 _FLUSH_SECONDS = 5.0
 _TENANT = 0
 
-#: Hears once of every task that was taken, when it is over: how, `Retry-After`, and what happened.
+#: Called once for every task that was taken, when it is over: the ending, `Retry-After`, and what happened.
 Reporter = Callable[[LeasedTask, Ending, float | None, str], None]
 
 log = structlog.get_logger(__name__)
@@ -77,7 +78,7 @@ class Executor:
         self._caller = Caller(client, clock, secret_of, key_of, self._over, vault or Vault(), egress_of)
         self._key_of = key_of
         self._max_calls = max_calls
-        #: Calls of executors that are being retired; together they are no more than one makes.
+        #: Counts the calls of executors that are being retired; all executors together stay within `max_calls`.
         self._beside = beside
         self._beat_every_seconds = beat_every_seconds
         self._report = report
@@ -103,11 +104,11 @@ class Executor:
         return self._places.running
 
     def forget_secrets(self) -> None:
-        """A secret that signs calls was rotated: ask for them anew."""
+        """Forget the signing secrets, so that they are read again: one was rotated."""
         self._caller.forget_secrets()
 
     async def run(self) -> None:
-        """Execute until stopped; raises what broke a loop."""
+        """Run until stopped; raises the error that ended a loop."""
         if self._is_stopping:
             return
         self._leasing = asyncio.create_task(self._lease_for_ever())
@@ -138,36 +139,36 @@ class Executor:
                     timer.cancel()
 
     def retire(self) -> None:
-        """The history of writes in which these tasks were taken is over: begin none, let calls under way go on.
+        """Begin no more calls, and let those under way go on: the history of writes of these tasks has ended.
 
-        What was not begun is not named any more and so released, where the claim still exists.
+        Beats no longer name the tasks that were not begun, so those are released where the claim still exists.
         `report_to` says where the others are reported, and `stop` waits for them.
         """
         self._is_stopping = self._is_retired = True
         self._report = None
         if self._leasing is not None:
             self._leasing.cancel()
-        # Who waits goes first: a place that is given up must not let another call begin.
+        # Waiting tasks leave first: otherwise a slot that comes free would let one of them begin.
         for phase in (Phase.WAITING, Phase.ANNOUNCING, Phase.CALLING):
             for held in [held for held in self._held.values() if held.phase is phase and not held.is_started]:
                 self._drop(held)
 
     def report_to(self, feeder: Feeder, holders: Holders, settler: Settler, clock: DatabaseClock) -> None:
-        """Calls under way are beaten and reported by these from now on, in the history that goes on."""
+        """Send beats and reports of the calls under way to these from now on, in the history that goes on."""
         self._feeder, self._holders, self._settler, self._clock = feeder, holders, settler, clock
         self._key_of = lambda lane: None
         self._caller.go_by(clock)
 
     async def stop(self, deadline_seconds: float | None) -> None:
-        """Take no more, let calls end until the deadline, give back or report the rest.
+        """Take no more tasks, let calls end until the deadline, then release or report the rest.
 
-        Telling the database may take up to 5 s more; without a deadline as long as it needs.
+        Telling the database may take up to 5 s more, or without a deadline as long as it needs.
         """
         self._is_stopping = True
         if self._leasing is not None:
             self._leasing.cancel()
             await asyncio.wait([self._leasing])
-        # Who waits goes first: a place that is given up must not let another call begin.
+        # Waiting tasks leave first: otherwise a slot that comes free would let one of them begin.
         for phase in (Phase.WAITING, Phase.ANNOUNCING):
             for held in [held for held in self._held.values() if held.phase is phase]:
                 self._leave_line(held)
@@ -198,7 +199,7 @@ class Executor:
             room = self._room()
             if room < self._places.worthwhile:
                 self._has_room.clear()
-                # The end of a call beside this executor is not told here.
+                # No event tells this executor when a call of a retiring executor ends.
                 is_full = room <= 0 and not self._beside()
                 await (self._has_room.wait() if is_full else asyncio.sleep(_GATHER_ROOM_SECONDS))
                 room = self._room()
@@ -216,18 +217,18 @@ class Executor:
                 await asyncio.sleep(_AWAY_SECONDS)
                 continue
             except Exception:
-                # Whatever it was, calls under way go on and the next ask may work.
+                # Whatever the error is, calls under way go on and the next request for tasks may work.
                 log.exception("asking for tasks failed")
                 await asyncio.sleep(_AWAY_SECONDS)
                 continue
             self._take(tasks, is_alive)
             if not tasks:
-                # A feeder that has stopped answers at once.
+                # A feeder that has stopped answers at once, so pause.
                 await asyncio.sleep(_GATHER_ROOM_SECONDS)
 
     def _room(self) -> int:
         limit = self._max_calls
-        # Ends that are not acknowledged count too: they must not pile up while the database is away.
+        # Ends that are not acknowledged count as well: they must not pile up while the database is away.
         running = self._places.running + self._beside()
         return min(limit - running, limit - self._places.waiting, 2 * limit - len(self._held))
 
@@ -239,7 +240,7 @@ class Executor:
         for task in tasks:
             former = self._held.get(task.id)
             if former is not None:
-                # It was lost and comes back under a new number.
+                # The task was lost and comes back under a new number.
                 self._drop(former)
             age_seconds = max(0.0, (database_now - task.picked_at).total_seconds())
             key = self._key_of(task.lane)
@@ -247,7 +248,7 @@ class Executor:
             held = Held(task, host, now + BEGIN_WITHIN_SECONDS - age_seconds)
             self._held[task.id] = held
             if not is_alive:
-                # Claimed for the holder that we were until we fell silent: nobody would take our word.
+                # It was claimed for our former holder, which lapsed: the database would not accept our reports.
                 self._end(held, GiveBack(0.0))
             elif (place := self._places.take(host, now)) is not None:
                 self._prepare(held, place)
@@ -258,12 +259,12 @@ class Executor:
         self._sweep_soon()
 
     def _turn_away(self, held: Held) -> None:
-        """There is no place for it; the next time it waits at the gate of its host."""
+        """Release a task that has no place here; next time it waits at the gate of its host."""
         self._feeder.turned_away(held.host.tenant.number, held.host.name)
         self._end(held, GiveBack(backoff_of(held.task)))
 
     def _prepare(self, held: Held, place: Place) -> None:
-        """Its host has a place for it."""
+        """Begin a task that has a place, or announce it first if it needs that."""
         held.place = place
         if held.task.is_recovered or held.begin_by < self._loop.time():
             held.phase = Phase.ANNOUNCING
@@ -288,7 +289,7 @@ class Executor:
         self._tell_of_room()
 
     def _tell_of_room(self) -> None:
-        """Say that there may be room, soon and once for many, if somebody waits for that."""
+        """Tell the feeder that there may be room, if it waits for that; soon, and once for many places."""
         if self._teller is None and self._feeder.waits_for_room:
             self._teller = self._loop.call_later(_GATHER_ROOM_SECONDS, self._told_of_room)
 
@@ -303,13 +304,13 @@ class Executor:
         self._caller.begin(held)
 
     def _over(self, held: Held, end: Report | GiveBack) -> None:
-        """Its call has ended by itself."""
+        """End an attempt whose call ended by itself."""
         held.call = None
         self._end(held, end)
         self._free(held)
 
     def _break_off(self, held: Held) -> None:
-        """Stop its call; what becomes of the task is decided by whoever wants that."""
+        """Stop its call; the caller decides what becomes of the task."""
         held.phase = Phase.OVER
         if held.call is not None:
             held.call.cancel()
@@ -317,7 +318,7 @@ class Executor:
         self._free(held)
 
     def _free(self, held: Held) -> None:
-        """Its slot is free for another."""
+        """Free its slot for another call."""
         if held.place is None:
             return
         place, held.place = held.place, None
@@ -329,7 +330,7 @@ class Executor:
         self._tell_of_room()
 
     def _abort(self, held: Held) -> None:
-        """Stop a call because the executor stops: the task goes to another one, and no attempt is used."""
+        """Stop a call because the executor stops: another executor gets the task, and no attempt is used."""
         self._break_off(held)
         report = report_release(
             held.task.id,
@@ -352,14 +353,14 @@ class Executor:
             self._settling.add((held, end))
 
     def _tell(self, held: Held) -> None:
-        """Say what its end means for the health of its target."""
+        """Report what its end means for the health of its target."""
         if self._report is not None and not held.is_told:
             held.is_told = True
             health = held.health or (ABANDONED if held.is_started else RETURNED)
             self._report(held.task, health.ending, health.retry_after, health.detail)
 
     async def _settle(self, ended: Sequence[tuple[Held, Report]]) -> None:
-        # Lost and cancelled ones are over for us as well.
+        # Lost and cancelled tasks are over for this executor as well.
         await self._settler.settle(_TENANT, self.name, [report for _, report in ended])
 
     async def _return(self, returned: Sequence[tuple[Held, GiveBack]]) -> None:
@@ -378,9 +379,9 @@ class Executor:
         self._has_room.set()
 
     def _drop(self, held: Held) -> None:
-        """The task is not ours any more: stop, and say nothing of it."""
+        """Stop a task that this executor no longer holds, and report nothing."""
         if held.phase is Phase.ENDING:
-            # Its end is on the way; the answer to that forgets it.
+            # Its end is being sent; the answer removes it.
             return
         self._leave_line(held)
         if held.phase is Phase.CALLING:
@@ -404,14 +405,14 @@ class Executor:
             try:
                 async with asyncio.timeout_at(beat_at):
                     await self._must_announce.wait()
-                # Several are announced by one beat.
+                # One beat announces several tasks.
                 await asyncio.sleep(_GATHER_ANNOUNCEMENTS_SECONDS)
             except TimeoutError:
                 pass
             beat_at = loop.time() + (self._beat_every_seconds if await self._beat() else _AWAY_SECONDS)
 
     async def _beat(self) -> bool:
-        """Name what we hold, hear what to stop; then begin what was announced."""
+        """Name what this executor holds, stop what the answer ends, then begin what was announced."""
         announced, self._announcing = self._announcing, []
         self._must_announce.clear()
         beaten_at = self._loop.time()
@@ -420,7 +421,7 @@ class Executor:
         try:
             answer = await self._holders.beat(_TENANT, self.name, named)
         except Exception as error:
-            # Whatever it was, a holder that stops beating loses all it holds.
+            # Whatever the error is, go on: a holder that stops beating loses all it holds.
             log.warning("a beat was not heard", error=str(error), exc_info=not isinstance(error, Unavailable))
             self._announcing = announced + self._announcing
             self._give_back_late_announcements()
@@ -446,5 +447,5 @@ class Executor:
 
 
 def _counts_as_started(held: Held) -> bool:
-    """What a former holder lost is said to run before it does."""
+    """Whether it is named as running; a task that a former holder lost is, even before its call begins."""
     return held.is_started or (held.phase is Phase.ANNOUNCING and held.task.is_recovered)

@@ -22,7 +22,7 @@ _BOUNDS = Bounds(kept_bytes=MAX_RESPONSE_BYTES, read_bytes=MAX_DRAIN_BYTES)
 
 
 class Dialler:
-    """Makes connections, and knows all that are open."""
+    """Makes connections, and tracks all that are open."""
 
     def __init__(self, *, ca_file: str | None, connect_timeout_seconds: float) -> None:
         self._ca_file = ca_file
@@ -37,14 +37,14 @@ class Dialler:
     async def dial(
         self, origin: Origin, addresses: tuple[Address, ...], deadline: float, timings: Timings
     ) -> tuple[Connection, Address]:
-        """A new connection to one of the addresses until a time of the loop; raises ExchangeError."""
+        """Open a connection to one of the addresses until a time of the loop; raises ExchangeError."""
         loop = asyncio.get_running_loop()
         begun_at = time.perf_counter()
         connect_by = min(deadline, loop.time() + self._connect_timeout_seconds)
         dialled = addresses[:_MAX_DIALLED_ADDRESSES]
         problem: ExchangeError | None = None
         for place, address in enumerate(dialled):
-            # Each address gets its share, so that a dead first one leaves time for the next.
+            # Each address gets a share of the time, so that a dead first one leaves time for the next.
             share = (connect_by - loop.time()) / (len(dialled) - place)
             try:
                 sock = await _connect(address, origin.port, loop.time() + share)
@@ -66,7 +66,7 @@ class Dialler:
             async with asyncio.timeout_at(connect_by):
                 return await self._open.start(sock, self._tls_context() if is_tls else None, origin.host)
         except (OSError, ValueError) as error:
-            # Also where the authorities could not be read.
+            # This also happens when the certificate authorities could not be read.
             sock.close()
             raise ExchangeError(Reason.TLS if is_tls else Reason.CONNECT, _explain(error, origin.host)) from error
 
@@ -101,5 +101,5 @@ def _explain(error: OSError | ValueError, host: str) -> str:
 
 
 def _words(error: OSError) -> str:
-    # The loop's own message names the address, which is not the tenant's to know.
+    # The loop's own message names the address, which the tenant may not learn.
     return os.strerror(error.errno) if error.errno is not None else type(error).__name__

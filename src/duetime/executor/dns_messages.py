@@ -1,7 +1,7 @@
-"""DNS messages: a question for the addresses of a name, and what an answer says.  Pure, no I/O.
+"""DNS messages: the query for the addresses of a name, and the parser of a response.  Pure, no I/O.
 
-Answers come from servers that tenants choose by the names that they ask for.
-So the work on one is bounded: at most so many records of it are read.
+Tenants choose the names that they ask for, and so the servers that answer.
+So the work on one message is bounded: only a fixed number of its records is read.
 """
 
 import re
@@ -16,7 +16,8 @@ _CLASS_IN = 1
 _NAME_ERROR = 3
 _MAX_NAME_BYTES = 255
 _MAX_LABELS = 128
-#: More than any honest server gives: what is read of an answer, and what is taken of it.
+#: The most records that are read of an answer, and the most addresses that are taken; more than an honest server
+#: gives.
 _MAX_RECORDS = 256
 _MAX_ADDRESSES = 64
 _MAX_ALIASES = 16
@@ -39,22 +40,22 @@ class Question(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """What a server says; `addresses` are numeric."""
+    """What a server answered; `addresses` are numeric."""
 
     addresses: tuple[str, ...] = ()
-    #: The name does not exist; without this and without addresses it has none of the type.
+    #: The name does not exist. If this is false and there are no addresses, the name has none of the type.
     is_unknown: bool = False
     is_truncated: bool = False
-    #: The code of a server that does not answer the question; 0: it does.
+    #: The response code of a server that does not answer the query; 0: it answers it.
     error: int = 0
 
 
 class MessageError(ValueError):
-    """This is no answer to the question."""
+    """This message is no answer to the query."""
 
 
 def ask(id: int, name: str, type: int) -> Question:
-    """A question that wants recursion; raises ValueError for what is no name."""
+    """A query that asks for recursion; raises ValueError for an invalid name."""
     bare = name.removesuffix(".")
     labels = bare.split(".")
     if not all(_LABEL.fullmatch(label) for label in labels) or len(bare) + 2 > _MAX_NAME_BYTES:
@@ -65,7 +66,7 @@ def ask(id: int, name: str, type: int) -> Question:
 
 
 def read_reply(question: Question, content: bytes) -> Reply:
-    """The answer to the question; raises MessageError."""
+    """Parse the answer to the query; raises MessageError."""
     try:
         return _read(question, content)
     except (struct.error, IndexError) as error:
@@ -89,7 +90,7 @@ def _read(question: Question, content: bytes) -> Reply:
 
 
 def _addresses(question: Question, content: bytes, at: int, records: int) -> tuple[str, ...]:
-    """The addresses of the name, behind its aliases."""
+    """The addresses of the name, with its aliases followed."""
     family, size = _FAMILIES[question.type]
     aliases: dict[str, str] = {}
     found: dict[str, list[str]] = {}
@@ -114,7 +115,7 @@ def _addresses(question: Question, content: bytes, at: int, records: int) -> tup
 
 
 def _read_name(content: bytes, at: int) -> tuple[str, int]:
-    """A name in lower case, and where what follows it begins."""
+    """A name in lower case, and the position after it."""
     labels: list[bytes] = []
     after = -1
     for _ in range(_MAX_LABELS):
@@ -122,7 +123,7 @@ def _read_name(content: bytes, at: int) -> tuple[str, int]:
         if length >= 0xC0:
             target = (length & 0x3F) << 8 | content[at + 1]
             after = at + 2 if after < 0 else after
-            # Only backwards: it ends, whatever the message says.
+            # Pointers may only lead backwards, so this ends whatever the message contains.
             if target >= at:
                 raise MessageError("a name refers to what follows it")
             at = target

@@ -1,4 +1,4 @@
-"""Where names are looked up: resolv.conf and the hosts file, as the system reads them, or name servers of one's own.
+"""Where names are looked up: resolv.conf and the hosts file, as the system reads them, or configured name servers.
 
 The files are read again when they have changed.  That is done in a thread,
 because a hosts file may be large.
@@ -14,7 +14,7 @@ from pathlib import Path
 RESOLV_CONF = Path("/etc/resolv.conf")
 HOSTS = Path("/etc/hosts")
 _PORT = 53
-# As many as the system's own resolver takes.
+# As many as the system's own resolver reads.
 _MAX_SERVERS = 3
 _MAX_NDOTS = 15
 _MAX_SEARCH = 32
@@ -29,7 +29,7 @@ Stamp = tuple[int, int, int] | None
 class Settings:
     servers: tuple[Server, ...] = (("127.0.0.1", _PORT),)
     search: tuple[str, ...] = ()
-    #: A name with so many dots is asked for as it is before the search domains are tried.
+    #: A name with at least this many dots is looked up as it is before the search domains are tried.
     ndots: int = 1
     timeout_seconds: float = 5.0
     attempts: int = 2
@@ -37,7 +37,7 @@ class Settings:
     hosts: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def candidates(self, name: str) -> list[str]:
-        """The full names that a name may stand for, in the order in which they are asked for."""
+        """The full names that a name may stand for, in the order in which they are looked up."""
         if name.endswith("."):
             return [name]
         searched = [f"{name}.{domain}" for domain in self.search]
@@ -45,7 +45,7 @@ class Settings:
 
 
 class SystemSettings:
-    """The settings in force; `servers` stand in place of those of resolv.conf."""
+    """The current settings; `servers` replace those of resolv.conf."""
 
     def __init__(self, servers: Sequence[Server] = (), *, resolv_conf: Path = RESOLV_CONF, hosts: Path = HOSTS) -> None:
         self._servers = tuple(servers)
@@ -71,7 +71,7 @@ class SystemSettings:
 def read_resolv_conf(
     text: str, servers: Sequence[Server] = (), hosts: dict[str, tuple[str, ...]] | None = None
 ) -> Settings:
-    """What resolv.conf(5) says; lines that cannot be read are passed over, as the system does."""
+    """Parse resolv.conf(5); lines that cannot be read are skipped, as the system does."""
     named: list[Server] = []
     search: Iterable[str] = ()
     options = {"ndots": 1, "timeout": 5, "attempts": 2}
@@ -107,7 +107,7 @@ def read_resolv_conf(
 
 
 def read_hosts(text: str) -> dict[str, tuple[str, ...]]:
-    """Addresses by name, of a file like hosts(5)."""
+    """Parse a file like hosts(5) into addresses by name."""
     found: dict[str, list[str]] = {}
     for line in text.splitlines():
         address, *names = line.partition("#")[0].split() or [""]

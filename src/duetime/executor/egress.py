@@ -1,9 +1,9 @@
 """The egress guard: which addresses a tenant's URL may make us call.
 
-Every address a host resolves to is vetted, and one that is refused refuses the
+Every address that a host resolves to is vetted, and one refused address refuses the
 host.  Only vetted addresses leave this module, and the client dials them as
 they are, so no second look-up can answer differently.  Written addresses, in
-whatever form the resolver accepts, take the same way as names.
+every form that the resolver accepts, are vetted in the same way as names.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ IPNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 _TTL_SECONDS = 5.0
 _FAILURE_TTL_SECONDS = 1.0
 _TIMEOUT_SECONDS = 5.0
-#: Of one tenant: look-ups at once, and answers that are remembered.
+#: For each tenant: the most look-ups at once, and the most answers that are remembered.
 _MAX_LOOKUPS = 16
 _MAX_REMEMBERED = 1024
 
@@ -48,7 +48,7 @@ _REFUSED_V4 = {
         "240.0.0.0/4": "reserved",
     }.items()
 }
-# Looked at in order; what none of these and not 2000::/3 contains is reserved.
+# Checked in order; an address outside all of these and outside 2000::/3 counts as reserved.
 _REFUSED_V6 = {
     ipaddress.IPv6Network(network): reason
     for network, reason in {
@@ -66,7 +66,7 @@ _REFUSED_V6 = {
     }.items()
 }
 _GLOBAL_V6 = ipaddress.IPv6Network("2000::/3")
-# Behind these an IPv4 address is what is reached, so that one is vetted (RFC 4291, RFC 6052).
+# These lead to an IPv4 address, so that address is vetted (RFC 4291, RFC 6052).
 _EMBEDDING_V6 = (ipaddress.IPv6Network("::ffff:0:0/96"), ipaddress.IPv6Network("64:ff9b::/96"))
 
 
@@ -82,7 +82,7 @@ class RefusedError(EgressError):
 
 
 class UnresolvableError(EgressError):
-    """The host has no address, or nobody answered in time."""
+    """The host has no address, or no name server answered in time."""
 
 
 _Answer = tuple[Address, ...] | EgressError
@@ -90,12 +90,12 @@ _Remembered = tuple[float, _Answer]
 
 
 def read_networks(texts: Iterable[str]) -> tuple[IPNetwork, ...]:
-    """Networks from a configuration; raises ValueError naming the one that is none."""
+    """Parse networks from a configuration; raises ValueError naming the one that is invalid."""
     return tuple(ipaddress.ip_network(text, strict=False) for text in texts)
 
 
 def why_refused(address: IPAddress, allow: Sequence[IPNetwork] = ()) -> str | None:
-    """What kind of address this is that may not be called; None if it may."""
+    """The kind of a forbidden address; None if the address may be called."""
     seen = _reached(address)
     if any(candidate in network for network in allow for candidate in (address, seen)):
         return None
@@ -114,7 +114,7 @@ def _reached(address: IPAddress) -> IPAddress:
 
 
 class Guard:
-    """Resolves hosts, vets every address, and remembers the answers for a few seconds, apart for each tenant."""
+    """Resolves hosts, vets every address, and remembers the answers for a few seconds, separately for each tenant."""
 
     def __init__(
         self,
@@ -134,9 +134,9 @@ class Guard:
         self._max_remembered = max_remembered
         self._monotonic = monotonic
         self._lookups = Lookups(self._look_up, max_lookups)
-        #: By tenant and host, the oldest first, with the time until which each holds.
+        #: By tenant and host, the oldest first, with the time until which each is valid.
         self._answers: dict[int, dict[str, _Remembered]] = {}
-        #: All of them in the order in which they were learned, so that what is over is found.
+        #: All of them in the order in which they were learned, to find those that are over.
         self._learned: deque[tuple[float, int, str]] = deque()
 
     def known(self, tenant: int, host: str) -> tuple[Address, ...] | None:
@@ -147,19 +147,19 @@ class Guard:
             written = _written_address(host)
             if written is None:
                 return None
-            # Nothing is looked up, so it waits for nobody.
+            # Nothing is looked up, so there is nothing to wait for.
             remembered = self._remember(tenant, host, self._ttl_seconds, self._judged(host, [written]))
         if isinstance(remembered[1], EgressError):
-            # A fresh one: raising the same object again would grow its traceback.
+            # A new instance: raising the same object again would grow its traceback.
             raise type(remembered[1])(str(remembered[1]))
         return remembered[1]
 
     def look_up(self, tenant: int, host: str) -> bool:
-        """Begin to look up a host that is not known; False if the tenant has as many look-ups under way as it may."""
+        """Begin to look up an unknown host; False if the tenant has reached its limit of look-ups."""
         return self._lookups.begin(tenant, host) is not None
 
     async def turn(self, tenant: int, host: str) -> None:
-        """Wait until the look-up has begun; cancelling this gives up the place in the tenant's line."""
+        """Wait until the look-up has begun; cancelling this leaves the tenant's line."""
         await self._lookups.turn(tenant, host)
 
     async def vet(self, tenant: int, host: str) -> tuple[Address, ...]:
@@ -168,7 +168,7 @@ class Guard:
         if known is not None:
             return known
         lookup = self._lookups.begin(tenant, host) or await self._lookups.turn(tenant, host)
-        # Shielded: callers share one look-up, and one of them going away must not end it.
+        # Shielded: callers share one look-up, and a caller that goes away must not end it.
         return await asyncio.shield(lookup)
 
     def close(self) -> None:
@@ -179,7 +179,7 @@ class Guard:
         try:
             answer = self._judged(host, await self._addresses(host))
         except UnresolvableError as error:
-            # It may be over in a moment, and each task that meets with it loses an attempt.
+            # The failure may be over in a moment, and each task that meets it loses an attempt.
             answer, seconds = error, min(seconds, _FAILURE_TTL_SECONDS)
         self._remember(tenant, host, seconds, answer)
         if isinstance(answer, EgressError):
@@ -193,7 +193,7 @@ class Guard:
         answers = self._answers.setdefault(tenant, {})
         answers.pop(host, None)
         if len(answers) >= self._max_remembered:
-            # A tenant that calls very many hosts forgets its own, and nobody else's.
+            # A tenant that calls very many hosts forgets its own answers, and no other tenant's.
             del answers[next(iter(answers))]
         remembered = answers[host] = (now + seconds, answer)
         self._learned.append((now + seconds, tenant, host))
@@ -224,13 +224,13 @@ class Guard:
         for address in addresses:
             reason = why_refused(ipaddress.ip_address(address.ip), self._allow)
             if reason is not None:
-                # The address itself stays out of the message: it would draw a map of our networks.
+                # The message leaves out the address: it would reveal a map of our networks.
                 return RefusedError(f"{host} has an address that may not be called ({reason})")
         return tuple(dict.fromkeys(addresses))
 
 
 def _written_address(host: str) -> Address | None:
-    """The address that a host writes out in its usual form; odd forms are the resolver's to read."""
+    """The address that a host writes out in the usual form; the resolver reads unusual forms."""
     if "%" in host:
         return None
     try:

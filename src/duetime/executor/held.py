@@ -1,4 +1,4 @@
-"""What the executor knows of one attempt in its hands."""
+"""What the executor knows of an attempt that it holds."""
 
 import asyncio
 import enum
@@ -15,8 +15,8 @@ _LONGEST_BACKOFF_SECONDS = 30.0
 
 
 class Phase(enum.Enum):
-    WAITING = enum.auto()  # in the line of its host
-    ANNOUNCING = enum.auto()  # has its place; a beat must say so first
+    WAITING = enum.auto()  # waits in the line of its host
+    ANNOUNCING = enum.auto()  # has its slot, but a beat must announce it first
     CALLING = enum.auto()
     ENDING = enum.auto()  # its end is not acknowledged yet
     OVER = enum.auto()
@@ -24,7 +24,7 @@ class Phase(enum.Enum):
 
 @dataclass(frozen=True)
 class GiveBack:
-    """The attempt was not begun and goes back, to wait for so long."""
+    """Release an attempt that was not begun; it waits for this delay."""
 
     delay_seconds: float
 
@@ -33,23 +33,23 @@ class GiveBack:
 class Held:
     task: LeasedTask
     host: Host
-    #: Time of the loop after which its call may not begin before a beat has confirmed it.
+    #: The loop's time after which its call may begin only when a beat has confirmed it.
     begin_by: float
     phase: Phase = Phase.WAITING
     #: The slot that it holds.
     place: Place | None = None
     is_started: bool = False
     started_at: datetime | None = None
-    #: What to cancel to break it off: its call, or before that the task that gets its secret.
+    #: What to cancel to stop it: its call, or before that the task that reads its secret.
     call: HttpCall | asyncio.Task[None] | None = None
     #: The secret headers that its call carries.
     opened: dict[str, str] | None = None
-    #: What its answer says of the target, and whether that was told.
+    #: What its answer says of the target, and whether that was reported.
     health: TargetHealth | None = None
     is_told: bool = False
 
 
 def backoff_of(task: LeasedTask) -> float:
-    """Seconds until a task whose host is busy is tried again: longer each time it was given back."""
+    """Seconds until a task whose host is busy is tried again: longer each time it was released."""
     given_back = task.number - 1 - task.failures - task.crashes - task.releases
     return min(_FIRST_BACKOFF_SECONDS * 2.0 ** min(max(given_back, 0), 10), _LONGEST_BACKOFF_SECONDS)

@@ -1,10 +1,10 @@
 """Lines of claimed tasks in front of hosts that answer.
 
-A host may have about as many tasks waiting as it answered in the last second,
-so that a place that it leaves is taken at once.  A host that does not answer
-has no line: its tasks wait at its gate in the database, and are claimed when
-there is a place for them.  Of a host that was not called before nobody knows,
-so a burst may wait for a moment.  Pure: no I/O and no clock.
+A host may have about as many waiting tasks as it answered in the last second, so
+that a slot that it frees is taken at once.  A host that does not answer has no
+line: its tasks wait at its gate in the database, and are claimed when there is a
+slot for them.  Nothing is known of a host that was not called before, so a burst
+to it may wait for a moment.  Pure: no I/O and no clock.
 """
 
 from collections import OrderedDict, deque
@@ -19,7 +19,7 @@ GRACE_SECONDS = 1.0
 #: How often to sweep.
 SWEEP_SECONDS = 0.25
 _LEAST_WAITING = 8
-#: Lines of other hosts that are looked at when a slot comes free.
+#: How many lines of other hosts are checked when a slot comes free.
 _MAX_OTHERS = 2
 
 
@@ -32,22 +32,22 @@ class _Line(Generic[Item]):
 
 
 class Lines(Generic[Item]):
-    """Calls begin here, or wait in line; who waits for a host is not overtaken."""
+    """Decides which calls begin and which wait in line; calls to a host keep their order."""
 
     def __init__(self, slots: Slots) -> None:
         self._slots = slots
-        #: By host, the one that was looked at longest ago first.
+        #: By host, the host that was checked longest ago first.
         self._lines: OrderedDict[Host, _Line[Item]] = OrderedDict()
         self.waiting = 0
 
     def take(self, host: Host, now: float) -> Place | None:
-        """Begin a call if it may and nobody waits before it."""
+        """Begin a call if it may begin and none waits before it."""
         if host.waiting or not self._slots.may_begin(host, now):
             return None
         return self._slots.begin(host, now)
 
     def wait(self, host: Host, item: Item, until: float, now: float) -> bool:
-        """Stand in line; False: the line is as long as it may be."""
+        """Join the line of the host; False: the line is full."""
         if host.waiting >= self.allowance(host, now):
             return False
         line = self._lines.get(host)
@@ -58,26 +58,26 @@ class Lines(Generic[Item]):
         return True
 
     def allowance(self, host: Host, now: float) -> int:
-        """How many may wait in line for the host, those included that do."""
-        # Each tenant leaves as much room in line to the others as it takes.
+        """How many may wait in line for the host, including those that wait already."""
+        # Each tenant leaves as much room in line for the others as it takes.
         room = (self._slots.size - self.waiting) - host.tenant.waiting
         if lately := host.answers.lately(int(now)):
-            # Also if some calls take long: the line is no longer than what it answers meanwhile.
+            # This holds even if some calls take long: the line is no longer than what the host answers meanwhile.
             most = max(_LEAST_WAITING, lately)
         elif self._slots.look_at(host, now):
             most = _LEAST_WAITING
         elif host.credit or not self._is_new(host, now):
             return 0
         elif host.tenant.slow and not host.running and not self._slots.may_begin(host, now):
-            # Its tenant has no slot left for such a host, because of what it holds itself.
+            # The calls of its tenant hold all slots that it may have for such hosts.
             return 0
         else:
             most = self._slots.size
-        # One more takes two of the room: its own, and what it has to leave.
+        # One more takes two places: its own, and one that it has to leave free.
         return min(most, host.waiting + max(0, (room + 1) // 2))
 
     def free(self, place: Place, now: float) -> list[tuple[Item, Place]]:
-        """A call is over; returns who begins now."""
+        """End a call and return the waiting calls that begin now."""
         self._slots.end(place, now)
         begun: list[tuple[Item, Place]] = []
         if not self.waiting:
@@ -95,7 +95,7 @@ class Lines(Generic[Item]):
         return begun
 
     def leave(self, host: Host, item: Item) -> None:
-        """Step out of the line."""
+        """Leave the line."""
         line = self._lines.get(host)
         if line is None:
             return
@@ -108,7 +108,7 @@ class Lines(Generic[Item]):
             self._lines.pop(host)
 
     def sweep(self, now: float) -> tuple[list[Item], list[tuple[Item, Place]]]:
-        """Who waited for too long or stands too far back leaves, and whoever may begin begins: (these, those)."""
+        """Return the items that leave the lines (too long or too far back), and those that begin now."""
         self._slots.sweep(now)
         out: list[Item] = []
         begun: list[tuple[Item, Place]] = []
@@ -124,7 +124,7 @@ class Lines(Generic[Item]):
                 out.append(line.items.pop()[1])
                 self._count(host, -1)
             if not line.items:
-                # Also if the last of it was just let in.
+                # Also if the last item has just begun.
                 self._lines.pop(host, None)
         return out, begun
 
@@ -145,6 +145,6 @@ class Lines(Generic[Item]):
         self.waiting += change
 
     def _is_new(self, host: Host, now: float) -> bool:
-        """Whether it may still turn out to be quick."""
+        """Whether the host may still turn out to be quick."""
         line = self._lines.get(host)
         return line is None or now - line.since < GRACE_SECONDS

@@ -2,7 +2,7 @@
 
 It sends each request at most once, to a vetted address, directly (no proxies),
 follows no redirect, and always ends by the deadline.  A call over a kept
-connection is callbacks alone, without a task, a future or a timer of its own.
+connection uses callbacks only: no task, no future and no timer for each call.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ log = structlog.get_logger(__name__)
 
 
 class HttpCall:
-    """One call under way: over its line, or waiting for one."""
+    """One call under way, on its connection or waiting for one."""
 
     __slots__ = (
         "_answered",
@@ -56,7 +56,7 @@ class HttpCall:
         self.request = request
         self.timeout_seconds = timeout_seconds
         self.deadline = deadline
-        # The loop's own time is too coarse to measure by: uvloop's stands still within a turn.
+        # The loop's own time is too coarse for measuring: uvloop's stands still within a turn.
         self.begun_at = time.perf_counter()
         self.timings = Timings(total_ms=0.0, reused=False)
         self.connecting: asyncio.Task[tuple[Connection, Address]] | None = None
@@ -64,7 +64,7 @@ class HttpCall:
         self.is_over = False
 
     def cancel(self) -> None:
-        """Break it off; nobody hears of it any more."""
+        """Cancel it; `answered` is not called any more."""
         if not self.is_over:
             self.is_over = True
             self._client.drop(self)
@@ -86,7 +86,7 @@ class HttpCall:
 
 
 class HttpClient:
-    """Made within the loop that it is used in."""
+    """The client; it must be made within the loop that uses it."""
 
     def __init__(
         self,
@@ -99,23 +99,23 @@ class HttpClient:
         self._loop = asyncio.get_running_loop()
         self.guard = guard
         self._dialler = Dialler(ca_file=ca_file, connect_timeout_seconds=connect_timeout_seconds)
-        #: Whoever asks names the addresses that the guard gives now, so none leads where its host no longer is.
+        #: Keyed by the addresses that the guard gives now, so no kept connection leads where its host no longer is.
         self._kept: KeptConnections[tuple[Origin, Address]] = KeptConnections(self._loop, idle_seconds, _MAX_KEPT)
         self._deadlines: Deadlines[HttpCall] = Deadlines(self._loop, HttpCall.time_out)
         self._connecting: set[asyncio.Task[tuple[Connection, Address]]] = set()
 
     def begin(self, request: Request, timeout_seconds: float, answered: Answered) -> HttpCall | None:
-        """Begin one call; `answered` hears once how it went, never from in here.
+        """Begin one call; `answered` is called once with the result, never from within this method.
 
-        It is over after `timeout_seconds` whatever happens.  None: nothing was
-        done, because its tenant has as many look-ups under way as it may.
+        The call ends after `timeout_seconds` whatever happens.  None: nothing was
+        done, because the tenant has reached its limit of look-ups.
         """
         try:
             addresses = self.guard.known(request.tenant, request.origin.host)
             if addresses is None and not self.guard.look_up(request.tenant, request.origin.host):
                 return None
         except EgressError:
-            # The task below comes upon it too, and says so.
+            # The task below meets the same refusal, and reports it.
             addresses = None
         call = HttpCall(self, request, timeout_seconds, self._loop.time() + timeout_seconds, answered)
         line = self._take_kept(request.origin, addresses) if addresses is not None else None
@@ -128,7 +128,7 @@ class HttpClient:
         return call
 
     def drop(self, call: HttpCall) -> None:
-        """Nobody waits for the call any more."""
+        """Drop a call that is no longer wanted."""
         if call.connecting is not None:
             call.connecting.cancel()
         if call.line is not None:
@@ -145,7 +145,7 @@ class HttpClient:
         await self._dialler.close()
         self._deadlines.close()
 
-    # On the way to a connection.
+    # Before there is a connection.
 
     def _take_kept(self, origin: Origin, addresses: tuple[Address, ...]) -> tuple[Connection, Address] | None:
         for address in addresses:
@@ -189,7 +189,7 @@ class HttpClient:
                 log.error("a call broke", host=call.request.origin.host, exc_info=error)
                 call.fail(Reason.INTERNAL, "the executor could not make the call")
 
-    # Over a connection.
+    # On a connection.
 
     def _send(self, call: HttpCall, line: tuple[Connection, Address]) -> None:
         call.line = line
@@ -209,6 +209,6 @@ class HttpClient:
         timings.first_byte_ms = to_ms(connection.first_byte_at - call.begun_at)
         timings.total_ms = to_ms(time.perf_counter() - call.begun_at)
         response = Response(connection.status, connection.headers, connection.body, connection.is_truncated, timings)
-        # Before the answer is told: the next call may want it at once.
+        # Keep it before the answer is reported: the next call may want it at once.
         self._kept.put_back((call.request.origin, address), connection)
         call.end(response)

@@ -1,9 +1,9 @@
-"""Look-ups of host names under way, and who waits for one.
+"""Look-ups of host names that are under way, and the callers that wait for one.
 
-The callers of a tenant that ask for the same host share a look-up.  A tenant
-has at most so many at once, and the rest of its hosts wait in a line of its
-own: names that nobody answers for keep nobody else waiting.  What one tenant
-looks up is never another's, neither the wait nor the failure.
+Callers of one tenant that ask for the same host share a look-up.  A tenant may
+have a limited number at once, and its other hosts wait in a line of that tenant:
+names that no server answers for delay only their own tenant.  Tenants share no
+look-up, so neither its wait nor its failure passes to another tenant.
 """
 
 import asyncio
@@ -23,18 +23,18 @@ class Lookups(Generic[Answer]):
         self._per_tenant = per_tenant
         self._running: dict[Place, asyncio.Task[Answer]] = {}
         self._counts: dict[int, int] = {}
-        #: By tenant, in order: what each host's callers wait for.
+        #: By tenant, in order: the futures on which the callers of each host wait.
         self._lines: dict[int, dict[str, set[asyncio.Future[asyncio.Task[Answer]]]]] = {}
 
     def begin(self, tenant: int, host: str) -> asyncio.Task[Answer] | None:
-        """The look-up of a host; None if the tenant has no room for one now."""
+        """The look-up of a host; None if the tenant has no room for another one now."""
         running = self._running.get((tenant, host))
         if running is None and self._counts.get(tenant, 0) < self._per_tenant:
             running = self._start(tenant, host)
         return running
 
     async def turn(self, tenant: int, host: str) -> asyncio.Task[Answer]:
-        """The look-up of a host, as soon as the tenant has room for it; cancel it to step out of the line."""
+        """Wait until the tenant has room for the look-up of a host, and return it; cancel this to leave the line."""
         running = self.begin(tenant, host)
         if running is not None:
             return running
@@ -70,7 +70,7 @@ class Lookups(Generic[Answer]):
     def _ended(self, tenant: int, host: str, ended: asyncio.Task[Answer]) -> None:
         del self._running[tenant, host]
         if not ended.cancelled():
-            # Marks it as seen: every caller may have gone away by now.
+            # This marks the exception as seen: every caller may have gone away by now.
             ended.exception()
         self._counts[tenant] -= 1
         if not self._counts[tenant]:

@@ -1,4 +1,4 @@
-"""What goes out to a target and what comes back, as data."""
+"""The data that goes out to a target and comes back."""
 
 import msgspec
 
@@ -11,12 +11,12 @@ class Request(msgspec.Struct, frozen=True):
     #: Head and body, as they are sent.
     content: bytes
     is_head: bool = False
-    #: Whose names it looks up.
+    #: The tenant whose look-ups it uses.
     tenant: int = 0
 
 
 class Timings(msgspec.Struct, omit_defaults=True):
-    """Milliseconds; what did not take place is absent."""
+    """Milliseconds of each phase; a phase that did not take place is absent."""
 
     total_ms: float
     reused: bool

@@ -1,4 +1,4 @@
-"""The slots and lines of one executor, and what the feeder is told of them (`scheduler.rooms.Slots`)."""
+"""The slots and lines of one executor, as the feeder sees them (`scheduler.rooms.Slots`)."""
 
 from collections.abc import Callable
 from typing import Generic, TypeVar
@@ -8,7 +8,7 @@ from duetime.executor.slots import Host, Slots
 
 Item = TypeVar("Item")
 
-#: Room for one part in so many of all calls is worth a claim of its own.
+#: Room for one call in this many of all calls is worth a claim.
 _WORTHWHILE_PART = 16
 
 

@@ -1,7 +1,7 @@
-"""What must be said until it is heard: items go out in batches, repeated until acknowledged.
+"""Send items in batches, and repeat each batch until it is acknowledged.
 
-While the database is away nothing is dropped; the items wait here, and who put
-them in counts them as held.
+While the database is away nothing is dropped: the items wait here, and the caller
+that added them counts them as held.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ log = structlog.get_logger(__name__)
 
 
 class Resender(Generic[Item]):
-    """`send` raises Unavailable when it should be repeated; `done` hears of each item once."""
+    """Sends items. `send` raises Unavailable when it should be repeated; `done` is called once for each item."""
 
     def __init__(self, send: Callable[[Sequence[Item]], Awaitable[None]], done: Callable[[Item], None]) -> None:
         self._send = send
@@ -63,11 +63,11 @@ class Resender(Generic[Item]):
                 continue
             except Exception:
                 if len(batch) > 1:
-                    # One of them cannot be said; it must not hold back the others.
+                    # One item cannot be sent; it must not hold back the others.
                     for item in batch:
                         await self._deliver([item])
                     return
-                # Beats stop naming it, so it is released and tried anew.
+                # Beats stop naming it, so it is released and tried again.
                 log.exception("cannot be acknowledged, dropped", item=repr(batch[0])[:500])
             for item in batch:
                 self._done(item)

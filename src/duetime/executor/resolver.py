@@ -1,8 +1,8 @@
 """Look up the addresses of a host as the system does, without a thread: hosts file, then DNS.
 
-Each question goes out from a socket of its own, connected to the name server,
-with a random id: whoever wants to forge an answer has to guess that and the
-port.  Nothing here judges the addresses; the guard does.
+Each query leaves from a separate socket, connected to the name server, with a random
+id: an attacker who wants to forge an answer has to guess the id and the port.
+Nothing here judges the addresses; the guard does.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from duetime.executor.dns_messages import TYPE_A, TYPE_AAAA, MessageError, Quest
 from duetime.executor.dns_settings import Server, Settings, SystemSettings
 
 _MAX_DATAGRAM = 4096
-# A server that answers for one family and is silent about the other is not waited for any longer.
+# How long to wait for the other family when a server has answered for one and is silent about the other.
 _OTHER_FAMILY_SECONDS = 0.5
 _LOOPBACK = ("127.0.0.1", "::1")
 _ERRORS = {
@@ -29,7 +29,7 @@ _ERRORS = {
 
 
 class Address(NamedTuple):
-    """What may be dialled: a family and its numeric address."""
+    """An address that may be dialled: its family and its numeric form."""
 
     family: int
     ip: str
@@ -40,20 +40,20 @@ class Address(NamedTuple):
 
 
 class NoAnswer(Exception):
-    """No name server has said what the addresses are; the message is for the tenant."""
+    """No name server has answered; the message is for the tenant."""
 
 
 class Resolver:
-    """Looks names up; the questions about one name are spread over `timeout_seconds`."""
+    """Looks names up; the queries for one name share `timeout_seconds`."""
 
     def __init__(self, settings: SystemSettings | None = None, *, timeout_seconds: float = 5.0) -> None:
         self._settings = settings or SystemSettings()
         self._timeout_seconds = timeout_seconds
-        #: The name server that answered last is asked first.
+        #: The name server that answered last is queried first.
         self._first = 0
 
     async def resolve(self, host: str) -> Sequence[Address]:
-        """The addresses of a host, none if it has none; raises NoAnswer."""
+        """The addresses of a host, empty if it has none; raises NoAnswer."""
         written = read_written(host)
         if written:
             return written
@@ -83,7 +83,7 @@ class Resolver:
         return ()
 
     async def _both_families(self, name: str, settings: Settings) -> tuple[tuple[str, ...], bool]:
-        """The addresses of one full name, and whether there is no such name."""
+        """The addresses of one full name, and whether the name does not exist."""
         asking = [asyncio.create_task(self._ask(name, type, settings)) for type in (TYPE_AAAA, TYPE_A)]
         try:
             done, rest = await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
@@ -93,18 +93,18 @@ class Resolver:
         finally:
             for task in asking:
                 task.cancel()
-            # Whatever they raised was seen to, or is of no interest any more.
+            # Their errors were handled, or do not matter any more.
             await asyncio.gather(*asking, return_exceptions=True)
         replies = [task.result() for task in asking if not task.cancelled() and task.exception() is None]
         found = tuple(address for reply in replies for address in reply.addresses)
         if not found:
             for task in asking:
-                # Raises what one of them met with: the name may have addresses all the same.
+                # Raise the error of one of them: the name may have addresses all the same.
                 task.result()
         return found, any(reply.is_unknown for reply in replies)
 
     async def _ask(self, name: str, type: int, settings: Settings) -> Reply:
-        """One question, put to each name server in turn; raises NoAnswer."""
+        """Send one query to each name server in turn; raises NoAnswer."""
         servers, problem = settings.servers, "no name server answered"
         tries = settings.attempts * len(servers)
         patience = min(settings.timeout_seconds, self._timeout_seconds / tries)
@@ -135,7 +135,7 @@ class Resolver:
 async def _exchange(question: Question, server: Server) -> Reply:
     loop = asyncio.get_running_loop()
     with contextlib.closing(_socket(server, socket.SOCK_DGRAM)) as sock:
-        # Connected: the system drops what comes from elsewhere, and says when nobody listens.
+        # Connected: the system drops packets from other addresses, and reports when no server listens.
         sock.connect(server)
         await loop.sock_sendall(sock, question.content)
         while True:
@@ -143,7 +143,7 @@ async def _exchange(question: Question, server: Server) -> Reply:
             try:
                 reply = read_reply(question, content)
             except MessageError:
-                # It may be forged: the right one may still come.
+                # It may be forged: the right answer may still come.
                 continue
             break
     return await _exchange_by_tcp(question, server) if reply.is_truncated else reply
@@ -178,7 +178,7 @@ def _socket(server: Server, kind: socket.SocketKind) -> socket.socket:
 
 
 def read_written(host: str) -> list[Address]:
-    """The address that a host writes out, in whatever form the system reads; nothing is looked up."""
+    """The address that a host writes out, in any form that the system reads; nothing is looked up."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
     except (OSError, UnicodeError, ValueError):
@@ -187,13 +187,13 @@ def read_written(host: str) -> list[Address]:
     for family, _, _, _, sockaddr in found:
         if family in (socket.AF_INET, socket.AF_INET6):
             scope = int(sockaddr[3]) if len(sockaddr) == 4 else 0
-            # A scoped address is told as fe80::1%eth0; the scope travels apart.
+            # A scoped address is written as fe80::1%eth0; the scope is passed separately.
             addresses.append(Address(family, str(sockaddr[0]).partition("%")[0], scope))
     return addresses
 
 
 def _sorted(found: Sequence[str]) -> list[Address]:
-    """Those of IPv6 first, if this machine can reach them at all."""
+    """Put IPv6 addresses first, if this machine can reach them at all."""
     numeric = [address for text in found for address in read_written(text)]
     of_six = [address for address in numeric if address.family == socket.AF_INET6]
     others = [address for address in numeric if address.family != socket.AF_INET6]
@@ -201,7 +201,7 @@ def _sorted(found: Sequence[str]) -> list[Address]:
 
 
 def _has_route(address: Address) -> bool:
-    """Whether the system knows a way; nothing is sent."""
+    """Whether the system has a route to it; nothing is sent."""
     try:
         with contextlib.closing(socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)) as sock:
             sock.connect(address.at(9))

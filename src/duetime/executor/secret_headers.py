@@ -1,4 +1,4 @@
-"""Open the secret headers of a target for one call, and keep them out of what is kept of its answer."""
+"""Open the secret headers of a target for one call, and remove them from the stored answer."""
 
 from collections.abc import Collection, Mapping
 
@@ -10,7 +10,7 @@ from duetime.model.headers import HIDDEN
 from duetime.model.task import LeasedTask
 from duetime.model.vault import SealError, Vault, key_id_of
 
-#: A shorter part of a secret is likely to stand in an answer by chance.
+#: A shorter part of a secret is likely to occur in an answer by chance.
 _LEAST_PART = 8
 
 log = structlog.get_logger(__name__)
@@ -19,11 +19,11 @@ log = structlog.get_logger(__name__)
 class Opener:
     def __init__(self, vault: Vault) -> None:
         self._vault = vault
-        #: Keys that were missing, each said once.
+        #: Keys that were missing; each is logged once.
         self._missing: set[str] = set()
 
     def open(self, task: LeasedTask, tenant: int | None) -> dict[str, str] | None:
-        """The secret headers of its target; None: it has none.  Raises SealError, with the header's name."""
+        """The secret headers of its target; None: there are none.  Raises SealError with the header's name."""
         target = None if task.options is None else task.options.target
         if target is None or not target.secret_headers:
             return None
@@ -42,7 +42,7 @@ class Opener:
 
 
 def hide_echoes(answer: Response, opened: Mapping[str, str]) -> Response:
-    """The answer without the secrets, where the target repeats them."""
+    """The answer with the secrets removed where the target repeats them."""
     body, headers = answer.body, answer.headers
     for part in _parts(opened.values()):
         if part in body:
@@ -55,7 +55,7 @@ def hide_echoes(answer: Response, opened: Mapping[str, str]) -> Response:
 
 
 def _parts(secrets: Collection[str]) -> list[bytes]:
-    """Whole values, tokens behind the name of a scheme, values of cookies; the longest first."""
+    """Whole values, tokens after the name of a scheme, values of cookies; the longest first."""
     parts = {word for secret in secrets for word in (secret, *secret.split(), *_cookie_values(secret))}
     return sorted((part.encode() for part in parts if len(part) >= _LEAST_PART), key=len, reverse=True)
 

@@ -1,6 +1,6 @@
-"""Sign calls as Standard Webhooks 1.0 asks, so that a target can tell ours from anybody's.
+"""Sign calls as Standard Webhooks 1.0 asks, so that a target can tell our calls from others.
 
-The signature is over id, timestamp and the very bytes that are sent.
+The signature covers the id, the timestamp and exactly the bytes that are sent.
 """
 
 import binascii
@@ -24,6 +24,6 @@ def sign(secret: bytes, message_id: str, timestamp: int, body: bytes) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def _begin(secret: bytes) -> "tuple[hashlib._Hash, hashlib._Hash]":
-    """HMAC-SHA256 with its key worked in (RFC 2104): a third of the time of a new one for each call."""
+    """HMAC-SHA256 with the key already processed (RFC 2104): a third of the time of a new one for each call."""
     key = (secret if len(secret) <= _BLOCK_BYTES else hashlib.sha256(secret).digest()).ljust(_BLOCK_BYTES, b"\0")
     return hashlib.sha256(key.translate(_INNER)), hashlib.sha256(key.translate(_OUTER))

@@ -1,8 +1,8 @@
 """What the answer to a call says of its target's health, apart from what it means for the task.
 
-A target that answers is well, whatever it thinks of the request: only its own
-failures (no answer, 5xx) and its cries of overload (429, 503) speak against it.
-An address that may not be called says nothing of the host behind it.
+A target that answers is healthy, whatever it says to the request: only its own
+failures (no answer, 5xx) and its signs of overload (429, 503) count against it.
+A refused address says nothing of the host behind it.
 """
 
 from datetime import datetime
@@ -20,7 +20,7 @@ _NOT_THE_TARGETS = frozenset({Reason.REFUSED, Reason.INTERNAL})
 class TargetHealth(NamedTuple):
     ending: Ending
     retry_after: float | None = None
-    #: What happened, for people.
+    #: What happened, as text for people.
     detail: str = ""
 
 
