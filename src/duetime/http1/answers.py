@@ -19,7 +19,7 @@ from duetime.http1.messages import (
 
 
 class AnswerReader:
-    """Its fields from `status` on tell of the last answer."""
+    """Reads answers; the fields from `status` on describe the last answer."""
 
     def __init__(self, bounds: Bounds) -> None:
         self.bounds = bounds
@@ -39,7 +39,7 @@ class AnswerReader:
         self.status = 0
         self.body = b""
         self.is_truncated = False
-        #: Of the head, as they came.
+        #: The header fields, as they came.
         self.fields: Fields = []
         self._pieces: list[bytes] = []
         self._kept_bytes = 0
@@ -48,7 +48,7 @@ class AnswerReader:
         self._is_kept_alive = False
 
     def begin(self, *, is_head: bool) -> None:
-        """A request is about to be sent."""
+        """Prepare for the answer to a request that is about to be sent."""
         if self.exchanges:
             self._clear()
         self.exchanges += 1
@@ -58,16 +58,16 @@ class AnswerReader:
 
     @property
     def can_follow(self) -> bool:
-        """Whether, as far as the last answer says, the next request may follow on this connection."""
+        """Whether the last answer allows the next request on this connection."""
         return self._is_kept_alive and not self.is_broken
 
     @property
     def headers(self) -> Headers:
-        """The fields with their names in lower case."""
+        """The header fields with their names in lower case."""
         return tuple([(name.lower(), value) for name, value in self.fields])
 
     def feed(self, data: bytes) -> None:
-        """What has arrived; afterwards `is_waiting` says whether more is needed."""
+        """Read what has arrived; afterwards `is_waiting` says whether more is needed."""
         parser = self._parser
         if parser is None:
             return
@@ -77,7 +77,7 @@ class AnswerReader:
         except httptools.HttpParserUpgrade:
             self.is_broken = True
         except httptools.HttpParserError as error:
-            # What follows a whole answer does not make it less whole.
+            # What follows a complete answer does not make it incomplete.
             self.is_broken = True
             self._fail(Reason.PROTOCOL, f"the answer is not HTTP/1.1: {error}")
         if self.is_waiting:
@@ -88,11 +88,11 @@ class AnswerReader:
             if self._received_bytes > MAX_HEAD_BYTES:
                 self._fail(Reason.PROTOCOL, f"the answer's headers are larger than {MAX_HEAD_BYTES // 1024} KiB")
         elif self._received_bytes > MAX_HEAD_BYTES + self.bounds.read_bytes:
-            # Counted as received, so that framing without content is bounded too.
+            # Counted as it is received, so that framing without content is bounded too.
             self.is_truncated = True
             self._finish(is_complete=False)
 
-    # What the parser tells.
+    # Callbacks of the parser.
 
     def on_message_begin(self) -> None:
         if not self.is_waiting:
@@ -100,7 +100,7 @@ class AnswerReader:
             self.is_broken = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        # Trailers come after the head, and are not kept.
+        # Trailers come after the head, and are dropped.
         if not self._has_head:
             self.fields.append((name, value))
 
@@ -114,7 +114,7 @@ class AnswerReader:
         self._has_head = True
         self._is_kept_alive = parser.should_keep_alive()
         if self._is_head:
-            # The parser waits for a body that does not come, and cannot be told so.
+            # The parser waits for a body that does not come, and there is no way to tell it.
             self._finish(is_complete=False)
 
     def on_body(self, data: bytes) -> None:
@@ -137,7 +137,7 @@ class AnswerReader:
             return
         self._finish(is_complete=True)
 
-    # How an answer ends.
+    # The end of an answer.
 
     def _finish(self, *, is_complete: bool) -> None:
         self.is_waiting = False

@@ -1,8 +1,8 @@
-"""One HTTP/1.1 connection of plain code: a request and its bounded answer, by the thread that asks.
+"""One blocking HTTP/1.1 connection: the calling thread sends a request and reads its bounded answer.
 
-As `Connection` does, it writes a request once and never again.  Nothing here
-takes a lock or sends anything at the end, so a forked process may close what it
-inherited, and its parent's connection goes on.
+Like `Connection`, it writes a request once and never again.  Nothing here takes a
+lock or sends anything when it closes, so a forked process may close what it
+inherited, and the connection of its parent goes on.
 """
 
 import socket
@@ -22,7 +22,7 @@ class BlockingConnection(AnswerReader):
         self.usable_until = 0.0
 
     def exchange(self, request: bytes, deadline: float, *, is_head: bool = False) -> None:
-        """Send a request and read its answer, until a monotonic time; raises ExchangeError, and is then closed."""
+        """Send a request and read its answer until a monotonic time; on an error raises ExchangeError and closes."""
         self.begin(is_head=is_head)
         try:
             self._send(request, deadline)
@@ -62,7 +62,7 @@ class BlockingConnection(AnswerReader):
         """Whether a kept connection is still open and silent, as far as this machine knows."""
         try:
             self._socket.settimeout(0)
-            # Under TLS too, whose own `recv` cannot peek.
+            # Also under TLS, whose own `recv` cannot peek.
             socket.socket.recv(self._socket, 1, socket.MSG_PEEK)
         except BlockingIOError:
             return True
@@ -78,13 +78,13 @@ class BlockingConnection(AnswerReader):
 
 
 def connect(host: str, port: int, until: float) -> socket.socket:
-    """A socket that is connected to one of a host's addresses, until a monotonic time; raises OSError."""
+    """Connect a socket to one of a host's addresses until a monotonic time; raises OSError."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     problem: OSError = OSError("the name has no address")
     for place, (family, _, _, _, address) in enumerate(found):
         sock = socket.socket(family, socket.SOCK_STREAM)
         try:
-            # Each address gets its share, so that a dead first one leaves time for the next.
+            # Each address gets a share of the time, so that a dead first one leaves time for the next.
             sock.settimeout(seconds_until(until) / (len(found) - place))
             sock.connect(address)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -99,7 +99,7 @@ def connect(host: str, port: int, until: float) -> socket.socket:
 
 
 def seconds_until(deadline: float) -> float:
-    """For `settimeout`; TimeoutError: the time is over."""
+    """The seconds left, for `settimeout`; raises TimeoutError when there are none."""
     seconds = deadline - time.monotonic()
     if seconds <= 0:
         raise TimeoutError

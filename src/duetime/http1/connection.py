@@ -1,8 +1,8 @@
 """One HTTP/1.1 connection of an event loop: one request at a time, one bounded answer.
 
 Whatever the server sends, an exchange ends with an answer or a failure, within
-the bounds of `AnswerReader`.  A request is written once and never again; who
-called decides what a failure means, and how long it waits.
+the bounds of `AnswerReader`.  A request is written once and never again; the
+caller decides what a failure means, and how long to wait.
 """
 
 import asyncio
@@ -25,19 +25,19 @@ class Connection(AnswerReader, asyncio.Protocol):
         self._on_end: Callable[[ExchangeError | None], None] | None = None
         #: Monotonic time until which it may be used again.
         self.usable_until = 0.0
-        #: Of the last answer; by `time.perf_counter`.
+        #: The time of the last answer, by `time.perf_counter`.
         self.first_byte_at = 0.0
 
-    # What the client does with it.
+    # Called by the client.
 
     def attach(self, sock: socket.socket) -> None:
-        """The socket under the transport, to look whether it was closed by the other side."""
+        """Set the socket under the transport, used to check whether the other side has closed it."""
         self._socket = sock
 
     def exchange(
         self, request: bytes, on_end: Callable[[ExchangeError | None], None], *, is_head: bool = False
     ) -> None:
-        """Send a request; `on_end` hears once, and never from in here, that there is an answer or why not."""
+        """Send a request; `on_end` is called once, never from within this method, with None or the failure."""
         assert self._on_end is None
         self._on_end = on_end
         if self._transport is None or self._transport.is_closing():
@@ -48,13 +48,13 @@ class Connection(AnswerReader, asyncio.Protocol):
         self._transport.write(request)
 
     def time_out(self) -> None:
-        """The time for the exchange is over."""
+        """End the exchange: its time is over."""
         self.end_by_time()
         self.abort()
         self._tell()
 
     def leave(self) -> None:
-        """The caller goes away and hears no more; what is under way must not become somebody else's answer."""
+        """Stop calling the client; the pending answer must not be taken for the answer to another request."""
         self._on_end = None
         self.is_waiting = False
         self.abort()
@@ -65,14 +65,14 @@ class Connection(AnswerReader, asyncio.Protocol):
             self.can_follow
             and self._transport is not None
             and not self._transport.is_closing()
-            # An early answer: the server never read the rest of what is still to be written.
+            # An early answer: the server did not read the rest of the request.
             and self._transport.get_write_buffer_size() == 0
         )
 
     def is_quiet(self) -> bool:
         """Whether a kept connection is still open and silent, as far as this machine knows.
 
-        The loop may not have seen yet that the other side has closed; the socket has.
+        The loop may not have noticed yet that the other side has closed; the socket has.
         """
         if self.is_broken or self._transport is None or self._transport.is_closing() or self._socket is None:
             return False
@@ -93,22 +93,22 @@ class Connection(AnswerReader, asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    # What the transport tells.
+    # Called by the transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports are no subclasses of asyncio's, only alike.
+        # uvloop's transports are not subclasses of asyncio's, but have the same methods.
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
         if not self.is_waiting:
-            # Nothing was asked: whatever this is, the next answer could not be told from it.
+            # No request was sent: these bytes could not be told from the next answer.
             self.abort()
             return
         if not self._received_bytes:
             self.first_byte_at = time.perf_counter()
         self.feed(data)
         if not self.is_waiting:
-            # Not before the parser has seen all of this: who hears it may send the next request at once.
+            # Only when the parser has seen all of this: the callback may send the next request at once.
             if self.problem is not None:
                 self.abort()
             self._tell()

@@ -1,7 +1,7 @@
-"""Deadlines of many things under one timer.
+"""Deadlines of many items under one timer.
 
-The timer is set for the earliest deadline it has met; when it fires it looks
-at what is still there.  Most things are over long before their deadline, so
+The timer is set for the earliest deadline it knows; when it fires it checks the
+items that are still there.  Most items are over long before their deadline, so
 adding and discarding one costs no more than an entry in a dictionary.
 """
 
@@ -12,12 +12,12 @@ from typing import Generic, TypeVar
 
 Item = TypeVar("Item", bound=Hashable)
 
-# uvloop's timers are due within half a millisecond of their time, also before it.
+# uvloop's timers fire within half a millisecond of their time, and sometimes before it.
 _EARLY_SECONDS = 0.001
 
 
 class Deadlines(Generic[Item]):
-    """`expire` hears of each item that is still there at its deadline, a time of the loop."""
+    """`expire` is called with each item that is still there at its deadline, a time of the loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, expire: Callable[[Item], None]) -> None:
         self._loop = loop
@@ -53,7 +53,7 @@ class Deadlines(Generic[Item]):
         by = self._loop.time() + _EARLY_SECONDS
         expired = [item for item, deadline in self._deadlines.items() if deadline <= by]
         for item in expired:
-            # One that expired may have taken others with it.
+            # The callback of one that expired may have removed others.
             if self._deadlines.pop(item, None) is not None:
                 self._expire(item)
         if self._timer is None and self._deadlines:

@@ -8,14 +8,14 @@ from collections.abc import Iterable
 from duetime.http1.connection import Connection
 from duetime.http1.messages import Bounds
 
-#: Of IPv4 and IPv6.
+#: Addresses of IPv4 and IPv6.
 SocketAddress = tuple[str, int] | tuple[str, int, int, int]
 
 _TLS_CLOSE_SECONDS = 2.0
 
 
 class OpenConnections:
-    """Makes connections of connected sockets, and knows all that are open."""
+    """Makes connections from connected sockets, and tracks all that are open."""
 
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds
@@ -23,7 +23,7 @@ class OpenConnections:
         self._one_lost = asyncio.Event()
 
     async def start(self, sock: socket.socket, tls: ssl.SSLContext | None, host: str) -> Connection:
-        """A connection over the socket, which is closed if there is none; with TLS if there is a context for it."""
+        """Make a connection over the socket, with TLS if there is a context; on failure the socket is closed."""
         connection = Connection(self._lost, self._bounds)
         self._open.add(connection)
         try:
@@ -42,7 +42,7 @@ class OpenConnections:
         return connection
 
     async def close(self, some: Iterable[Connection] | None = None) -> None:
-        """Close some connections or all, and wait until they are; exchanges under way on them fail."""
+        """Close some or all connections, and wait until they are closed; exchanges under way on them fail."""
         closing = self._open.intersection(self._open if some is None else some)
         for connection in closing:
             connection.abort()
@@ -56,7 +56,7 @@ class OpenConnections:
 
 
 async def connect(family: int, address: SocketAddress) -> socket.socket:
-    """A socket that is connected to an address."""
+    """Connect a socket to an address."""
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setblocking(False)
@@ -68,7 +68,7 @@ async def connect(family: int, address: SocketAddress) -> socket.socket:
 
 
 def tls_context(ca_file: str | None = None) -> ssl.SSLContext:
-    """Of the system's authorities, and those in a file; reading them takes a while."""
+    """A context with the system's certificate authorities and those in a file; reading them takes a while."""
     context = ssl.create_default_context()
     if ca_file is not None:
         context.load_verify_locations(cafile=ca_file)

@@ -1,7 +1,7 @@
-"""Connections kept for the next request, apart for each key: what they lead to.
+"""Connections kept for the next request, by what they lead to.
 
 A connection is not used again after its time, or when the other side has
-closed it or said something since.
+closed it or sent something since.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ class KeptConnections(Generic[Key]):
         self._sweeper: asyncio.TimerHandle | None = None
 
     def take(self, key: Key) -> Connection | None:
-        """One that may be used for the next request, if there is any."""
+        """Take a connection that may be used for the next request, if there is one."""
         kept = self._kept.get(key)
         while kept:
             # The last one in was used last, so it is the least likely to have been closed.
@@ -37,7 +37,7 @@ class KeptConnections(Generic[Key]):
         return None
 
     def put_back(self, key: Key, connection: Connection) -> None:
-        """Keep it if it can be kept; else it is closed."""
+        """Keep the connection if it may be used again; else close it."""
         seconds = idle_seconds(connection.fields, self._idle_seconds)
         if seconds <= 0 or self._count >= self._max_kept or not connection.can_be_kept():
             connection.abort()
@@ -52,7 +52,7 @@ class KeptConnections(Generic[Key]):
             self._sweeper = self._loop.call_later(self._idle_seconds, self._sweep)
 
     def clear(self) -> list[Connection]:
-        """Forget all; closing them is up to whoever made them."""
+        """Forget all connections; closing them is up to their maker."""
         if self._sweeper is not None:
             self._sweeper.cancel()
             self._sweeper = None
@@ -62,7 +62,7 @@ class KeptConnections(Generic[Key]):
         return forgotten
 
     def _sweep(self) -> None:
-        """Close what has been idle for too long."""
+        """Close connections that have been idle for too long."""
         now = self._loop.time()
         for key, kept in list(self._kept.items()):
             while kept and kept[0].usable_until <= now:
