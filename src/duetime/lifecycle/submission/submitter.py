@@ -107,7 +107,7 @@ class Submitter:
         self._large = self._make_gatherer(MAX_ROWS_PER_COMMIT, self._count_large_at_once)
         #: Beside it, so that a single task does not wait for somebody's thousands.
         self._small = self._make_gatherer(
-            MAX_SMALL_ROWS_PER_COMMIT, lambda: SMALL_AT_ONCE, is_evened=True, busy_wait=Wakeful()
+            MAX_SMALL_ROWS_PER_COMMIT, lambda: SMALL_AT_ONCE, is_evened=True, busy_wait=Wakeful(monotonic)
         )
         self._lookups: Gatherer[tuple[uuid.UUID, int], int | None] = Gatherer(
             self._count_of_requests, limit=MAX_LOOKUPS, monotonic=monotonic
@@ -159,7 +159,7 @@ class Submitter:
         find = self._lanes.find
         tenant = tasks[0].lane.tenant
         keys = self._spread_out(tasks) if tenant in self._spread_of else [task.lane for task in tasks]
-        numbers = {key: find(key) or await self._lanes.ensure(key) for key in set(keys)}
+        numbers = {key: find(key) or await self._lanes.ensure(key) for key in dict.fromkeys(keys)}
         lanes = [*numbers.values()] * len(keys) if len(numbers) == 1 else [numbers[key] for key in keys]
         if request is not None:
             request = request_of_tenant(request, tenant)
