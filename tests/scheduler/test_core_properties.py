@@ -441,17 +441,17 @@ def test_a_seat_is_kept_only_where_nobody_waits_before_it_and_within_the_room(
         world.wake(lane)
     number = world.ask(push_ask(room))
 
-    seats = world.core.reserve({lane: (key, 5) for lane, key in lanes.items()}, NOW)
+    reserved = world.core.reserve({lane: (key, 5) for lane, key in lanes.items()}, NOW)
 
-    dealt = [(each, rows) for asks in seats.values() for each, rows in asks]
+    dealt = [(each, rows) for asks in reserved.values() for each, rows in asks]
     assert not due or not dealt
     assert sum(rows for _, rows in dealt) == (0 if due else min(room, 5 * len(lanes)))
     assert {each for each, _ in dealt} <= {number}
-    # Until it is known what became of the seats, the holder is not planned for.
+    # Until it is known what became of the reservation, the holder is not planned for.
     if dealt:
         world.wake_all()
         assert world.core.plan(NOW) is None
-        world.core.seated([number], ())
+        world.core.end_reservation([number], ())
         assert world.carry_out(world.core.plan(NOW)).total() > 0
 
 

@@ -27,13 +27,13 @@ def test_a_lane_without_work_is_served_by_whoever_waits() -> None:
     core.ask(1, ask_for(room=3, holder=100))
     core.ask(2, ask_for(room=3, holder=200))
 
-    seats = core.reserve({7: (key_of(), 4)}, NOW)
+    reserved = core.reserve({7: (key_of(), 4)}, NOW)
 
-    assert seats == {7: [(1, 2), (2, 2)]}
+    assert reserved == {7: [(1, 2), (2, 2)]}
     assert core.ask_of(2).holder == 200
 
 
-def test_reserved_asks_are_in_no_claim_until_they_are_seated() -> None:
+def test_reserved_asks_are_in_no_claim_until_the_reservation_ends() -> None:
     core = Core()
     core.ask(1, ask_for(room=5))
     core.reserve({7: (key_of(), 1)}, NOW)
@@ -42,7 +42,7 @@ def test_reserved_asks_are_in_no_claim_until_they_are_seated() -> None:
     assert core.plan(NOW) is None
     assert core.reserve({9: (key_of(), 1)}, NOW) == {}
 
-    core.seated([1], {})
+    core.end_reservation([1], {})
     assert plan_of(core).holders == {1: 100}
 
 
@@ -51,7 +51,7 @@ def test_an_ask_that_got_a_task_waits_no_more() -> None:
     core.ask(1, ask_for())
     core.reserve({7: (key_of(), 1)}, NOW)
 
-    core.seated([1], {1: "something"})
+    core.end_reservation([1], {1: "something"})
 
     assert core.reserve({7: (key_of(), 1)}, NOW) == {}
 
@@ -86,7 +86,7 @@ def test_a_lane_that_waits_for_its_time_can_be_served_meanwhile() -> None:
     core.ask(1, ask_for())
 
     assert core.reserve({7: (key_of(), 1)}, NOW) == {7: [(1, 1)]}
-    core.seated([1], {})
+    core.end_reservation([1], {})
     assert core.reserve({7: (key_of(), 1)}, NOW + 60_000) == {}
 
 
@@ -97,7 +97,7 @@ def test_an_executor_serves_whoever_has_nothing_due() -> None:
 
     assert core.reserve({7: (key_of(tenant=2), 1)}, NOW) == {}, "that is for workers"
     assert core.reserve({8: (push, 1)}, NOW) == {8: [(1, 1)]}
-    core.seated([1], {})
+    core.end_reservation([1], {})
     core.woke(9, key_of(tenant=3, kind=Kind.PUSH), wake_of(9))
     assert core.reserve({8: (push, 1)}, NOW) == {}, "another tenant waits for it"
 
@@ -220,7 +220,7 @@ async def test_only_tasks_with_new_keys_are_handed_over(engine: Engine, feeder: 
 async def test_what_was_stored_for_a_poll_that_left_waits_again(engine: Engine, feeder: Feeder) -> None:
     polling = await poll(feeder, await ask_of(engine))
     submitting = asyncio.ensure_future(engine.submitter.submit([engine.new_task()]))
-    # The submission has its seat, and is on its way to the database.
+    # The submission has its reservation, and is on its way to the database.
     while not feeder._core.is_flying(1):
         await asyncio.sleep(0)
     polling.cancel()

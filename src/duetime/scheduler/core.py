@@ -197,16 +197,16 @@ class Core:
         """Asks for tasks that are about to be stored, as (ask, how many) by lane.
 
         Only where nothing else is due for them: whoever waits already comes first.  The asks fly until
-        they are `seated`.
+        the reservation ends.
         """
         asks = {number: asked.ask for number, asked in self._asks.items() if not asked.is_flying}
-        seats = reserve(wanted, asks, self._table, self._suspended, self.governor, now_ms)
-        for dealt in seats.values():
+        reserved = reserve(wanted, asks, self._table, self._suspended, self.governor, now_ms)
+        for dealt in reserved.values():
             for number, _ in dealt:
                 self._asks[number].is_flying = True
-        return seats
+        return reserved
 
-    def seated(self, numbers: Iterable[int], served: Container[int]) -> None:
+    def end_reservation(self, numbers: Iterable[int], served: Container[int]) -> None:
         """What was reserved is over: asks that got something wait no more."""
         for number in numbers:
             if number in served:

@@ -171,7 +171,7 @@ class Feeder:
 
     def hand_over(self, reservation: Reservation, tasks: Mapping[int, list[LeasedTask]]) -> None:
         """Answer the polls that were reserved; what was stored for one that has gone is given back."""
-        self._core.seated(reservation.numbers, tasks)
+        self._core.end_reservation(reservation.numbers, tasks)
         unwanted = []
         for number, given in tasks.items():
             if self.polls.is_open(number):
