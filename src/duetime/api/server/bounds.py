@@ -1,6 +1,6 @@
-"""How much the API keeps for its clients at once: long polls, and bodies that are coming or being worked on.
+"""Limits on what the API holds for its clients at once: long polls, and bodies that arrive or are processed.
 
-Beyond a bound the answer is a 429 `overloaded`, before anything has been done.
+Beyond a limit the answer is a 429 `overloaded`, before anything has been done.
 """
 
 import asyncio
@@ -12,13 +12,13 @@ from weakref import WeakValueDictionary
 from duetime.errors import Overloaded, TooLarge, UnsupportedMediaType
 from duetime.turns import LONG_BYTES
 
-#: Of one node; a tenant's workers are spread over the nodes by their connections.
+#: Limits of one node; the connections of a tenant's workers are spread over the nodes.
 MAX_POLLS = 10_000
 MAX_POLLS_PER_TENANT = 2_000
-#: Of bodies that are coming or being worked on, of all tenants and of one.
+#: Limits on the bodies that arrive or are processed, for all tenants together and for one.
 MAX_BODY_BYTES = 256 * 1024 * 1024
 MAX_BODY_BYTES_PER_TENANT = 64 * 1024 * 1024
-#: A batch takes much more memory while it is worked on than it came with: a tenant has so many of them at work.
+#: Processing a batch takes much more memory than its body, so a tenant may have this many in work at once.
 MAX_BATCHES_PER_TENANT = 8
 POLL_RETRY_SECONDS = 5.0
 
@@ -26,11 +26,11 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 
 class ClientGoneError(ConnectionError):
-    """The client closed the connection: there is nobody to answer."""
+    """The client closed the connection, so no answer can be sent."""
 
 
 class OpenPolls:
-    """Long polls that wait, by tenant."""
+    """Waiting long polls, by tenant."""
 
     def __init__(self, most: int = MAX_POLLS, most_per_tenant: int = MAX_POLLS_PER_TENANT) -> None:
         self._most = most
@@ -60,7 +60,7 @@ class OpenPolls:
 
 
 class TenantSlots:
-    """So many at a time of each tenant."""
+    """A semaphore for each tenant, with the same number of slots."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -71,7 +71,7 @@ class TenantSlots:
 
 
 class HeldBody:
-    """The body of one request, which counts until the request is answered."""
+    """The body of one request; it counts against the limits until the request is answered."""
 
     __slots__ = ("_bodies", "_bytes", "_is_vital", "_slot", "_tenant")
 
@@ -99,13 +99,13 @@ class HeldBody:
         return await self._read_on(message, receive, limit)
 
     async def begin_work(self) -> None:
-        """Return when the tenant has not too many batches at work."""
+        """Wait until the tenant may process one more batch."""
         slot = self._bodies.batch_slot(self._tenant)
         await slot.acquire()
         self._slot = slot
 
     def let_go(self) -> None:
-        """The request is answered."""
+        """Free what the request holds; called when it is answered."""
         if self._bytes:
             self._bodies.add(self._tenant, -self._bytes)
             self._bytes = 0
@@ -114,7 +114,7 @@ class HeldBody:
             self._slot = None
 
     async def _read_on(self, message: MutableMapping[str, Any], receive: Receive, limit: int) -> bytes:
-        # Not a list of pieces, each of which costs more than its bytes when they are small.
+        # One buffer instead of a list of pieces: each small piece costs more than its bytes.
         body = bytearray()
         while True:
             part: bytes = message.get("body", b"")
@@ -125,7 +125,7 @@ class HeldBody:
             if not message.get("more_body", False):
                 return bytes(body)
             if len(body) > LONG_BYTES:
-                # Small ones, as beats, are always read.
+                # Small bodies, such as beats, are always read.
                 self._bodies.check(None if self._is_vital else self._tenant)
             message = await receive()
             if message["type"] == "http.disconnect":
@@ -137,16 +137,16 @@ class HeldBody:
 
 
 class Bodies:
-    """Those of a node, each up to its limit and all together up to theirs; how long one may take is the protocol's."""
+    """The bodies of a node, with a limit for each tenant and for all; the protocol limits how long one may take."""
 
     def __init__(self, most: int = MAX_BODY_BYTES, most_per_tenant: int = MAX_BODY_BYTES_PER_TENANT) -> None:
         self._most = most
         self._most_per_tenant = most_per_tenant
         self._tenants: dict[int, int] = {}
         self._batches = TenantSlots(MAX_BATCHES_PER_TENANT)
-        #: To say what is wrong with a long one.
+        #: For explaining what is wrong with a long body.
         self._explanations = TenantSlots(1)
-        #: Of all of them.
+        #: The bytes of all bodies.
         self.bytes = 0
 
     def of(self, tenant: int, *, is_vital: bool = False) -> HeldBody:
@@ -159,7 +159,7 @@ class Bodies:
             del self._tenants[tenant]
 
     def check(self, tenant: int | None) -> None:
-        """Raise if a body has to wait before more of it is read."""
+        """Raise if no more of a body may be read now."""
         if self.bytes > self._most:
             raise Overloaded(f"bodies of {self.bytes // 2**20:,} MiB are with this node already")
         own = 0 if tenant is None else self._tenants.get(tenant, 0)
@@ -172,7 +172,7 @@ class Bodies:
         return self._batches.of(tenant)
 
     def explanation_slot(self, tenant: int) -> asyncio.Semaphore:
-        """Others would wait for a hundred turns of one tenant."""
+        """One slot for each tenant: without it other tenants would wait for a hundred turns of one tenant."""
         return self._explanations.of(tenant)
 
 

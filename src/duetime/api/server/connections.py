@@ -1,15 +1,14 @@
-"""The connections of a process: how many there may be, of whom, and which has to go when there are too many.
+"""The connections of a process: how many there may be, for each peer and in total, and which one to close.
 
 A connection costs a file and some kilobytes, and anybody can open one without a
-key.  So beyond a bound, of the process or of one peer, the one that has been
-idle for the longest is closed to make room: nothing of it is under way, and
+key.  So beyond a limit, of the process or of one peer, the connection that has been
+idle for the longest is closed to make room: it has no request under way, and
 clients open a new one when they need it.  Only if none is idle is the new one
-refused.  What is under way is bounded elsewhere: requests by the time in which
+refused.  Other modules limit what is under way: requests by the time in which
 they have to arrive, long polls by their number.
 
-Loopback and trusted proxies have no bound of their own: behind one such address
-may be everybody, and who runs programs on this machine needs no connections to
-hurt it.
+Loopback and trusted proxies have no limit of their own: everybody may be behind one
+such address, and a program that runs on this machine can do harm without connections.
 """
 
 import asyncio
@@ -30,30 +29,30 @@ from duetime.telemetry import Sparing
 
 log = structlog.get_logger()
 
-#: More would only cost memory: 7 KB each, before it has said anything.
+#: More would only cost memory: 7 KB each, before the client has sent anything.
 MOST_CONNECTIONS = 20_000
 #: A tenant may have as many long polls at one node, and all its workers may have one address.
 MOST_PER_PEER = 2_000
 RETRY_SECONDS = 5.0
 _LOG_EVERY_SECONDS = 60.0
-#: A look at all connections finds this share of them, so that a flood of new ones does not look at all each time.
+#: A scan of all connections collects this share of them, so that a flood of new ones does not cause a scan each time.
 _SHARE_OF_A_LOOK = 64
 _LOOK_AGAIN_SECONDS = 0.1
 
 
 class Connection(Protocol):
-    """What speaks HTTP on one connection."""
+    """The HTTP protocol of one connection."""
 
     client: Client
 
     def idle_since(self) -> float | None:
-        """Since when, by the loop's time, nothing of it is under way; None: something is."""
+        """The loop's time since which it is idle; None: a request is under way."""
 
     def evict(self) -> None:
-        """Close it: it is idle, and another one needs the room."""
+        """Close it: it is idle, and another connection needs the room."""
 
     def refuse(self, error: DuetimeError) -> None:
-        """Say so and close it, although it has asked for nothing yet."""
+        """Send the error and close it, although it has sent no request yet."""
 
 
 class Connections:
@@ -70,18 +69,18 @@ class Connections:
         self._peers = peers
         self.most = most
         self.most_per_peer = most_per_peer or min(MOST_PER_PEER, max(1, most // 4))
-        #: The loop's time, in which connections say since when they are idle.
+        #: The loop's time, which connections use for `idle_since`.
         self._now = now or (lambda: asyncio.get_running_loop().time())
         self._all = _Pool()
         self._by_peer: dict[str, _Pool] = {}
-        #: By whom it is counted; nobody, if its peer has no bound.
+        #: The peer that each connection counts against; None if its peer has no limit.
         self._group_of: dict[Connection, str | None] = {}
         self._noted = {what: Sparing(1, time.monotonic, _LOG_EVERY_SECONDS) for what in metrics.CLOSED}
         self._errors = Sparing(1, time.monotonic, _LOG_EVERY_SECONDS)
 
     @classmethod
     def of(cls, config: Config, peers: Peers) -> "Connections":
-        """As the settings and the limit of open files have it."""
+        """Make it from the settings and the limit of open files."""
         limit = read_limit()
         room = room_for_connections(limit, database=config.database_connections, calls=config.executor_calls)
         if config.max_connections is not None and config.max_connections > room:
@@ -97,11 +96,11 @@ class Connections:
         return len(self._all.members)
 
     def bound_polls(self) -> OpenPolls:
-        """Long polls, which are never idle, leave room for other calls and for other tenants."""
+        """Limits for long polls, which are never idle, that leave room for other calls and for other tenants."""
         return OpenPolls(min(MAX_POLLS, self.most * 3 // 4), min(MAX_POLLS_PER_TENANT, max(1, self.most // 4)))
 
     def add(self, connection: Connection) -> bool:
-        """Make room for it; False: there is none, and it was refused."""
+        """Make room for it; False: there is no room, and it was refused."""
         peer = self._peers.of_connection(connection.client)
         group = None if self._is_free(peer) else peer.group
         own = None if group is None else self._by_peer.get(group)
@@ -120,7 +119,7 @@ class Connections:
         return True
 
     def discard(self, connection: Connection) -> None:
-        """It is closed or about to be."""
+        """Remove a connection that is closed or about to be."""
         self._all.members.discard(connection)
         group = self._group_of.pop(connection, None)
         if group is not None and (own := self._by_peer.get(group)) is not None:
@@ -130,26 +129,26 @@ class Connections:
         metrics.CONNECTIONS.set(len(self))
 
     def note_accept_error(self, error: str) -> None:
-        """A connection that waited could not be taken, mostly for want of files; an idle one is closed for it."""
+        """Close an idle connection because a waiting one could not be accepted, mostly for lack of files."""
         metrics.ACCEPT_ERRORS.inc()
         if (left_out := self._errors.take()) is not None:
             log.warning(
                 "a connection cannot be accepted", error=error, connections=len(self), left_out=left_out, most=self.most
             )
-        # Room for the next ones, too: the listener rests a little after each error.
+        # Make room for the next ones, too: the listener pauses a little after each error.
         for _ in range(max(1, len(self) // _SHARE_OF_A_LOOK)):
             if not self._evict("evicted", self._all, None):
                 return
 
     def note_unread(self, client: Client, unsent: int) -> None:
-        """This client did not read its answers; it is cut off."""
+        """Note that a client was cut off because it did not read its answers."""
         self._note("unread", peer=self._peers.of_connection(client).group, unsent_bytes=unsent)
 
     def _is_free(self, peer: Peer) -> bool:
         return peer.address is None or peer.address.is_loopback or self._peers.is_trusted(peer)
 
     def _evict(self, what: str, among: "_Pool", group: str | None) -> bool:
-        """Close the one that has been idle for the longest, if any is idle."""
+        """Close the connection that has been idle for the longest, if any is idle."""
         connection = among.take_idle(self._now())
         if connection is None:
             return False
@@ -178,19 +177,19 @@ _SENTENCES = {
 
 
 class _Pool:
-    """Connections among which one may have to go."""
+    """Connections from which one may be chosen to be closed."""
 
     __slots__ = ("_found", "_look_again_at", "members")
 
     def __init__(self) -> None:
         self.members: set[Connection] = set()
-        #: Idle when looked for, and since when; the longest idle last.
+        #: The connections that the last scan found idle, and since when; the longest idle last.
         self._found: list[tuple[float, Connection]] = []
         self._look_again_at = 0.0
 
     def take_idle(self, now: float) -> Connection | None:
-        """The one that has been idle for the longest; None: none is."""
-        # Whoever became idle after the look is younger than all that were found and still are.
+        """The connection that has been idle for the longest; None if none is idle."""
+        # A connection that became idle after the scan is younger than all that it found and that are still idle.
         if (oldest := self._still_idle()) is not None:
             return oldest
         if now < self._look_again_at:

@@ -1,7 +1,7 @@
-"""The short way of a single submission: gathered and answered by callbacks, without a task of its own.
+"""The fast path of a single submission: batched and answered by callbacks, without an asyncio task.
 
-It takes only what it is sure of, and before anything has happened: a request
-that is unusual or wrong goes the long way (`app.py`), which has its answer.
+It takes only requests that it is sure of, and decides before anything has happened:
+an unusual or wrong request takes the normal path (`app.py`), which answers it.
 """
 
 import asyncio
@@ -25,32 +25,32 @@ from duetime.watchdog import describe_by
 
 PATH = b"/v1/tasks"
 METHOD = b"POST"
-#: A longer body takes long enough by itself.
+#: For a longer body the normal path adds little to the time.
 MAX_BODY = 64 * 1024
 
 _BEARER = b"Bearer "
 _JSON = JSON.encode()
-#: Headers whose meaning is the long way's business.
+#: Headers that only the normal path understands.
 _UNUSUAL = frozenset({b"content-encoding", b"duetime-tenant", b"expect", b"transfer-encoding", b"upgrade"})
 
-#: Gives the finished answer, or what will make one.
+#: Called with the finished answer, or with a coroutine that makes one.
 Finish = Callable[[Answer | Coroutine[None, None, Answer]], None]
 
 
 class Head:
-    """What the headers of a request say; a client that keeps its connection mostly says the same again."""
+    """What the headers of a request say; a client that keeps its connection mostly repeats them."""
 
     __slots__ = ("_client", "_given", "_peer", "headers", "key_hash", "request_id")
 
     def __init__(self, given: list[tuple[bytes, bytes]], headers: dict[bytes, bytes], client: Client = None) -> None:
-        """`headers` are the given ones as a mapping."""
+        """`headers` are the given headers as a mapping."""
         self._given = given
         self._client = client
         self._peer: Peer | None = None
         self.headers = headers
-        #: What the client calls its request.
+        #: The client's own id of the request.
         self.request_id = given_id(self.headers.get(HEADER))
-        #: None: nothing for the short way.
+        #: None: the fast path does not take the request.
         self.key_hash: bytes | None = None
         if len(self.headers) != len(given) or not _UNUSUAL.isdisjoint(self.headers):
             return
@@ -62,7 +62,7 @@ class Head:
             self.key_hash = hash_key(authorization[len(_BEARER) :].decode("latin-1").strip())
 
     def peer(self, peers: Peers) -> Peer:
-        """For whom the request came; a client that says the same again is looked for once."""
+        """The client for whom the request came; found once for a client that repeats its headers."""
         if self._peer is None:
             self._peer = peers.of_request(self._client, self._given)
         return self._peer
@@ -82,13 +82,13 @@ class Express:
         self._peers = peers
 
     def tenant_of(self, given: list[tuple[bytes, bytes]]) -> int:
-        """Whose key the headers of a request have, as far as is known without asking; 0: nobody's."""
+        """The tenant of the key in the headers, if it is known without asking the database; else 0."""
         key_hash = Head(given, dict(given)).key_hash
         caller = None if key_hash is None else self._keys.recall(key_hash)
         return 0 if caller is None else caller.tenant
 
     def take(self, head: Head, body: bytes, finish: Finish) -> bool:
-        """Submit what the request asks for and finish later; False: nothing has happened, go the long way."""
+        """Submit what the request asks for and finish later; False: nothing has happened, take the normal path."""
         if head.key_hash is None:
             return False
         caller = self._keys.recall(head.key_hash)

@@ -1,29 +1,29 @@
-"""What a chunked body may have beside its own bytes: sizes of chunks, their extensions, and trailers.
+"""Limits on what a chunked body may have beside its content: sizes of chunks, extensions, and trailers.
 
-The limit of a body does not count them, so without bounds of their own a request
+The limit of a body does not count them, so without limits of their own a request
 could go on for ever.  And each chunk and each trailer costs far more than its
-bytes: a single packet of tiny ones would hold up everybody else.
+bytes: a single packet of tiny ones would delay all other requests.
 """
 
 from duetime.errors import MalformedRequest
 
 MAX_FRAMING_BYTES = 64 * 1024
-#: The size of a chunk and the ends of its lines, which are not counted.
+#: The bytes of a chunk's size and line ends, which are not counted.
 _BYTES_OF_A_CHUNK = 16
-#: As many chunks, and one more for so many bytes of the body; as many trailers.
+#: The most chunks, with one more for this many bytes of the body; the most trailers.
 MAX_CHUNKS = 8192
 BODY_BYTES_PER_CHUNK = 64
 MAX_TRAILERS = 100
 
 
 class Framing:
-    """Of one body; the packet in which it begins or ends is not counted in bytes."""
+    """The framing of one body; the bytes of the packets in which it begins and ends are not counted."""
 
     __slots__ = ("_excess", "_more_chunks", "_trailers")
 
     def __init__(self) -> None:
         self._excess = 0
-        #: In bytes of the body.
+        #: How many more chunks may come, in bytes of the body.
         self._more_chunks = MAX_CHUNKS * BODY_BYTES_PER_CHUNK
         self._trailers = 0
 
@@ -40,17 +40,17 @@ class Framing:
         self._more_chunks += size
 
     def add_trailer(self, name: bytes) -> None:
-        """It is dropped, unless it would change how the parser reads on."""
+        """Drop a trailer; raise if it would change how the parser reads on."""
         if name.lower() in (b"connection", b"proxy-connection"):
-            # The parser would obey, and read nothing of the next request.
+            # The parser would obey it, and not read the next request.
             raise MalformedRequest("the request has a Connection header behind its body")
         self._trailers += 1
         if self._trailers > MAX_TRAILERS:
             raise MalformedRequest(f"the request has more than {MAX_TRAILERS} trailers")
 
     def add_packet(self, size: int) -> None:
-        """A packet in which nothing but this body came; what was of it is added before."""
-        # What one packet leaves of its allowance is not for the next.
+        """Count a packet that holds only this body; its chunks and content were added before."""
+        # What one packet leaves of its allowance does not pass to the next.
         self._excess = max(0, self._excess + size)
         if self._excess > MAX_FRAMING_BYTES:
             raise MalformedRequest(

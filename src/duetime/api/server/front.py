@@ -1,7 +1,7 @@
-"""What connections speak to: the application of the node's present parts, whichever it is.
+"""The application that connections talk to: always the one of the node's present parts.
 
-When a node starts anew in its process, its connections stay; they get the new
-application with their next request.
+When a node starts again in its process, its connections stay; they use the new
+application from their next request on.
 """
 
 from collections.abc import Awaitable, Callable
@@ -14,7 +14,7 @@ from duetime.errors import DuetimeError
 
 
 class NoExpress:
-    """Every request goes the long way."""
+    """Every request takes the normal path."""
 
     def take(self, head: Head, body: bytes, finish: Finish) -> bool:
         return False
@@ -30,16 +30,16 @@ class Front:
         self.use(app)
 
     def use(self, app: App) -> None:
-        """Requests go to this application from now on."""
+        """Send requests to this application from now on."""
         self._app = app
-        # Looked up with every request.
+        # Every request looks these up.
         self._call: Callable[[Scope, Receive, Send], Awaitable[None]] = app.__call__
         self.express: Express | NoExpress = app.express
         self.judge = app.judge
         self.render = app.render
 
     def refuse(self, why: Callable[[], DuetimeError]) -> None:
-        """Requests that need a key are refused until there is another application."""
+        """Refuse requests that need a key until there is another application."""
         self.express = NoExpress()
         self._app.refuse(why)
 

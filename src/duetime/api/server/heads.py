@@ -1,9 +1,9 @@
-"""What the head of a request must be, beyond what the parser refuses by itself.
+"""The rules for the head of a request, beyond what the parser refuses by itself.
 
 The parser (llhttp) refuses bare line feeds, folded headers, spaces around names,
-wrong chunk sizes, and two framings of one body.  The rest is checked here, because
-a request that two readers understand differently can be two requests for one of
-them: a proxy in front of this server, say.
+wrong chunk sizes, and two framings of one body.  The rest is checked here: a proxy
+in front of this server may read a head differently, and then one request can
+become two.
 """
 
 import re
@@ -17,7 +17,7 @@ MAX_HEADERS = 1000
 
 Headers = Sequence[tuple[bytes, bytes]]
 
-#: Of these a second one would change what the first one says.
+#: Headers of which a second one would change what the first one says.
 _SINGLE = (
     b"authorization",
     b"content-length",
@@ -37,7 +37,7 @@ _is_absolute = re.compile(rb"https?://[^/?#@]+(/.*)", re.IGNORECASE).fullmatch
 
 
 def check_head(version: str, headers: Headers, named: Mapping[bytes, bytes]) -> None:
-    """Raise `MalformedRequest`; `named` is `headers` as a mapping."""
+    """Check the headers; raise `MalformedRequest`. `named` is `headers` as a mapping."""
     if len(named) != len(headers):
         _check_repeated(headers)
     host = named.get(b"host")
@@ -61,7 +61,7 @@ def read_length(length: bytes) -> int:
 
 
 def read_target(url: bytes) -> tuple[bytes, bytes]:
-    """The path and the query; the parser takes a fragment, `*` and other things for a target as well."""
+    """Split a target into the path and the query; the parser also accepts a fragment, `*` and other things."""
     if not url.startswith(b"/"):
         absolute = _is_absolute(url)
         url = absolute[1] if absolute is not None else b"#"
@@ -80,7 +80,7 @@ def check_upgrade(method: bytes, named: Mapping[bytes, bytes]) -> None:
 
 
 def check_size(url: bytes, headers: Headers) -> None:
-    """For a head that came with so many bytes that it may be too large."""
+    """Check the size of a head that came with enough bytes to be too large."""
     if len(url) + sum(len(name) + len(value) + 4 for name, value in headers) > MAX_HEAD_BYTES:
         raise head_too_large()
 

@@ -1,7 +1,7 @@
 """Requests and answers on plain ASGI, and the table that finds a request's handler.
 
 This module knows HTTP and nothing of tasks.  A body is never kept beyond its
-limit, whatever its headers promise (`bounds`); a path is taken apart before it is
+limit, whatever its headers promise (`bounds`); a path is split before it is
 decoded, so that an encoded slash is part of a name.
 """
 
@@ -35,9 +35,9 @@ JSON = "application/json"
 PROBLEM_JSON = "application/problem+json"
 NDJSON = ("application/x-ndjson", "application/jsonl")
 MAX_QUERY_FIELDS = 100
-#: What is wrong with a body of so many bytes is said at once.
+#: Errors in a body up to this many bytes are explained at once.
 EASY_BYTES = 2 * 1024
-#: The connection's transport in a scope, if the server is ours.
+#: The scope's key for the connection's transport, if the server is ours.
 TRANSPORT = "duetime.transport"
 
 UNREADABLE = (msgspec.DecodeError, RecursionError, UnicodeError)
@@ -62,21 +62,21 @@ class Request:
     receive: Receive
     headers: dict[bytes, bytes]
     path: Mapping[str, str]
-    #: Who asks; the tenant is already the one that is acted for.
+    #: The caller; its tenant is already the one that it acts for.
     caller: Caller
     bodies: Bodies
-    #: What the client and the log call it.
+    #: The id of the request for the client and the log.
     id: bytes
     peers: Peers
     turns: Turns
     _body: HeldBody | None = None
 
     def peer(self) -> Peer:
-        """For whom the request came, as far as a trusted proxy says."""
+        """The client for whom the request came, as far as a trusted proxy says."""
         return self.peers.of_request(self.scope.get("client"), self.scope["headers"])
 
     async def body(self) -> bytes:
-        """All of it; a long one of a batch when the tenant has not too many of them at work."""
+        """Read the whole body; a long batch waits until its tenant does not have too many of them in work."""
         self._body = coming = self.bodies.of(self.caller.tenant, is_vital=self.operation.is_vital)
         body = await coming.read(self.headers, self.receive, self.operation.max_body)
         if self.operation.is_large and len(body) > LONG_BYTES:
@@ -84,12 +84,12 @@ class Request:
         return body
 
     def let_go(self) -> None:
-        """It is answered: its body does not count any more."""
+        """Stop counting the body, because the request is answered."""
         if self._body is not None:
             self._body.let_go()
 
     def content_type(self) -> str:
-        """The media type without its parameters; JSON where none is given."""
+        """The media type without its parameters; JSON if none is given."""
         given = self.headers.get(b"content-type", b"").decode("latin-1")
         return given.partition(";")[0].strip().lower() or JSON
 
@@ -100,9 +100,9 @@ class Request:
         *,
         takes_turn: bool = False,
     ) -> Body:
-        """The body, which must be JSON, read by a typed decoder; a long one in its turn where many are long.
+        """Decode the body, which must be JSON; a long one waits its turn if there are many.
 
-        `judge` is asked what else is wrong with a body that is not right, so that the answer names everything.
+        `judge` finds what else is wrong with a wrong body, so that the answer names every error.
         """
         if self.content_type() != JSON:
             raise UnsupportedMediaType(f"send {JSON}, not {self.content_type()}")
@@ -117,7 +117,7 @@ class Request:
 
     @asynccontextmanager
     async def explaining(self, body: bytes) -> AsyncIterator[None]:
-        """Say what is wrong with a body, which takes much longer than reading it: of a long one in its turn."""
+        """Explain what is wrong with a body, which takes much longer than reading it: a long one waits its turn."""
         if len(body) <= EASY_BYTES:
             yield
             return
@@ -126,19 +126,19 @@ class Request:
             yield
 
     async def json_or_nothing(self, decoder: "msgspec.json.Decoder[Body]", otherwise: Body) -> Body:
-        """The same for a body that may be left out."""
+        """The same for a body that may be absent."""
         if self.headers.get(b"content-length", b"0").strip() == b"0" and b"transfer-encoding" not in self.headers:
             return otherwise
         return await self.json(decoder)
 
     async def no_body(self) -> None:
-        """The call takes no body; an empty object is as good as none."""
+        """Check that there is no body; an empty object counts as none."""
         body = await self.body()
         if body and body.strip() not in (b"", b"{}", b"null"):
             raise InvalidInput("this call takes no body")
 
     def query(self) -> dict[str, list[str]]:
-        """The query parameters; one that the operation does not know is refused."""
+        """The query parameters; a parameter that the operation does not know is refused."""
         raw: bytes = self.scope["query_string"]
         if not raw:
             return {}
@@ -159,7 +159,7 @@ class Request:
         return found
 
     def task_id(self) -> uuid.UUID:
-        """The id in the path; what cannot be an id names no task."""
+        """The id in the path; a text that cannot be an id names no task."""
         text = self.path["id"]
         identifier = read_uuid(text)
         if identifier is None:
@@ -167,18 +167,18 @@ class Request:
         return identifier
 
     async def disconnected(self) -> None:
-        """Return when the client has gone; call it after the body was read."""
+        """Wait until the client has gone; call it after the body was read."""
         while (await self.receive())["type"] != "http.disconnect":
             pass
 
     def is_gone(self) -> bool:
-        """Whether the connection is closed by now, as far as can be told without waiting."""
+        """Whether the connection is closed now, as far as can be told without waiting."""
         transport: asyncio.BaseTransport | None = self.scope.get(TRANSPORT)
         return transport is not None and transport.is_closing()
 
 
 def read_uuid(text: str) -> uuid.UUID | None:
-    """A UUID in its usual 36 characters; parsers take more than that."""
+    """Parse a UUID in its usual 36 characters; parsers accept other forms as well."""
     if len(text) != 36 or text[8] + text[13] + text[18] + text[23] != "----":
         return None
     try:
@@ -188,7 +188,7 @@ def read_uuid(text: str) -> uuid.UUID | None:
 
 
 class UnreadableBody(MalformedBody):
-    """Somebody has to say why, or to try another way."""
+    """The body cannot be read; the caller has to explain why, or to try another way."""
 
 
 def decode_json(
@@ -198,9 +198,9 @@ def decode_json(
     *,
     explains: bool = True,
 ) -> Body:
-    """The body as a value; `judge` is asked what else is wrong, with what is right of a body that is not.
+    """Decode the body; `judge` finds what else is wrong, from the correct part of a wrong body.
 
-    What explains nothing raises UnreadableBody.
+    With `explains` false it raises UnreadableBody, which gives no reason.
     """
     check_text(body)
     try:
@@ -214,7 +214,7 @@ def decode_json(
 def explain_unreadable(
     error: Exception, decoder: "msgspec.json.Decoder[Body]", body: bytes, judge: Callable[[Body], object] | None
 ) -> DuetimeError:
-    """The error of ours for a body that the decoder refused."""
+    """Our error for a body that the decoder refused."""
     if judge is None:
         return read_decode_error(error, body, decoder.type)
     return read_decode_error(error, body, decoder.type, lambda repaired: judge(decoder.decode(repaired)))
@@ -225,7 +225,7 @@ def make_decoder(kind: type[Body]) -> "msgspec.json.Decoder[Body]":
 
 
 def check_text(body: bytes) -> None:
-    """The decoder does not look into what it carries through, so UTF-8 is checked here."""
+    """Check the UTF-8: the decoder does not check the values that it passes on unread."""
     if not body.isascii():
         try:
             body.decode("utf-8")
@@ -254,7 +254,7 @@ class _Node:
 
 
 class Router:
-    """Finds the routes of a path: a name before a parameter, as in `/v1/tasks/batch`."""
+    """Finds the routes of a path; a fixed name wins over a parameter, as in `/v1/tasks/batch`."""
 
     def __init__(self, routes: list[Route]) -> None:
         self._root = _Node()
@@ -279,7 +279,7 @@ class Router:
         return node
 
     def find(self, scope: Scope) -> tuple[Mapping[str, Route], Mapping[str, str]]:
-        """The methods of the path and its parameters; no methods: there is no such path."""
+        """The methods of the path and its parameters; without methods there is no such path."""
         raw: bytes = scope.get("raw_path") or scope["path"].encode()
         if b"%" not in raw:
             methods = self._fixed.get(scope["path"])

@@ -1,15 +1,15 @@
-"""HTTP on a connection: uvicorn's protocol, with one write for each answer and a short way for single submissions.
+"""HTTP on a connection: uvicorn's protocol, with one write for each answer and a fast path for single submissions.
 
-uvicorn writes the head and the body of an answer apart: two system calls, and
-two packets that wake the client twice.  And it makes a scope, an event and a
-task for each request, which costs more than storing a single task; so those
-are read here as a whole and offered to the express (`express.py`) first.  A
-client that keeps its connection sends the same head again and again: bytes that
-the parser has read once are not read again.
+uvicorn writes the head and the body of an answer separately: two system calls, and
+two packets that wake the client twice.  And it makes a scope, an event and a task
+for each request, which costs more than storing a single task; so submissions are
+read here as a whole and offered to the fast path (`express.py`) first.  A client
+that keeps its connection sends the same head again and again: bytes that the
+parser has read once are not parsed again.
 
-A client has to send what it began: uvicorn knows no bounds on the size of a head
-nor on the time that a request takes to arrive, so one tenant could hold memory
-and connections for ever.  And it has to take what it asked for (`taking.py`).
+A client has to send what it began: uvicorn limits neither the size of a head
+nor the time that a request takes to arrive, so one tenant could hold memory
+and connections for ever.  And it has to read what it asked for (`taking.py`).
 """
 
 import asyncio
@@ -32,15 +32,15 @@ from duetime.errors import DuetimeError, MalformedRequest, TooSlow
 from duetime.model.task import MAX_REQUEST_BYTES
 
 _INTERIM = b"HTTP/1.1 100 "
-#: A request may go on for so long after its answer, for a client that reads that only when it has sent everything.
+#: A request may go on for this many bytes after its answer, for a client that reads only when it has sent everything.
 MAX_UNREAD_BYTES = 2 * MAX_REQUEST_BYTES
-#: A request has this long to arrive, and a second more for so many bytes that did.
+#: A request has this long to arrive, and one second more for this many bytes that have arrived.
 ARRIVE_SECONDS = 20.0
 BYTES_PER_SECOND = 16 * 1024
 
 
 class Serving(Protocol):
-    """The application, as far as the short way needs it."""
+    """The application, as far as the fast path needs it."""
 
     @property
     def express(self) -> express.Express: ...
@@ -53,26 +53,26 @@ class Serving(Protocol):
 
 
 class Repeat(NamedTuple):
-    """A request that came in one piece and went the short way: the next one may be like it."""
+    """A request that came in one piece and took the fast path: the next one may be like it."""
 
     head_bytes: bytes
-    #: Of the whole request.
+    #: The size of the whole request.
     size: int
     head: express.Head
 
 
 class DuetimeProtocol(TakingProtocol):
-    """Strict, in time, and on a transport that keeps the head of an answer until its body comes."""
+    """A strict protocol with time limits, on a transport that keeps the head of an answer until its body comes."""
 
     _joining: "_JoiningTransport"
-    #: Bytes of all of a request that is not complete.
+    #: How many bytes of an incomplete request have come.
     _size = 0
     _since = 0.0
     _arriving: asyncio.TimerHandle | None = None
     _repeat: Repeat | None = None
-    #: The head and the size of the body of a request that was just taken.
+    #: The head and the size of the body of the request that the fast path has just taken.
     _taken: tuple[express.Head, int] | None = None
-    #: When the last request of the short way had its answer, and who closes the connection some time after it.
+    #: When the last request of the fast path was answered, and the timer that closes the connection some time later.
     _resting_since = 0.0
     _resting: asyncio.TimerHandle | None = None
 
@@ -95,7 +95,7 @@ class DuetimeProtocol(TakingProtocol):
         super().connection_lost(exc)
 
     def idle_since(self) -> float | None:
-        """As `Connections` wants to know it: a request that has not arrived has not begun."""
+        """Since when it is idle, for `Connections`: a request that has not arrived completely counts as not begun."""
         is_served = self.cycle is not None and not self.cycle.response_complete
         if is_served or self.pipeline or self._plain_transport.get_write_buffer_size():
             return None
@@ -112,7 +112,7 @@ class DuetimeProtocol(TakingProtocol):
         self._joining.flush()
         self._plain_transport.write(self._render_problem(error))
         close_slowly(self._plain_transport, self.loop)
-        # For this protocol it is over: what still comes is not for it.
+        # This protocol is done with the connection, and handles nothing that still comes.
         self.connection_lost(error)
 
     def data_received(self, data: bytes) -> None:
@@ -131,7 +131,7 @@ class DuetimeProtocol(TakingProtocol):
             except (HttpParserError, HttpParserUpgrade) as error:
                 self._go_on(data, error)
             if self._has_advanced and not self._is_in_body:
-                # Most requests come in one piece and never get here with a timer.
+                # Most requests come in one piece, so no timer was set for them.
                 if self._arriving is not None:
                     self._is_here()
                 if self._taken is not None:
@@ -144,7 +144,7 @@ class DuetimeProtocol(TakingProtocol):
             self._refuse(error)
 
     def _expect_more(self, size: int) -> None:
-        """So many bytes came, and the request is not complete."""
+        """Note that this many bytes came, and that the request is not complete."""
         if self._arriving is None:
             self._expect_rest()
         elif not self._size:
@@ -162,7 +162,7 @@ class DuetimeProtocol(TakingProtocol):
             raise MalformedRequest("the request goes on although it was answered")
 
     def _take_repeat(self, repeat: Repeat, data: bytes) -> bool:
-        """Take a request with the head of the one before; False: it is something else, or not for the short way."""
+        """Take a request that has the same head as the last one; False: it has not, or the fast path refuses it."""
         if len(data) != repeat.size or not data.startswith(repeat.head_bytes) or not self._is_free():
             return False
         cycle = _ShortCycle(self, True, repeat.head.request_id)
@@ -175,14 +175,14 @@ class DuetimeProtocol(TakingProtocol):
         return True
 
     def _remember(self, data: bytes, head: express.Head, body_size: int) -> None:
-        """The request that was taken, if it is all of what came."""
+        """Remember the request that was taken, if the bytes hold nothing else."""
         head_bytes = data[: len(data) - body_size]
         is_alone = head_bytes.find(b"\r\n\r\n") == len(head_bytes) - 4
         self._repeat = Repeat(head_bytes, len(data), head) if is_alone else None
 
     def _rest(self) -> None:
-        """Nothing more to answer: close the connection after some time without a request."""
-        # One timer for many requests; it looks how long the last one was ago.
+        """Close the connection after some time without a request; called when all are answered."""
+        # One timer for many requests; when it fires, it checks how long ago the last one was.
         self._resting_since = self.loop.time()
         if self._resting is None:
             self._resting = self.loop.call_later(self.timeout_keep_alive, self._look_whether_resting)
@@ -191,7 +191,7 @@ class DuetimeProtocol(TakingProtocol):
         self._resting = None
         is_idle = self.cycle is not None and self.cycle.response_complete and self._arriving is None
         if not is_idle or self.timeout_keep_alive_task is not None:
-            # Whoever answers the request that is being made lets it rest again.
+            # The answer to the request that is under way sets the timer again.
             return
         left = self._resting_since + self.timeout_keep_alive - self.loop.time()
         if left > 0:
@@ -210,9 +210,9 @@ class DuetimeProtocol(TakingProtocol):
             self._arriving = None
 
     def _look(self) -> None:
-        """Whether the rest of the request has had its time."""
+        """Check whether the time for the rest of the request is over."""
         left = self._since + ARRIVE_SECONDS + self._size / BYTES_PER_SECOND - self.loop.time()
-        # Not while it is us who do not read.
+        # The time does not count while the node itself does not read.
         if left > 0 or self.flow.read_paused or self._is_behind():
             self._arriving = self.loop.call_later(max(left, ARRIVE_SECONDS / 4), self._look)
         else:
@@ -223,13 +223,13 @@ class DuetimeProtocol(TakingProtocol):
             self._refuse(TooSlow(f"a request has {ARRIVE_SECONDS:.0f} s to arrive, and more the longer it is"))
 
     def _is_behind(self) -> bool:
-        """The request before it is being answered."""
+        """Whether the request before it is still being answered."""
         return bool(self.pipeline) or (
             not self._is_in_body and self.cycle is not None and not self.cycle.response_complete
         )
 
     def _render_problem(self, error: DuetimeError) -> bytes:
-        # As many headers as have come.
+        # Only those headers that have come.
         request_id = read_or_mint(dict(self.headers).get(HEADER) if self._is_begun else None)
         headers = () if error.retry_after is None else ((b"retry-after", b"%d" % math.ceil(error.retry_after)),)
         answer = Answer(error.status, encode(problem_of(error, request_id)), PROBLEM_JSON, headers)
@@ -237,7 +237,7 @@ class DuetimeProtocol(TakingProtocol):
         return app.render(answer, keep_alive=False, request_id=request_id)
 
     def _is_free(self) -> bool:
-        """Nothing is being answered, nobody waits to be told to go on, and the client reads what it is sent."""
+        """Whether nothing is being answered, no client waits for `100 Continue`, and the client reads its answers."""
         is_idle = self.cycle is None or self.cycle.response_complete
         return is_idle and not self.expect_100_continue and not self.flow.write_paused and hasattr(self.app, "express")
 
@@ -258,7 +258,7 @@ class DuetimeProtocol(TakingProtocol):
         elif not self._kept:
             self._kept = body
         else:
-            # In many pieces: no list of them, each of which costs more than its bytes.
+            # The body comes in many pieces: one buffer, because each small piece costs more than its bytes.
             if isinstance(self._kept, bytes):
                 self._kept = bytearray(self._kept)
             self._kept += body
@@ -274,14 +274,14 @@ class DuetimeProtocol(TakingProtocol):
                 self._taken = (head, len(body)) if cycle.keep_alive else None
                 self.cycle = self._running = cast(RequestResponseCycle, cycle)
                 return
-            # The long way, as if the request had come just now.
+            # The normal path, as if the request had come just now.
             self._start_cycle(express.METHOD)
             super().on_body(body)
         super().on_message_complete()
 
 
 class _ShortCycle:
-    """A request on the short way, as uvicorn's protocol looks at it: what comes behind it waits for its end."""
+    """A request on the fast path, in the form that uvicorn's protocol expects; requests behind it wait for its end."""
 
     __slots__ = (
         "_answering",
@@ -295,7 +295,7 @@ class _ShortCycle:
 
     def __init__(self, protocol: DuetimeProtocol, keep_alive: bool, request_id: bytes | None) -> None:
         self._protocol = protocol
-        #: Of the client; None: none is made before it is needed.
+        #: The client's id; None: an id is made only when it is needed.
         self._request_id = request_id
         self.keep_alive = keep_alive
         self.disconnected = False
@@ -362,7 +362,7 @@ class _JoiningTransport:
         self._transport.close()
 
     def is_closing(self) -> bool:
-        # Asked with every answer, so not by way of `__getattr__`.
+        # Every answer reads this, so it does not go through `__getattr__`.
         return self._transport.is_closing()
 
     def flush(self) -> None:

@@ -1,7 +1,7 @@
-"""The id of a request: the client's own, if it is sane, else one of this process.
+"""The id of a request: the client's own, if it is valid, else one that this process makes.
 
-It is on every answer and in every problem, and in the log where one is written
-about a request.  Making one costs a counter: the random part is the process's.
+It is on every answer and in every problem, and in the log lines about a request.
+Making one costs a counter: the random part belongs to the process.
 """
 
 import itertools
@@ -20,7 +20,7 @@ def mint() -> bytes:
 
 
 def given_id(header: bytes | None) -> bytes | None:
-    """What the client calls the request, if that can be repeated to anybody."""
+    """The client's id of the request, if it is safe to repeat."""
     return header if header is not None and _is_sane(header) else None
 
 

@@ -1,10 +1,10 @@
 """Requests of HTTP/1.1 and 1.0 on one connection, and nothing that only looks like one.
 
 uvicorn's protocol takes trailers for headers, reads on after an upgrade, and
-answers an error before the requests in front of it.  Here what is wrong is refused
-behind the answers that are still due, and then the connection is closed: after
-an error nobody knows where the next request begins.  `heads.py` and `framing.py`
-say what is refused.
+answers an error before the requests in front of it.  Here a wrong request is refused
+after the answers that are still due, and then the connection is closed: after an
+error it is unknown where the next request begins.  `heads.py` and `framing.py`
+hold the rules.
 """
 
 import asyncio
@@ -23,35 +23,35 @@ from duetime.errors import DuetimeError, MalformedRequest, Overloaded
 
 log = structlog.get_logger()
 
-#: Requests that wait for the answer to the one before them; each costs far more than its bytes.
+#: How many requests may wait for the answers before them; each costs far more than its bytes.
 MAX_PIPELINED = 128
 _ASGI = {"version": "3.0", "spec_version": "2.3"}
 
 
 class StrictProtocol(HttpToolsProtocol):
-    """uvicorn's own, with the reading and the refusing done here."""
+    """uvicorn's protocol with stricter reading and its own refusals."""
 
     _plain_transport: asyncio.Transport
-    #: The body so far of a request for which nothing has begun.
+    #: The body so far of a request that no handler has started on.
     _kept: bytes | bytearray | None = None
-    #: The first byte of a request has come, and its last has not; the same from the end of its head on.
+    #: The first byte of a request has come and its last has not; `_is_in_body` is true only after the head.
     _is_begun = False
     _is_in_body = False
-    #: A head or a request was completed by what came last.
+    #: The last bytes completed a head or a request.
     _has_advanced = False
-    #: Bytes of a head that is not complete, up to what came last, and of that.
+    #: Bytes of an incomplete head before the last packet, and the bytes of that packet.
     _head_size = 0
     _packet_size = 0
-    #: What a chunked body has beside its own bytes.
+    #: The framing of a chunked body: what it has beside its content.
     _framing: Framing | None = None
     _version = ""
     #: The headers of the request as a mapping, and whether its connection goes on after its answer.
     _named: dict[bytes, bytes]
     _keep_alive = True
-    #: Nothing that still comes is a request; and what the client is told when it has its other answers.
+    #: No more requests are read; and the error that the client gets after its other answers.
     _is_over = False
     _refusal: DuetimeError | None = None
-    #: What is being answered; `cycle` is the request that came last.
+    #: The request that is being answered; `cycle` is the request that came last.
     _running: Any = None
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -61,15 +61,15 @@ class StrictProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def _is_here(self) -> None:
-        """Nothing is arriving any more."""
+        """Note that nothing is arriving any more."""
         raise NotImplementedError
 
     def refuse(self, error: DuetimeError) -> None:
-        """Answer with this, and close."""
+        """Answer with this error, and close."""
         raise NotImplementedError
 
     def _go_on(self, data: bytes, error: HttpParserError | HttpParserUpgrade) -> None:
-        """The parser stopped within what it was given; raises what is wrong with that."""
+        """Go on after the parser stopped within the data; raise what is wrong with it."""
         # An upgrade is answered as if it had not been asked for, as HTTP allows.
         while isinstance(error, HttpParserUpgrade):
             data = data[error.args[0] :]
@@ -88,7 +88,7 @@ class StrictProtocol(HttpToolsProtocol):
         raise MalformedRequest("what came is not an HTTP/1.1 request") from error
 
     def _refuse(self, error: DuetimeError) -> None:
-        """Say why, behind the answers that are due, and close; nothing that comes from now on is read."""
+        """Send the error after the answers that are due, and close; nothing more is read."""
         self._is_here()
         self._is_over = True
         if self._plain_transport.is_closing():
@@ -96,10 +96,10 @@ class StrictProtocol(HttpToolsProtocol):
         is_unanswered = self.cycle is not None and not self.cycle.response_complete
         if self._is_in_body and self._kept is None:
             if self.pipeline:
-                # It is the last of them; nothing has happened for it.
+                # It is the last in the pipeline; no handler has started on it.
                 self.pipeline.popleft()
             elif self.cycle.response_started:
-                # With the head of the answer, if that is still kept.
+                # This also sends the head of the answer, if it is still kept.
                 self.transport.close()
                 return
             else:
@@ -136,7 +136,7 @@ class StrictProtocol(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._is_in_body:
-            # A trailer, which is no header.
+            # This is a trailer, not a header.
             if self._framing is not None:
                 self._framing.add_trailer(name)
             return
@@ -146,7 +146,7 @@ class StrictProtocol(HttpToolsProtocol):
             raise heads.too_many_headers()
 
     def _check_head(self) -> tuple[bytes, int]:
-        """The method of the request, and the length that it gives for its body; raises what is wrong with its head."""
+        """The method of the request and the announced length of its body; raises what is wrong with its head."""
         headers, parser = self.headers, self.parser
         if self._head_size + self._packet_size > MAX_HEAD_BYTES:
             heads.check_size(self.url, headers)
@@ -164,9 +164,9 @@ class StrictProtocol(HttpToolsProtocol):
         return method, 0 if length is None else read_length(length)
 
     def _start_cycle(self, method: bytes) -> None:
-        """Give the request to the application, or put it behind those that are being answered."""
+        """Give the request to the application, or queue it behind those that are being answered."""
         path, query = self.url, b""
-        # The usual one is its path.
+        # The usual target is a plain path.
         if b"?" in path or b"#" in path or not path.startswith(b"/"):
             path, query = heads.read_target(path)
         text = path.decode("ascii")

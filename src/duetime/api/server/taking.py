@@ -1,8 +1,8 @@
-"""HTTP on a connection whose client takes its answers as fast or as slowly as it likes: the node holds one of them.
+"""HTTP on a connection whose client reads its answers as fast or as slowly as it likes: the node holds one answer.
 
-While something of an answer is left over, nothing more is read from the client,
-and requests that it has sent already wait.  `Unsent` counts what is left over
-and ends it.
+While part of an answer is unsent, nothing more is read from the client, and
+requests that it has sent already wait.  `Unsent` counts the unsent bytes and
+limits how long they may stay.
 """
 
 import asyncio
@@ -11,25 +11,25 @@ from typing import cast
 from duetime.api.server.strict import StrictProtocol
 from duetime.api.server.unsent import NOBODY, Unsent
 
-#: The connection in a scope, if the server is ours.
+#: The scope's key for the connection, if the server is ours.
 LINE = "duetime.line"
 
 
 class TakingProtocol(StrictProtocol):
-    """Strict, and goes on when the client has taken what was sent."""
+    """A strict protocol that goes on only when the client has read what was sent."""
 
-    #: Whose request is being answered, or was the last; the short way does not say.  How long its answer is.
+    #: The tenant of the present or last request (the fast path does not set it), and the length of its answer.
     tenant = NOBODY
     answer_bytes = 0
     _unsent: Unsent | None = None
-    #: An answer is complete, and what follows it waits until it is taken.
+    #: An answer is complete, and what follows it waits until the client has read it.
     _is_held = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast(asyncio.Transport, transport)
         super().connection_made(transport)
         self._unsent = getattr(self.app, "unsent", None)
-        # `pause_writing` when the system does not take all of an answer, `resume_writing` when it has.
+        # The system calls `pause_writing` when it does not take all of an answer, and `resume_writing` when it has.
         transport.set_write_buffer_limits(0)
 
     def connection_lost(self, exc: Exception | None) -> None:

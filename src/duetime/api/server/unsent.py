@@ -1,15 +1,15 @@
-"""Answers that clients have not taken: whose they are, how many bytes there may be, and how long they may stay.
+"""Answers that clients have not read: by tenant, with limits on their bytes and on how long they may stay.
 
-A client that asks and does not read lets the node hold its answers.  What the
-system takes at once costs nothing here: a connection is entered when something
-of an answer is left over, and leaves when all of it is taken.  Until then the
-whole answer counts, because it stays in memory as a whole.
+A client that asks and does not read makes the node hold its answers.  What the
+system takes at once costs nothing here: a connection is entered when part of an
+answer is unsent, and leaves when all of it is taken.  Until then the whole answer
+counts, because it stays in memory as a whole.
 
-A tenant whose clients leave too much has its reads refused until they read; at
-the bound of the node, the tenant with the most loses the connection that has
-not moved for the longest.  Whoever takes nothing for some time, or takes it too
-slowly, is cut off.  The rule is that of requests (`protocol`), seen from the
-other side.
+If the clients of a tenant leave too much unread, its reads are refused until they
+read; at the limit of the node, the tenant with the most loses the connection that
+has not moved for the longest.  A client that reads nothing for some time, or reads
+too slowly, is cut off.  Requests have the same rule in the other direction
+(`protocol`).
 """
 
 import asyncio
@@ -24,45 +24,46 @@ from duetime.api.server.connections import Connections
 from duetime.api.server.peers import Client
 from duetime.errors import Overloaded
 
-#: An answer may lie there for so long without moving, and so long in all, and a second more for so many bytes that were
+#: An answer may stay this long without moving, and this long in all, with one second more for this many bytes that
+#: were
 #: taken.
 TAKE_SECONDS = 30.0
 BYTES_PER_SECOND = 16 * 1024
-#: Of all connections of a node, and of those of one tenant.
+#: Limits for all connections of a node, and for those of one tenant.
 MAX_UNSENT_BYTES = 256 * 1024 * 1024
 MAX_UNSENT_BYTES_PER_TENANT = 64 * 1024 * 1024
 RETRY_SECONDS = 5.0
-#: Answers that may be large are made for one tenant so many at a time.
+#: How many answers that may be large are made for one tenant at once.
 MAX_READS_PER_TENANT = 4
-#: How often to look who has moved.
+#: How often to check which clients have read something.
 LOOK_SECONDS = 5.0
-#: Whose answers have no key.
+#: The tenant of answers to requests without a key.
 NOBODY = 0
 
 
 class Line(Protocol):
-    """A connection, as far as it is sent something."""
+    """A connection, seen from its sending side."""
 
     client: Client
-    #: Whose request is being answered, or was the last.
+    #: The tenant whose request is being answered, or was the last.
     tenant: int
 
-    #: Of the answer that was written last.
+    #: The size of the answer that was written last.
     answer_bytes: int
 
     def unsent(self) -> int:
         """How many bytes the system has not taken."""
 
     def cut_off(self) -> None:
-        """Close it, whatever is on its way."""
+        """Close it at once, and drop what is unsent."""
 
 
 @dataclass(slots=True)
 class _Left:
-    """What is left over of an answer.  No other follows before all of it is taken."""
+    """The unsent part of an answer.  The next answer waits until all of it is taken."""
 
     tenant: int
-    #: What it takes in memory.
+    #: Its size in memory.
     bytes: int
     began_with: int
     unsent: int
@@ -81,14 +82,14 @@ class _Left:
 
 @dataclass(slots=True)
 class _Account:
-    """The answers of a tenant of which something is left over."""
+    """The partly unsent answers of a tenant."""
 
     bytes: int = 0
     lines: set[Line] = field(default_factory=set)
 
 
 class Unsent:
-    """The answers of a process of which something is left over."""
+    """The partly unsent answers of a process."""
 
     def __init__(
         self,
@@ -106,11 +107,11 @@ class Unsent:
         self._accounts: dict[int, _Account] = {}
         self._reads = TenantSlots(MAX_READS_PER_TENANT)
         self._looking: asyncio.TimerHandle | None = None
-        #: Of all connections.
+        #: The bytes of all connections.
         self.bytes = 0
 
     def add(self, line: Line, tenant: int) -> None:
-        """Not all of an answer was taken."""
+        """Enter a connection: the system did not take all of an answer."""
         now, unsent = self._now(), line.unsent()
         size = max(unsent, line.answer_bytes)
         self._left[line] = _Left(tenant, size, unsent, unsent, now, now)
@@ -125,7 +126,7 @@ class Unsent:
         metrics.UNSENT_BYTES.set(self.bytes)
 
     def discard(self, line: Line) -> None:
-        """All of it was taken, or nobody will."""
+        """Remove a connection: all of the answer was taken, or the connection ends."""
         left = self._left.pop(line, None)
         if left is None:
             return
@@ -138,7 +139,7 @@ class Unsent:
         metrics.UNSENT_BYTES.set(self.bytes)
 
     def check(self, tenant: int) -> None:
-        """Raise if the tenant's clients have to read first."""
+        """Raise if the tenant's clients have to read their answers first."""
         account = self._accounts.get(tenant)
         if account is None or account.bytes < self._most_per_tenant:
             return
@@ -150,14 +151,14 @@ class Unsent:
 
     @asynccontextmanager
     async def reading(self, tenant: int) -> AsyncIterator[None]:
-        """Make an answer that may be large: a tenant has a few of them in memory, however many it asks for."""
+        """Hold a slot while a large answer is made: a tenant has a few in memory, however many it asks for."""
         async with self._reads.of(tenant):
-            # Those before it may not have been taken.
+            # The answers before it may still be unread.
             self.check(tenant)
             yield
 
     def look(self) -> None:
-        """Cut off who is late."""
+        """Cut off the clients that are too slow."""
         now = self._now()
         for line, left in [*self._left.items()]:
             left.measure(line, now)
