@@ -1,9 +1,9 @@
-"""Read the items of a batch, each on its own merits, in bounded memory.
+"""Read the items of a batch, each by itself, in bounded memory.
 
-A batch that is right throughout is decoded in one go.  If anything is wrong,
-or if the body could hold far more values than a batch may have, the items are
-cut apart first and then judged one by one, so that a bad one gets its error in
-its place.  A body that is not JSON is refused as a whole.
+A batch without errors is decoded in one go.  If anything is wrong, or if the body
+could hold far more values than a batch may have, the items are cut apart first and
+then judged one by one, so that the error of an item stands in its place.  A body
+that is not JSON is refused as a whole.
 """
 
 from collections.abc import Callable
@@ -21,16 +21,16 @@ from duetime.model.task import MAX_BATCH
 
 
 class Unread(NamedTuple):
-    """An item that was cut out of the body and not looked into."""
+    """An item that was cut out of the body and not decoded."""
 
     part: bytes
-    #: Its line, where each item is one.
+    #: Its line number, if each line is an item.
     line: int | None = None
 
 
 #: A single item has one payload of 64 KiB and a few options.
 MAX_ITEM_BYTES = 256 * 1024
-#: Up to here, decoding everything at once costs at most some ten megabytes.
+#: Up to these numbers, decoding everything at once takes about ten megabytes at most.
 _EASY_OBJECTS = 20_000
 _EASY_VALUES = 300_000
 
@@ -40,7 +40,7 @@ _plain_decoder = make_decoder(list[PlainTaskRequest])
 
 
 def read_plain_items(content_type: str, body: bytes) -> list[PlainTaskRequest] | None:
-    """The items, if all are right and none has more than what a plain request has; None: ask `read_items`."""
+    """The items, if all are right and are plain requests; None: use `read_items`."""
     if content_type != JSON or not _is_easy(body):
         return None
     check_text(body)
@@ -52,7 +52,7 @@ def read_plain_items(content_type: str, body: bytes) -> list[PlainTaskRequest] |
 
 
 def read_items(content_type: str, body: bytes) -> list[TaskRequest] | list[Unread]:
-    """The items in order; if not all are right, for `read_item`."""
+    """The items in order; if some are wrong, undecoded ones for `read_item`."""
     if content_type in NDJSON:
         check_text(body)
         return _cut_lines(body)
@@ -80,9 +80,9 @@ def _is_easy(body: bytes) -> bool:
 
 
 def read_item(item: Unread, judge: Callable[[TaskRequest], object]) -> TaskRequest:
-    """The item; raises all that is wrong with it, and MalformedBody if the body is no JSON there.
+    """Decode the item; raises all its errors, and MalformedBody if it is not JSON.
 
-    `judge` says what else is wrong with one that is not right.
+    `judge` finds what else is wrong with a wrong item.
     """
     part = item.part
     if len(part) > MAX_ITEM_BYTES:

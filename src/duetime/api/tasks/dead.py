@@ -63,7 +63,7 @@ class DeadLetters:
         asked = await request.json(_decode_redrive, judge=_check_filter)
         ids, following = await self._find(request, asked)
         tenant = request.caller.tenant
-        # Those that are named go together or not at all; of a filter, as many as there is room for.
+        # Named letters are redriven all or none; of a filter, as many as there is room for.
         granted = await self.room.make_room(tenant, [0] * len(ids), is_whole=asked.ids is not UNSET)
         changed = 0
         try:
@@ -86,7 +86,7 @@ class DeadLetters:
         return json_answer(200, DropAnswer(len(ids), changed, following))
 
     async def _find(self, request: Request, asked: DropRequest) -> tuple[Ids, str | None]:
-        """The ids that are meant and the tenant's own, and the cursor to go on from."""
+        """The chosen ids that belong to the tenant, and the cursor of the next page."""
         if (asked.ids is not UNSET) + (asked.filter is not UNSET) + (asked.all is True) != 1:
             raise InvalidInput("give exactly one of ids, filter, and all: true")
         caller = request.caller
@@ -102,6 +102,6 @@ class DeadLetters:
 
 
 def _check_filter(asked: DropRequest) -> None:
-    """Raise what is wrong with the values of a request of which something else is wrong."""
+    """Raise the errors in the values of a request that is wrong in another way as well."""
     if asked.filter is not UNSET:
         filter_of(asked.filter)

@@ -1,4 +1,4 @@
-"""What the API offers for dead letters, as data."""
+"""The operations of the API on dead letters, as data."""
 
 from duetime.api.bodies.answers import DropAnswer, RedriveAnswer
 from duetime.api.bodies.pages import DeadPage

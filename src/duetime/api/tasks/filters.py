@@ -1,4 +1,4 @@
-"""Filters and pages as they come in a query string or in a body."""
+"""Filters and pages, from a query string or from a body."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -19,7 +19,7 @@ _RIGHT_TIME = "must be a time such as 2030-01-31T12:00:00Z, with its zone"
 
 
 def read_list(query: dict[str, list[str]], caller: Caller) -> tuple[TaskFilter, str | None, int]:
-    """Filter, cursor and limit of a list for this caller; `InvalidInput` names every parameter that is wrong."""
+    """Filter, cursor and limit of a list for this caller; `InvalidInput` names every wrong parameter."""
     errors: list[FieldError] = []
 
     def tried(read: Callable[[], Result]) -> Result | None:
@@ -39,12 +39,12 @@ def read_list(query: dict[str, list[str]], caller: Caller) -> tuple[TaskFilter, 
 
 
 def within(wanted: TaskFilter, caller: Caller) -> TaskFilter:
-    """The filter, of the tasks that the caller's key reaches."""
+    """The filter, restricted to the tasks that the caller's key reaches."""
     return msgspec.structs.replace(wanted, within=caller.confinement) if caller.is_confined else wanted
 
 
 def filter_of(asked: DeadFilterRequest) -> TaskFilter:
-    """The same from a body; its errors are told under `filter`."""
+    """The same from a body; its errors are under `filter`."""
     try:
         return TaskFilter.of(
             asked.state if isinstance(asked, FilterRequest) else None,
@@ -67,7 +67,7 @@ def read_page(query: dict[str, list[str]]) -> tuple[str | None, int]:
 
 
 def read_number_cursor(cursor: str | None, none: int = 0, digits: int = 9) -> int:
-    """The number behind which a page begins, of a list by number."""
+    """The number after which a page begins, in a list by number."""
     if cursor is None:
         return none
     if not (cursor.isascii() and cursor.isdigit() and len(cursor) <= digits):
@@ -111,7 +111,7 @@ def read_time(query: dict[str, list[str]], name: str) -> int | None:
     if text is None:
         return None
     try:
-        # In a query string a bare plus is a space, and no time has one before its zone.
+        # In a query string a plain plus means a space, and no time has a space before its zone.
         return _to_ms(name, msgspec.convert(text.replace(" ", "+") if "T" in text else text, Instant))
     except msgspec.ValidationError as error:
         raise InvalidInput.at(name, _RIGHT_TIME) from error
@@ -121,5 +121,5 @@ def _to_ms(name: str, instant: datetime | None) -> int | None:
     try:
         return None if instant is None else to_ms_rounded_up(instant)
     except (OverflowError, ValueError) as error:
-        # The first and last day of the calendar, in a zone that leads out of it.
+        # The first and last day of the calendar, in a zone that moves them out of it.
         raise InvalidInput.at(name, "is not a time within the years 1 to 9999") from error

@@ -1,7 +1,7 @@
-"""Judge what submissions and types ask of flow control, and make rules and tickets of it.
+"""Check what submissions and types ask of flow control, and make rules and tickets from it.
 
-What a submission says about itself (`debounce`, `unique`) stands in for what
-its type says; of both kinds a task can have one.
+What a submission says itself (`debounce`, `unique`) replaces what its type says; a
+task can have only one of the two.
 """
 
 from datetime import datetime, timedelta
@@ -29,7 +29,7 @@ _NO_RULES = TypeRules()
 
 
 def check_flow(request: TaskRequest, kind: TypeKind | None, now: datetime, errors: list[FieldError]) -> None:
-    """What contradicts itself, or would be ignored."""
+    """Find options that contradict each other, or would be ignored."""
     if request.debounce is not None and request.unique is not None:
         errors.append(FieldError("unique", "give debounce or unique, not both"))
         return
@@ -57,7 +57,7 @@ def _check_debounce(request: TaskRequest, rule: Debounce, now: datetime, errors:
 
 
 def flow_of(request: TaskRequest, kind: TypeKind | None, payload: bytes) -> Flow | None:
-    """The keys by which the task is counted, unique or debounced; None if it is not."""
+    """The tickets by which the task is counted, unique or debounced; None if it has none."""
     rate = None if kind is None else kind.rules.rate_limit
     debounce, unique = _rules_for(request, kind)
     if rate is None and debounce is None and unique is None:
@@ -72,7 +72,7 @@ def flow_of(request: TaskRequest, kind: TypeKind | None, payload: bytes) -> Flow
 
 
 def _rules_for(request: TaskRequest, kind: TypeKind | None) -> tuple[Debounce | None, Unique | None]:
-    """What holds for the submission: its own, or what its type says."""
+    """The rules of the submission: its own, or those of its type."""
     if (own := request.debounce) is not None:
         timeout = None if own.timeout is None else float(own.timeout)
         return Debounce(float(own.period), own.key, timeout), None

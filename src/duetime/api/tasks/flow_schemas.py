@@ -1,4 +1,4 @@
-"""What comes in for the flow control of a single task."""
+"""The request fields for the flow control of a single task."""
 
 from typing import Annotated, Any
 

@@ -1,7 +1,7 @@
-"""Submit tasks, and look at them.
+"""Submit tasks, and read them.
 
 Submitting is the hot path: the answer is made from the request itself, and the
-database is read only when a key turns out to be known.
+database is read only when the key of a request is already known.
 """
 
 import hashlib
@@ -75,7 +75,7 @@ _decoder = make_decoder(TaskRequest)
 
 
 class Asked(msgspec.Struct, frozen=True, gc=False):
-    """What a single submission asks for; `request` names it, the fingerprint is that of its body."""
+    """A single submission; `request` names the request, and the fingerprint is that of its body."""
 
     task: NewTask
     request: uuid.UUID | None = None
@@ -131,13 +131,13 @@ class Tasks:
     ) -> tuple[int, TooManyRequests | None]:
         """How many of the tasks may be submitted, from the first on; raises if none may.
 
-        A request that was done before is not refused: it gets the answer that it got then.
+        A repeated request is not refused: it gets its first answer again.
         """
         admitted, refusal = await self.admission.admit(tenant, tasks, is_atomic=is_atomic)
         if refusal is None:
             return admitted, None
         if isinstance(refusal, Overloaded):
-            # Who is behind does not look for what was done before.
+            # An overloaded node does not look for the first answer.
             raise refusal
         done_before = None if key is None else await self.submitter.count_of_request(key, tenant)
         admitted = admitted if done_before is None else min(done_before, len(tasks))
@@ -154,7 +154,7 @@ class Tasks:
         *,
         explains: bool = True,
     ) -> "Asked":
-        """What is asked for; who does not tell the client what is wrong need not have it explained."""
+        """Read the submission; with `explains` false the error does not say what is wrong."""
         if not body.isascii():
             check_text(body)
         try:
@@ -169,7 +169,7 @@ class Tasks:
 
             raise explain_unreadable(error, _decoder, body, judge) from error
         if is_confined := caller.is_confined:
-            # What is wrong with a payload tells of its type's schema.
+            # Errors in a payload would reveal the schema of its type.
             need_type(caller, wanted.type)
         task = None if b"traceparent" in headers else reader.read_plain_one(wanted, caller.tenant)
         if task is None:
@@ -182,7 +182,7 @@ class Tasks:
         return Asked(task, key, self._digest_of(body, has_secrets=task.has_secrets))
 
     def _digest_of(self, body: bytes, *, has_secrets: bool) -> bytes:
-        """What stands for a body; with secrets in it nobody may find out by trying what it was, so it takes a key."""
+        """The fingerprint of a body; with secrets it uses a key, so that nobody can find the body by trying."""
         return self.judging.reader.vault.digest(body) + _digest(body) if has_secrets else _digest(body)
 
     async def answer_one(self, caller: Caller, task: NewTask, submission: Submission) -> Answer:
@@ -233,7 +233,7 @@ class Tasks:
         return Answer(200, await self._batch_answer(results, submissions))
 
     async def _read_batch(self, request: Request, body: bytes, now: datetime) -> list[NewTask | DuetimeError]:
-        """The tasks in order, an error in the place of each that is wrong."""
+        """The tasks in order, with an error in the place of each wrong one."""
         caller, trace, content_type = request.caller, read_trace(request.headers), request.content_type()
         if trace is None and not caller.is_confined:
             plain = read_plain_items(content_type, body)
@@ -265,14 +265,14 @@ class Tasks:
     async def _read_plain(
         self, items: Sequence[PlainTaskRequest], tenant: int, now: datetime
     ) -> list[NewTask | DuetimeError] | None:
-        """All of them; None: one is not as plain as it looks."""
+        """All the tasks; None: one of them is not plain after all."""
         try:
             return await self.judging.pieces(tenant, items, lambda reader, some: reader.read_plain(some, tenant, now))
         except NotPlainError:
             return None
 
     async def _ensure_lanes(self, results: list[NewTask | DuetimeError]) -> None:
-        """Make the lanes that are new; what has no lane is refused in its place."""
+        """Create the lanes that are new; a task whose lane cannot be created is refused in its place."""
         for key in {each.lane for each in results if isinstance(each, NewTask)}:
             if self.lanes.find(key) is not None:
                 continue
@@ -354,7 +354,7 @@ class Tasks:
 
 
 def read_request_key(headers: Mapping[bytes, bytes], now: datetime) -> uuid.UUID | None:
-    """The header Idempotency-Key: it names the request, and is kept for an hour."""
+    """The header Idempotency-Key: it names the request, and is remembered for an hour."""
     given = headers.get(b"idempotency-key")
     if given is None:
         return None
@@ -371,7 +371,7 @@ def read_request_key(headers: Mapping[bytes, bytes], now: datetime) -> uuid.UUID
 
 
 def read_trace(headers: Mapping[bytes, bytes]) -> str | None:
-    """The trace that the task belongs to; one that cannot be read is ignored, as its standard asks."""
+    """The trace that the task belongs to; an unreadable one is ignored, as its standard asks."""
     given = headers.get(b"traceparent")
     return given.decode() if given is not None and _TRACE.fullmatch(given) else None
 
@@ -381,7 +381,7 @@ def _location(submission: Submitted) -> tuple[tuple[bytes, bytes], ...]:
 
 
 def _digest(body: bytes) -> bytes:
-    # Processors have instructions for this one: a third of the time of BLAKE2.
+    # Processors have instructions for this hash: it takes a third of the time of BLAKE2.
     return hashlib.sha256(body).digest()[:16]
 
 
@@ -394,7 +394,7 @@ def _refuse_all(results: Sequence[NewTask | Submitted | DuetimeError], request_i
         if isinstance(each, DuetimeError) and len(errors) < MAX_ITEM_ERRORS:
             errors += index_path(place, each)
     count = sum(place is not None for place in places)
-    # Nothing is wrong with the tasks themselves if all that stands against them was there before.
+    # If the only errors are conflicts with earlier tasks, nothing is wrong with the tasks themselves.
     kind = (
         Conflict
         if all(isinstance(each, Conflict) for each in results if isinstance(each, DuetimeError))

@@ -1,8 +1,8 @@
-"""Read tasks whose payloads take long to judge: in turns, so that others are served between any two.
+"""Read tasks whose payloads take long to judge: in turns, so that other requests are served in between.
 
-What can be judged at once is.  Otherwise its schema is compiled first, off the
-loop, and each judgement waits for its turn; of each tenant one call at a time
-does so, so that nobody fills the queue for turns.
+A payload that can be judged at once is.  Otherwise its schema is compiled first, off
+the loop, and each judgement waits for its turn; one call of each tenant at a time
+does so, so that no tenant fills the queue for turns.
 """
 
 import time
@@ -25,7 +25,7 @@ class Judging:
         self._turns = turns or Turns()
 
     async def one(self, tenant: int, read: Callable[[TaskReader], Done]) -> Done:
-        """What `read` gives, which reads one task with the reader that it is given."""
+        """Call `read`, which reads one task with the reader that it is given, and return its result."""
         while True:
             try:
                 return read(self.reader)
@@ -35,7 +35,7 @@ class Judging:
                 await later.schemas.prepare(later.schema)
 
     async def each(self, tenant: int, items: Sequence[Item], read: Callable[[TaskReader, Item], Done]) -> list[Done]:
-        """What `read` gives for each of a list."""
+        """Call `read` for each item of a list, and return the results."""
 
         def do(reader: TaskReader, some: Sequence[Item]) -> list[Done]:
             done: list[Done] = []
@@ -56,7 +56,7 @@ class Judging:
     async def pieces(
         self, tenant: int, items: Sequence[Item], do: Callable[[TaskReader, Sequence[Item]], Sequence[Done]]
     ) -> list[Done]:
-        """What `do` gives for pieces of a list: as many of each as it has time for, and one at the least."""
+        """Call `do` for pieces of a list; each call handles as many items as it has time for, at least one."""
         if len(items) > LONG_TASKS:
             await self._turns.take()
         done: list[Done] = []
@@ -75,7 +75,7 @@ class Judging:
         return done
 
     async def _in_turn(self, tenant: int, schemas: Schemas, read: Callable[[TaskReader], Done]) -> Done:
-        """Read what takes long to judge."""
+        """Read a task that takes long to judge, when it is its turn."""
         async with schemas.one_at_a_time(tenant):
             while True:
                 await self._turns.give_way()

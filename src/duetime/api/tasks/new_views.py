@@ -1,6 +1,6 @@
 """The view of a task that was stored a moment ago, as `GET` would show it, without reading it back.
 
-Those of plain tasks differ in a few places only; the rest is written once for
+The views of plain tasks differ in a few places only; the rest is encoded once for
 each tenant, type and lane, by the same encoder.
 """
 
@@ -22,11 +22,11 @@ REMEMBERED_VIEWS = 1_000
 
 _NO_OPTIONS = Options()
 _NO_LABELS = Raw(b"{}")
-#: What stands in the places that differ; no name has a NUL, and the id comes before all names.
+#: Placeholders for the values that differ; no name has a NUL, and the id comes before all names.
 _ID = uuid.UUID(int=0)
 _PAYLOAD = b'"\\u0000"'
 _AT = from_ms(1)
-#: What stands before and behind the id in an item of a batch's answer.
+#: The text before and after the id in an item of a batch's answer.
 _ITEM = {
     state: encode(Accepted(_ID, state)).decode().split(str(_ID)) for state in (TaskState.READY, TaskState.SCHEDULED)
 }
@@ -34,9 +34,9 @@ _ITEM = {
 
 class NewViews:
     def __init__(self) -> None:
-        #: What stands before the id, the payload and the three times, and behind them.
+        #: The texts before and after the id, the payload and the three times.
         self._pieces: dict[tuple[str, str, LaneKey], list[bytes]] = {}
-        #: The last time that was written: the tasks of a commit have the same.
+        #: The last time that was encoded: all tasks of a commit have the same.
         self._time = (0, b"")
 
     def render(self, task: NewTask, submission: Submitted, tenant_name: str, now_ms: int) -> bytes:
@@ -67,7 +67,7 @@ def render_batch(ids: list[str], state: TaskState) -> bytes:
 
 
 def _split(view: TaskView) -> list[bytes]:
-    """The view cut at the places that differ."""
+    """The view, cut at the places that differ."""
     blank = msgspec.structs.replace(
         view, id=_ID, payload=Raw(_PAYLOAD), run_at=_AT, created_at=_AT, next_run_at=_AT, replaces=msgspec.UNSET
     )
@@ -96,7 +96,7 @@ def view_of(task: NewTask, submission: Submitted, tenant_name: str, now_ms: int)
         state=TaskState.SCHEDULED if submission.run_at_ms > now_ms else TaskState.READY,
         payload=Raw(task.payload),
         labels=Raw(msgspec.json.encode(task.labels)) if task.labels else _NO_LABELS,
-        # What is debounced has its time from there.
+        # The run time of a debounced task is its due time.
         run_at=due_at if task.flow is not None and task.flow.debounce is not None else task.run_at or due_at,
         first_run_at=None,
         created_at=due_at if created_ms == submission.run_at_ms else from_ms(created_ms),

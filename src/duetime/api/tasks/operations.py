@@ -1,4 +1,4 @@
-"""What the API offers for tasks, as data."""
+"""The operations of the API on tasks, as data."""
 
 from duetime.api.bodies.answers import BatchAnswer, BulkAnswer
 from duetime.api.bodies.pages import AttemptPage, TaskPage

@@ -1,7 +1,7 @@
 """The verbs: one task by its id, or many by a filter.
 
-A verb whose effect is there already is answered like one that had it; one that
-the task's state forbids is a conflict that names the state.
+If the task is already in the state that a verb leads to, the answer is the same as
+after a change; a verb that the task's state forbids is a conflict that names the state.
 """
 
 import uuid
@@ -39,7 +39,7 @@ _decode_reschedule = make_decoder(RescheduleRequest)
 Verdicts = dict[uuid.UUID, SteerResult]
 Apply = Callable[[Sequence[uuid.UUID]], Awaitable[Verdicts]]
 
-#: States in which there is nothing left to do for the verb.
+#: States in which the verb has nothing left to do.
 _ALREADY: dict[str, frozenset[TaskState]] = {
     "cancel": frozenset({TaskState.CANCELLED}),
     "pause": frozenset({TaskState.PAUSED}),
@@ -147,7 +147,7 @@ class Steer:
                 raise AssertionError(f"no verb {verb}")
 
     async def _retry(self, tenant: int, ids: Sequence[uuid.UUID]) -> Verdicts:
-        """A dead letter gets new budgets, if it may wait; a task that waits for its next attempt gets it now."""
+        """Redrive dead letters with new budgets, if there is room; run tasks that wait for their next attempt now."""
         states = await read_states(self.database, ids)
         dead = [task for task in ids if states.get(task) is TaskState.DEAD]
         granted = await self.room.make_room(tenant, [0] * len(dead), is_whole=True)
@@ -173,7 +173,7 @@ class Steer:
         return run_at
 
     def _check_bulk_time(self, asked: BulkRescheduleRequest) -> None:
-        """Raise what is wrong with the values of a request of which something else is wrong."""
+        """Raise the errors in the values of a request that is wrong in another way as well."""
         errors = wrong_with_each(partial(filter_of, asked.filter), partial(self._check_time, asked))
         if errors:
             raise InvalidInput.all(errors)

@@ -1,4 +1,4 @@
-"""Judge where a task is to be called, and with which headers; seal those that are secret."""
+"""Judge the URL and the headers of a task's target, and seal the headers that are secret."""
 
 import ipaddress
 import re
@@ -27,7 +27,7 @@ _HOST = re.compile(
 
 
 def check_egress(url: str, judge: EgressJudge | None) -> None:
-    """Raise why the tenant may not call there; for a URL that is right otherwise."""
+    """Raise why the tenant may not call a valid URL."""
     refusal = judge.refusal(split_origin(url)[0]) if judge is not None else None
     if refusal is not None:
         raise EgressRefused.at("target.url", refusal)
@@ -66,18 +66,18 @@ def _check_secrets(target: TargetRequest, errors: list[FieldError]) -> None:
             errors.append(FieldError(f"target.secret_headers[{place}]", "names a header that is not in headers"))
     for name in secret_names_of(target):
         if target.headers[name] == HIDDEN:
-            # Who puts back what was read would lose the secret.
+            # A client that writes back what it read would lose the secret.
             path = f"target.headers.{name[:80]}"
             errors.append(FieldError(path, f"{HIDDEN} is shown in place of a secret; send the secret itself again"))
 
 
 def secret_names_of(target: TargetRequest) -> list[str]:
-    """The headers that are secret, as they are written in the request."""
+    """The names of the secret headers, as they are written in the request."""
     return secret_names(target.headers, target.secret_headers or ())
 
 
 def seal_target(target: Target, secret: list[str], vault: Vault, tenant: int) -> Target:
-    """The target as it is stored; raises NoSecretsKey rather than let a secret be stored in plain."""
+    """The target as it is stored; raises NoSecretsKey rather than store a secret in plain text."""
     if not secret:
         return target
     if not vault:

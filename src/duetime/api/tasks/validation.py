@@ -1,8 +1,8 @@
-"""Judge requests by what their types cannot say, and make tasks of them.
+"""Check requests for what their types cannot express, and make tasks of them.
 
-Everything that is wrong with one task is said at once, each with its path.
-What passes here can be stored: names and texts fit their columns, times and
-numbers are in range, and a payload is JSON that any worker can read.
+All errors of one task are reported at once, each with its path.  A task that passes
+can be stored: names and texts fit their columns, times and numbers are in range,
+and a payload is JSON that any worker can read.
 """
 
 import copy
@@ -45,11 +45,11 @@ from duetime.model.vault import FINGERPRINT_BYTES, Vault
 
 MAX_AHEAD = timedelta(days=3653)
 REMEMBERED_NAMES = 10_000
-#: So long payloads of a list are judged before others are served.
+#: How long payloads of a list are judged before other requests are served.
 SECONDS_AT_ONCE = 0.01
-#: Payloads without a schema are read in a few milliseconds, up to so many bytes.
+#: Up to this many bytes, payloads without a schema are read in a few milliseconds.
 BYTES_AT_ONCE = 2 * 1024 * 1024
-#: Of one task; who has more to mend finds the rest when these are.
+#: The most errors that are reported for one task; the client finds the rest when these are mended.
 MAX_ERRORS = 20
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -58,13 +58,13 @@ _LABEL_KEY = re.compile(LABEL_KEY_PATTERN[1:-1])
 _RIGHT_NAME = "use 1 to 128 letters, digits and . _ : / -, beginning with a letter or digit"
 _RIGHT_TEXT = "use 1 to 255 printable characters"
 _PRIORITIES = {priority.word: priority for priority in PriorityClass}
-#: What stands in a fingerprint for a policy without a number of attempts, whatever the default is: the same
-#: request has to give the same fingerprint under every version.
+#: The number of attempts in the fingerprint of a policy that gives none, whatever the default is: the same request
+#: has to give the same fingerprint under every version.
 _FINGERPRINT_MAX_ATTEMPTS = 5
-#: Fields that stay out of a fingerprint where they are absent: it is older than they are.
+#: Fields that are left out of a fingerprint when they are absent: fingerprints are older than these fields.
 _LATER_FIELDS = ("concurrency_key", "rate_key", "debounce", "unique")
 
-# The encoder does not know the durations, which are numbers.
+# The encoder does not know the duration types, which are numbers.
 _encode_sorted = msgspec.json.Encoder(order="sorted", enc_hook=float).encode
 
 
@@ -72,11 +72,11 @@ EgressOf = Callable[[int], EgressJudge | None]
 
 
 class NotPlainError(Exception):
-    """A task of a batch needs more than a glance."""
+    """A task of a batch is not plain, so `read` has to read it."""
 
 
 class TaskReader:
-    """Makes new tasks of requests, remembering the lanes and names it has judged."""
+    """Makes new tasks from requests, and remembers the lanes and names that it has checked."""
 
     def __init__(
         self, types: Types | None = None, vault: Vault | None = None, egress_of: EgressOf = lambda _: None
@@ -84,21 +84,21 @@ class TaskReader:
         self._registered = types
         self._egress_of = egress_of
         self.vault = vault or Vault()
-        #: Whoever reads with it waits for a turn before each task: so it may judge what takes some time.
+        #: Callers of a patient reader wait for a turn before each task, so it may judge payloads that take some time.
         self.is_patient = False
-        #: The lane of a tenant, queue and priority, each as it was asked for or left out.
+        #: The lane of a tenant, queue and priority; queue and priority as they were given or left out.
         self._lanes: dict[tuple[int, str | UnsetType, str | UnsetType], LaneKey] = {}
         self._keys: dict[LaneKey, LaneKey] = {}
         self._types: set[str] = set()
 
     def made_patient(self) -> "TaskReader":
-        """A reader that knows the same, for whoever has a turn."""
+        """A patient reader that shares what this one knows."""
         patient = copy.copy(self)
         patient.is_patient = True
         return patient
 
     def read(self, request: TaskRequest, tenant: int, now: datetime, trace: str | None = None) -> NewTask:
-        """The task that is asked for; raises InvalidInput or TooLarge, and JudgeLaterError."""
+        """Make the task; raises InvalidInput or TooLarge, and JudgeLaterError."""
         found = None if trace is not None or _has_details(request) else self._judge_plain(request, tenant)
         if found is None:
             return self._read_with_care(request, tenant, now, trace)
@@ -111,7 +111,7 @@ class TaskReader:
         return make_task(lane, request.type, payload, run_at, _plain(request.delay), request.expires_at)
 
     def read_plain_one(self, request: TaskRequest, tenant: int) -> NewTask | None:
-        """The same for what is plain, as most, and needs no closer look; None: ask `read`."""
+        """The same for a plain request, as most are; None: use `read`."""
         lane = self._lanes.get((tenant, request.queue, request.priority))
         if (
             lane is None
@@ -129,16 +129,16 @@ class TaskReader:
         return NewTask(lane, request.type, self._read_payload_of(request, kind))
 
     def read_plain(self, requests: Sequence[PlainTaskRequest], tenant: int, now: datetime) -> list[NewTask]:
-        """The first of the tasks that are asked for, as many as there is time for, and one at the least.
+        """Make the first tasks of the requests, as many as there is time for, at least one.
 
-        NotPlainError: one of them is not as plain as it looks, `read` knows more.
+        NotPlainError: one of them is not plain after all, so `read` has to read it.
         """
         tasks: list[NewTask] = []
         unread: list[bytes] = []
         unread_bytes = 0
         latest = now + MAX_AHEAD
         ends_at = time.perf_counter() + SECONDS_AT_ONCE
-        # Those of a batch are mostly alike.
+        # The tasks of a batch are mostly alike.
         judged: dict[tuple[object, ...], tuple[LaneKey, TypeKind | None] | None] = {}
         for request in requests:
             key = (request.type, request.queue, request.priority)
@@ -239,9 +239,9 @@ class TaskReader:
         )
 
     def _fingerprint(self, request: TaskRequest, *, has_secrets: bool) -> bytes:
-        """With secrets nobody may find out by trying what it stands for, so it takes a key."""
+        """The fingerprint of a request; with secrets it uses a key, so that nobody can find the request by trying."""
         text = canonical_text(request)
-        # Behind those with keys, the one under which the same task was stored before there was encryption.
+        # After the fingerprint with a key comes the plain one, under which the same task was stored before encryption.
         return self.vault.digest(text) + plain_fingerprint(text) if has_secrets else plain_fingerprint(text)
 
     def _lane(self, request: TaskRequest, tenant: int, defaults: TypeDefaults, errors: list[FieldError]) -> LaneKey:
@@ -278,7 +278,7 @@ class TaskReader:
         return payload
 
     def _wrong_with_payload(self, request: PlainTaskRequest, kind: TypeKind | None) -> tuple[FieldError, ...]:
-        """Of a request that is refused anyway; what cannot be judged at once is not."""
+        """The payload errors of a request that is refused anyway; none if the payload cannot be judged at once."""
         try:
             self._read_payload_of(request, kind)
         except DuetimeError as error:
@@ -292,7 +292,7 @@ _NO_OPTIONS = Options()
 
 
 def _has_details(request: TaskRequest) -> bool:
-    """Whether there is more than a plain request or its time."""
+    """Whether the request has more than a plain request and its time."""
     return (
         request.target is not None
         or request.labels is not None
@@ -319,7 +319,7 @@ def plain_fingerprint(text: bytes) -> bytes:
 
 
 def canonical_text(request: TaskRequest) -> bytes:
-    """What was asked for, however it was formatted: defaults spelt out, names sorted."""
+    """The request in one form, however it was formatted: defaults written out, names sorted."""
     plain = msgspec.structs.asdict(request)
     plain["queue"] = DEFAULT_QUEUE if request.queue is UNSET else request.queue
     plain["priority"] = DEFAULT_PRIORITY if request.priority is UNSET else request.priority
@@ -333,7 +333,7 @@ def canonical_text(request: TaskRequest) -> bytes:
 
 
 def check_run_at(run_at: datetime, now: datetime, errors: list[FieldError], path: str = "run_at") -> datetime:
-    """A time within reach; what lies before 1970 is as good as 1970."""
+    """A time within reach; a time before 1970 counts as 1970."""
     if run_at > now + MAX_AHEAD:
         errors.append(FieldError(path, f"is more than 10 years ahead; at most {(now + MAX_AHEAD):%Y-%m-%dT%H:%M:%SZ}"))
     return max(run_at, _EPOCH)
@@ -407,6 +407,6 @@ def _plain(seconds: float | None) -> float | None:
 
 
 def index_path(place: int, error: DuetimeError) -> list[FieldError]:
-    """The errors of one item as errors of the whole batch."""
+    """The errors of one item, as errors of the whole batch."""
     found = error.errors or (FieldError("", error.detail),)
     return [FieldError(f"[{place}].{each.path}".rstrip("."), each.message) for each in found]
