@@ -48,7 +48,7 @@ BEGINS_TASKS = {
     "executor/resolver.py": "awaited",
     "lifecycle/admission/waiting.py": "awaited by its callers, and begun anew by the next",
     "listening.py": "one connection, whose errors close it",
-    "scheduler/clockwork.py": "goes on until the clock was read; the next jump begins it anew",
+    "scheduler/clock_sync.py": "goes on until the clock was read; the next jump begins it anew",
     "scheduler/firing.py": "awaited by the next step",
     "scheduler/forwarding.py": "awaited",
     "scheduler/readiness.py": "awaited by those who ask, and begun anew by the next",

@@ -242,7 +242,7 @@ def test_no_test_is_left_out() -> None:
     }
 
     # A call of the system that only Linux has.
-    assert files == {"database/test_trickle.py"}
+    assert files == {"database/test_writeback.py"}
 
 
 def test_tests_replace_nothing_of_ours() -> None:

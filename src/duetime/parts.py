@@ -60,7 +60,7 @@ from duetime.model.tenant_breaker import BreakerRules
 from duetime.model.vault import Vault
 from duetime.scheduler.breaker_states import BreakerStates
 from duetime.scheduler.breakers import Breakers
-from duetime.scheduler.clockwork import Clockwork
+from duetime.scheduler.clock_sync import ClockSync
 from duetime.scheduler.dead_log import DeadLog
 from duetime.scheduler.feed import Feeder
 from duetime.scheduler.feeding_nodes import FeedingNodes
@@ -244,7 +244,7 @@ class Parts:
             silence_seconds=config.max_silence,
             on_lapsed=ignore if self.shared is None else self.shared.holders.tell_ended,
         )
-        self.clockwork = Clockwork(database)
+        self.clock_sync = ClockSync(database)
         self.survey = Survey(database, self.feeder, self.limits.paused_queues)
         self.readiness = Readiness(database, outside.name, self._why_not_serving)
         self._signing = SigningSecrets(database, lambda: self.rules.current.signing)
@@ -332,7 +332,7 @@ class Parts:
             Service("readiness", stop=self.readiness.close),
             Service("partitions", start=self.partitions.make_ahead),
             Service("lanes", start=self.lanes.load),
-            Service("clock", start=self.clockwork.start, stop=self.clockwork.stop),
+            Service("clock", start=self.clock_sync.start, stop=self.clock_sync.stop),
             *([] if shared is None else [Service("membership", start=shared.membership.join)]),
             Service("rules", start=self.rule_watch.step),
             self.rule_watch.loop,

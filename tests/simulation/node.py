@@ -33,7 +33,7 @@ from duetime.model.attempt import Attempt, Past
 from duetime.model.task import LeasedTask
 from duetime.parts import Shared
 from duetime.scheduler.breakers import Breakers
-from duetime.scheduler.clockwork import Clockwork
+from duetime.scheduler.clock_sync import ClockSync
 from duetime.scheduler.feed import Feeder
 from duetime.scheduler.forwarding import Forwarding
 from duetime.scheduler.hints import Hints
@@ -159,7 +159,7 @@ class Life:
             watch=_HastyWatch() if faults.lapses_while_away else None,
             on_lapsed=ignore if self.shared is None else self.shared.holders.tell_ended,
         )
-        self.clockwork = Clockwork(database)
+        self.clock_sync = ClockSync(database)
 
     def _share(self, world: "World", name: str) -> Shared:
         database, time = self.database, world.loop.time
@@ -185,7 +185,7 @@ class Life:
         await self.database.read_clock()
         await self.partitions.make_ahead()
         await self.lanes.load()
-        self.clockwork.loop.start()
+        self.clock_sync.loop.start()
         if self.shared is not None:
             await self.shared.membership.join()
         await self.feeder.limit(

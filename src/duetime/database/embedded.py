@@ -28,7 +28,7 @@ from urllib.parse import quote
 import asyncpg
 import structlog
 
-from duetime.database import launch, leftovers, trickle
+from duetime.database import launch, leftovers, writeback
 from duetime.database.binaries import Account, Binaries, find_account, find_binaries
 from duetime.database.driver import DroppedConnection
 from duetime.database.folder import DataFolder, write_private
@@ -117,7 +117,7 @@ class EmbeddedServer:
         self._cluster = self.data / "postgres"
         self._log_file = self.data / "postgres.log"
         self._process: subprocess.Popen[bytes] | None = None
-        self._trickle: subprocess.Popen[bytes] | None = None
+        self._writeback: subprocess.Popen[bytes] | None = None
         self._supervisor: asyncio.Task[None] | None = None
         self._account: Account
         self._binaries: Binaries
@@ -168,7 +168,7 @@ class EmbeddedServer:
             self._write_settings()
             await self._launch_at_a_free_port()
             await self._ensure_database()
-            self._trickle = trickle.start(str(self._cluster))
+            self._writeback = writeback.start(str(self._cluster))
         except OSError as error:
             await self.stop()
             raise self._folder.explain(error) from error
@@ -185,10 +185,10 @@ class EmbeddedServer:
             self._supervisor.cancel()
             await asyncio.gather(self._supervisor, return_exceptions=True)
             self._supervisor = None
-        if self._trickle is not None:
-            self._trickle.kill()
-            self._trickle.wait()
-            self._trickle = None
+        if self._writeback is not None:
+            self._writeback.kill()
+            self._writeback.wait()
+            self._writeback = None
         for stop_signal, seconds in ((signal.SIGINT, deadline_seconds), (signal.SIGQUIT, 6.0), (signal.SIGKILL, 6.0)):
             if self._process is None or self._process.poll() is not None:
                 break
@@ -349,10 +349,10 @@ class EmbeddedServer:
             rounds += 1
             if rounds % 50 == 0:
                 self._bound_log()
-            if rounds % 10 == 0 and self._trickle is not None and self._trickle.poll() is not None:
+            if rounds % 10 == 0 and self._writeback is not None and self._writeback.poll() is not None:
                 # The loop that watches the server must not end because a helper cannot be started.
                 with suppress(OSError):
-                    self._trickle = trickle.start(str(self._cluster))
+                    self._writeback = writeback.start(str(self._cluster))
             if self._process is None or self._process.poll() is None:
                 continue
             _log.warning("PostgreSQL ended and is started again", status=self._process.returncode)

@@ -21,7 +21,7 @@ from typing import Generic, NamedTuple, TypeVar
 import asyncpg
 import msgspec
 
-from duetime.wakeful import Wakeful
+from duetime.busy_wait import BusyWait
 
 Part = TypeVar("Part")
 Answer = TypeVar("Answer")
@@ -70,7 +70,7 @@ class Gatherer(Generic[Part, Answer]):
         is_evened: bool = False,
         size_limit: int = 1,
         ranks: int = 1,
-        busy_wait: Wakeful | None = None,
+        busy_wait: BusyWait | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """A commit holds parts up to a weight and a size (in bytes, for example); rank 0 is the best of `ranks`.

@@ -21,6 +21,7 @@ from typing import cast
 import asyncpg
 import msgspec
 
+from duetime.busy_wait import BusyWait
 from duetime.clock import Monotonic
 from duetime.database.gather import DATA_ERRORS, Backlog, Gatherer
 from duetime.database.partitions import Partitions
@@ -49,7 +50,6 @@ from duetime.lifecycle.submission.storing import Store
 from duetime.lifecycle.tasks.onward import Wake
 from duetime.model.task import LaneKey, NewTask, PriorityClass
 from duetime.turns import LONG_TASKS, Turns
-from duetime.wakeful import Wakeful
 
 #: Batches of up to so many tasks share their commits with each other, not with larger ones.
 SMALL_BATCH = 100
@@ -107,7 +107,7 @@ class Submitter:
         self._large = self._make_gatherer(MAX_ROWS_PER_COMMIT, self._count_large_at_once)
         #: Beside it, so that a single task does not wait for somebody's thousands.
         self._small = self._make_gatherer(
-            MAX_SMALL_ROWS_PER_COMMIT, lambda: SMALL_AT_ONCE, is_evened=True, busy_wait=Wakeful(monotonic)
+            MAX_SMALL_ROWS_PER_COMMIT, lambda: SMALL_AT_ONCE, is_evened=True, busy_wait=BusyWait(monotonic)
         )
         self._lookups: Gatherer[tuple[uuid.UUID, int], int | None] = Gatherer(
             self._count_of_requests, limit=MAX_LOOKUPS, monotonic=monotonic
@@ -118,7 +118,7 @@ class Submitter:
         self._spread_of = spread
 
     def _make_gatherer(
-        self, limit: int, at_once: Callable[[], int], *, is_evened: bool = False, busy_wait: Wakeful | None = None
+        self, limit: int, at_once: Callable[[], int], *, is_evened: bool = False, busy_wait: BusyWait | None = None
     ) -> Gatherer[Batch, Sequence[Submission]]:
         return Gatherer(
             self._commit,

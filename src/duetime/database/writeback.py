@@ -8,7 +8,7 @@ PostgreSQL syncs its files itself at its checkpoints.
 
 Run as a script by an interpreter of its own, for one server; it ends with its parent.
 
-    python -I -S trickle.py PARENT CLUSTER
+    python -I -S writeback.py PARENT CLUSTER
 """
 
 import ctypes

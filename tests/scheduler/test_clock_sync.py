@@ -11,7 +11,7 @@ from duetime.ids import EARLIEST, due_ms_of, just_after, lane_of
 from duetime.lifecycle.tasks.claim import LaneOrder, claim_due
 from duetime.model.task import Kind
 from duetime.recurrence import Spec
-from duetime.scheduler.clockwork import Clockwork
+from duetime.scheduler.clock_sync import ClockSync
 from duetime.scheduler.feed import Ask, Feeder
 from engine import Engine
 from proxy import proxied
@@ -107,7 +107,7 @@ async def test_schedules_wait_for_the_clock_as_well(engine: Engine) -> None:
 
 
 async def test_an_answer_that_is_wrong_for_a_moment_does_nothing(engine: Engine, feeder: Feeder) -> None:
-    clockwork = Clockwork(engine.database)
+    clock_sync = ClockSync(engine.database)
     [later] = await engine.submit(delay=60.0)
     polling = asyncio.ensure_future(feeder.lease(await ask_of(engine), 60.0))
     await asyncio.sleep(0)
@@ -119,7 +119,7 @@ async def test_an_answer_that_is_wrong_for_a_moment_does_nothing(engine: Engine,
                 await asyncio.sleep(0.01)
         [now] = await engine.submit()
         leased = await polling
-    await clockwork.stop()
+    await clock_sync.stop()
 
     assert [task.id for task in leased] == [now]
     rows = await engine.database.fetch("SELECT task FROM due")
@@ -134,7 +134,7 @@ async def test_the_hold_outlasts_a_database_that_is_away(database_url: str) -> N
         engine = await Engine.open(database)
         feeder = Feeder(database, engine.lanes, engine.onward)
         engine.wake_also(feeder.wake)
-        clockwork = Clockwork(database)
+        clock_sync = ClockSync(database)
         await feeder.start()
         proxy.is_away = True
         proxy.cut()
@@ -150,6 +150,6 @@ async def test_the_hold_outlasts_a_database_that_is_away(database_url: str) -> N
         [task] = await engine.submit()
         [leased] = await feeder.lease(await ask_of(engine), 30.0)
         assert leased.id == task
-        await clockwork.stop()
+        await clock_sync.stop()
         await feeder.stop()
         await database.close()

@@ -1,9 +1,9 @@
-"""Stay awake between a question and its answer, while somebody asks again as soon as he is answered.
+"""Keep the event loop spinning for a moment while one client asks again and again.
 
-A process that waits falls asleep, and waking it takes a part of the time that a
-commit takes; what it needs has left the processor's caches meanwhile.  So as long
-as one client asks question after question, the event loop goes round without
-waiting, for a millisecond at the most.  A question that comes alone costs nothing.
+A process that waits for an event sleeps. Waking it takes a part of the time that a commit takes, and meanwhile
+the processor's caches have lost what the process needs. So while a client sends each request right after the
+reply to the one before, the event loop spins without waiting, for at most a millisecond. A request that comes
+alone costs nothing.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable
 
-#: An answer is waited for so long, and the next question.
+#: How long to spin while waiting for the reply and for the next request.
 ANSWER_SECONDS = 0.001
 QUESTION_SECONDS = 0.0003
 
@@ -21,7 +21,7 @@ def _count_processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-class Wakeful:
+class BusyWait:
     def __init__(self, monotonic: Callable[[], float] = time.monotonic, processors: int | None = None) -> None:
         self._monotonic = monotonic
         #: Alone on a processor, who stays awake keeps the answer from coming.

@@ -11,12 +11,12 @@ import psutil
 import pytest
 
 import services
-from duetime.database import trickle
+from duetime.database import writeback
 from duetime.database.embedded import EmbeddedServer
 
 BEFORE, AT, AFTER = 1_000.0, 2_000.0, 3_000.0
 
-pytestmark = pytest.mark.skipif(trickle.find_begin_writing() is None, reason="this system has no such call")
+pytestmark = pytest.mark.skipif(writeback.find_begin_writing() is None, reason="this system has no such call")
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def cluster(tmp_path: Path) -> Path:
 def test_what_was_written_to_is_written_and_nothing_else(cluster: Path) -> None:
     begun: list[str] = []
 
-    count = trickle.write_changed(str(cluster), AT, lambda file: begun.append(os.readlink(f"/proc/self/fd/{file}")))
+    count = writeback.write_changed(str(cluster), AT, lambda file: begun.append(os.readlink(f"/proc/self/fd/{file}")))
 
     assert sorted(begun) == [str(cluster / "base" / database / "new") for database in ("1", "5")]
     assert count == 2
@@ -48,13 +48,13 @@ def test_a_database_that_is_dropped_meanwhile_does_not_matter(cluster: Path) -> 
         for database in ("1", "5"):
             shutil.rmtree(cluster / "base" / database, ignore_errors=True)
 
-    assert trickle.write_changed(str(cluster), AT, drop) == 1
+    assert writeback.write_changed(str(cluster), AT, drop) == 1
     assert not left.exists()
 
 
 def test_the_kernel_begins_to_write_at_once(tmp_path: Path) -> None:
     """With the real call, on a file of which much is not on the disk yet."""
-    begin_writing = trickle.find_begin_writing()
+    begin_writing = writeback.find_begin_writing()
     assert begin_writing is not None
     with (tmp_path / "file").open("w+b") as file:
         file.write(bytes(1 << 20))
@@ -63,8 +63,8 @@ def test_the_kernel_begins_to_write_at_once(tmp_path: Path) -> None:
     assert begin_writing(-1) == -1
 
 
-def find_tricklers(server: EmbeddedServer) -> list[psutil.Process]:
-    words = [str(Path(trickle.__file__)), str(server.data / "postgres")]
+def find_writers(server: EmbeddedServer) -> list[psutil.Process]:
+    words = [str(Path(writeback.__file__)), str(server.data / "postgres")]
     return [
         process
         for process in psutil.Process().children()
@@ -75,20 +75,20 @@ def find_tricklers(server: EmbeddedServer) -> list[psutil.Process]:
 async def test_one_that_is_killed_comes_back_and_ends_with_its_server(tmp_path: Path) -> None:
     server = EmbeddedServer(tmp_path / "data")
     await server.start()
-    [first] = find_tricklers(server)
+    [first] = find_writers(server)
 
     services.kill(first.pid)
-    while not (found := find_tricklers(server)) or found[0].pid == first.pid:
+    while not (found := find_writers(server)) or found[0].pid == first.pid:
         await asyncio.sleep(0.01)
     [second] = found
     await server.stop()
 
     assert not services.is_running(second.pid)
-    assert not find_tricklers(server)
+    assert not find_writers(server)
 
 
 def test_it_ends_with_whoever_started_it(cluster: Path) -> None:
-    program = "import sys, time; from duetime.database import trickle; p = trickle.start(sys.argv[1])"
+    program = "import sys, time; from duetime.database import writeback; p = writeback.start(sys.argv[1])"
     wait = "print(p.pid, flush=True); time.sleep(60)"
     parent = subprocess.Popen(
         [sys.executable, "-c", f"{program}; {wait}", str(cluster)], stdout=subprocess.PIPE, text=True

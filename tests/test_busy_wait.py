@@ -2,7 +2,7 @@
 
 import asyncio
 
-from duetime.wakeful import ANSWER_SECONDS, QUESTION_SECONDS, Wakeful
+from duetime.busy_wait import ANSWER_SECONDS, QUESTION_SECONDS, BusyWait
 
 
 class Day:
@@ -10,7 +10,7 @@ class Day:
 
     def __init__(self, processors: int = 2) -> None:
         self.now = 100.0
-        self.wakeful = Wakeful(lambda: self.now, processors)
+        self.busy_wait = BusyWait(lambda: self.now, processors)
 
     async def rounds(self) -> int:
         """How many rounds of ten the loop makes by itself."""
@@ -20,7 +20,7 @@ class Day:
 
         def count(callback: object, *arguments: object, **options: object) -> asyncio.Handle:
             nonlocal made
-            made += getattr(callback, "__self__", None) is self.wakeful
+            made += getattr(callback, "__self__", None) is self.busy_wait
             return call_soon(callback, *arguments, **options)  # type: ignore[arg-type]
 
         loop.call_soon = count  # type: ignore[method-assign,assignment]
@@ -35,25 +35,25 @@ class Day:
 async def test_a_question_that_comes_alone_keeps_nobody_awake() -> None:
     day = Day()
     for _ in range(3):
-        day.wakeful.asked()
+        day.busy_wait.asked()
         assert await day.rounds() == 0
-        day.wakeful.answered()
+        day.busy_wait.answered()
         assert await day.rounds() == 0
         day.now += 2 * QUESTION_SECONDS
 
 
 async def test_questions_behind_answers_keep_it_awake_until_nothing_comes() -> None:
     day = Day()
-    day.wakeful.asked()
-    day.wakeful.answered()
+    day.busy_wait.asked()
+    day.busy_wait.answered()
     day.now += QUESTION_SECONDS / 2
-    day.wakeful.asked()
+    day.busy_wait.asked()
     assert await day.rounds() >= 9
     day.now += ANSWER_SECONDS
     assert await day.rounds() <= 1
     assert await day.rounds() == 0
 
-    day.wakeful.answered()
+    day.busy_wait.answered()
     assert await day.rounds() >= 9
     day.now += QUESTION_SECONDS
     assert await day.rounds() <= 1
@@ -62,7 +62,7 @@ async def test_questions_behind_answers_keep_it_awake_until_nothing_comes() -> N
 
 async def test_alone_on_a_processor_it_sleeps() -> None:
     day = Day(processors=1)
-    day.wakeful.asked()
-    day.wakeful.answered()
-    day.wakeful.asked()
+    day.busy_wait.asked()
+    day.busy_wait.answered()
+    day.busy_wait.asked()
     assert await day.rounds() == 0

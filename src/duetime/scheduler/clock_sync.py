@@ -20,7 +20,7 @@ READ_EVERY = timedelta(seconds=1)
 _AGAIN_SECONDS = 0.1
 
 
-class Clockwork:
+class ClockSync:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._is_stopping = False
