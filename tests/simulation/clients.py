@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 from duetime.clock import from_ms
 from duetime.errors import DuetimeError, Unavailable
-from duetime.ids import make_id
+from duetime.ids import SCHEDULE_LANES_END, lane_of, make_id
 from duetime.lifecycle.submission.batch import Submission, Submitted
 from duetime.model.limits import TypeLimits
 from duetime.model.retry import RetryPolicy
@@ -63,6 +63,7 @@ class Clients:
             # One by one, so that the lanes are made in this order.
             while lane not in self._world.store.lane.values():
                 await self._submit([self._new_task(lane, is_plain=True)])
+        self._world.begin_schedules(self._lanes)
         while not self._world.is_calm:
             if chance.random() < 0.02:
                 lanes = chance.sample(self._lanes, chance.randint(1, len(self._lanes)))
@@ -151,6 +152,9 @@ class Clients:
                 continue
             # Whoever steers chose a moment ago: the task may have moved on since.
             task = next(iter(source)) if chance.random() < 0.5 else next(reversed(source))
+            if lane_of(task) < SCHEDULE_LANES_END:
+                # The turn of a schedule is no task.
+                continue
             await asyncio.sleep(chance.choice((0.0, 0.002, 0.02)))
             world.spawn(self.steer(verb, task))
 

@@ -41,3 +41,5 @@ class Faults:
     repeats_verbs_in_doubt: bool = False
     #: Attempts that run are taken for ended, so that others start in their places.
     takes_what_runs_for_ended: bool = False
+    #: A schedule has a turn that it has had, and its times are fired although they are noted.
+    fires_again: bool = False

@@ -23,8 +23,12 @@ from duetime.database.lineage import Lineage
 from duetime.database.partitions import Partitions
 from duetime.database.pool import Database
 from duetime.errors import Unavailable
+from duetime.ids import SCHEDULE_LANES_END
 from duetime.lifecycle.holders.holders import BEGIN_WITHIN_SECONDS, Holders, Named
 from duetime.lifecycle.lanes import Lanes
+from duetime.lifecycle.schedules.backfill import Backfills
+from duetime.lifecycle.schedules.changes import Schedules
+from duetime.lifecycle.schedules.recurrences import Recurrences
 from duetime.lifecycle.submission.submitter import Submitter
 from duetime.lifecycle.tasks.onward import Onward
 from duetime.lifecycle.tasks.settle import Settler
@@ -35,8 +39,8 @@ from duetime.parts import Shared
 from duetime.scheduler.breakers import Breakers
 from duetime.scheduler.clock_sync import ClockSync
 from duetime.scheduler.feed import Feeder
+from duetime.scheduler.firing import Firing
 from duetime.scheduler.forwarding import Forwarding
-from duetime.scheduler.hints import Hints
 from duetime.scheduler.liveness import Liveness, Watch
 from duetime.scheduler.membership import Membership
 from duetime.scheduler.messenger import Messenger
@@ -143,13 +147,28 @@ class Life:
         )
         self.steering = Steering(database, self.partitions, rows_put, on_ended=attempts_ended)
         self.shared: Shared | None = None
+        rows_here = Signal[Collection[UUID]]() if world.is_sharing else rows_put
         if world.is_sharing:
-            self.shared = self._share(world, name)
+            self.shared = self._share(world, name, rows_here)
             rows_put.listen(self.shared.routing.wake)
             attempts_ended.listen(self.shared.routing.ended)
         else:
-            rows_put.listen(self.feeder.wake)
             attempts_ended.listen(self.feeder.ended)
+        recurrences = Recurrences(database, turns, time)
+        self.firing = Firing(
+            database,
+            self.partitions,
+            Schedules(database, self.partitions, self.lanes, self.steering, recurrences, rows_put),
+            Backfills(database, self.partitions, recurrences),
+            recurrences,
+            self.steering,
+            rows_put,
+            feeds=self.feeder.feeds,
+            has_duty=lambda duty: self.shared is None or self.shared.membership.has_duty(duty),
+            monotonic=time,
+        )
+        rows_here.listen(self.feeder.wake)
+        rows_here.listen(self.firing.wake)
         self.liveness = Liveness(
             database,
             self.holders,
@@ -161,7 +180,7 @@ class Life:
         )
         self.clock_sync = ClockSync(database)
 
-    def _share(self, world: "World", name: str) -> Shared:
+    def _share(self, world: "World", name: str, rows_here: Signal[Collection[UUID]]) -> Shared:
         database, time = self.database, world.loop.time
         messenger, shards = Messenger(name, b"secret"), TenantShards(database, time)
         coordinator = PostgresCoordinator(database, "cluster", time)
@@ -174,7 +193,7 @@ class Life:
             self.lanes,
             Breakers(self.lanes.key_of, database.clock.now_ms, name_of=self.lanes.tenant_name),
             ForcedBreakers(database, ignore),
-            woken=self.feeder.wake,
+            woken=rows_here,
             ended=self.feeder.ended,
             records_of=lambda tenants: {},
         )
@@ -195,6 +214,7 @@ class Life:
             )
         )
         await self.feeder.start()
+        await self.firing.start()
         self.liveness.loop.start()
         self.is_ready = True
 
@@ -203,9 +223,10 @@ class Life:
         """When it last stood still, or had too few connections."""
         return max(self.paused_until, self.connections.short_at)
 
-    @property
-    def hints(self) -> Hints:
-        return self.feeder._looker.hints
+    def low(self, lane: int) -> UUID:
+        """Up to where a lane is drained for certain, as this node sees it."""
+        hints = self.firing._hints if lane < SCHEDULE_LANES_END else self.feeder._looker.hints
+        return hints.low(lane)
 
     # What the API does
 

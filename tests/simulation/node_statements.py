@@ -12,7 +12,8 @@ from duetime.ids import LATEST_MS, just_before, lane_of
 from duetime.lifecycle.holders.lapse import LOOKBACK
 from duetime.model.task import Kind, LaneKey, PriorityClass
 from simulation.rows import record_of
-from simulation.statements import DataPath, Rows
+from simulation.schedule_statements import Scheduling
+from simulation.statements import Rows
 from simulation.tables import Holder, Transaction
 
 _OWNED = record_of("id", "owner")
@@ -34,7 +35,7 @@ _SIFTED = record_of("looked_at", "last", "moved", "wakes")
 _NODE = record_of("name", "incarnation", "address", "beats")
 
 
-class Store(DataPath):
+class Store(Scheduling):
     """All tables, and every statement that the simulated nodes run."""
 
     def __init__(self, *arguments: Any) -> None:

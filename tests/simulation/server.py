@@ -41,6 +41,7 @@ _READS |= {
     "read_running",
     "read_ended",
 }
+_READS |= {"read_due", "read_runs", "read_running_backfills"}
 #: Statements about holders lock a row that every beat needs: they do not last.
 _SHORT = frozenset({"peek", "note", "keep_hints", "register", "beat", "end_silent", "sign_off", "join", "leave"})
 #: The verbs of people.

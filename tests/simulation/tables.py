@@ -21,7 +21,7 @@ from datetime import datetime
 from typing import Any
 
 from duetime.clock import from_us
-from duetime.ids import due_ms_of, lane_of, make_id
+from duetime.ids import SCHEDULE_LANES_END, due_ms_of, lane_of, make_id
 from duetime.model.task import LaneKey, Outcome, Waiting
 from simulation.faults import Faults
 
@@ -220,7 +220,9 @@ class Tables:
             effect()
         waiters = self._end(transaction)
         for task in touched:
-            self.check_place(task)
+            # Of a schedule it is its turn.
+            if lane_of(task) >= SCHEDULE_LANES_END:
+                self.check_place(task)
         for table, key, row in transaction.staged:
             if table == "due":
                 self.on_visible(row.wake)

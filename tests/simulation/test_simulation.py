@@ -10,13 +10,7 @@ from simulation.faults import Faults
 from simulation.world import SimulationFailure, simulate
 
 #: Where faults show that show in few worlds.
-SEEDS = {
-    "lapses_without_counter": 12,
-    "begins_late": 3,
-    "claims_by_the_nodes_clock": 3,
-    "repeats_verbs_in_doubt": 15,
-    "takes_what_runs_for_ended": 8,
-}
+SEEDS = {"lapses_without_counter": 14, "repeats_verbs_in_doubt": 8, "claims_by_the_nodes_clock": 7}
 
 
 @pytest.mark.parametrize("seed", range(1, far(5, 51)))

@@ -29,9 +29,10 @@ import structlog
 from duetime import ids
 from duetime.cluster.shards import assign
 from duetime.errors import DuetimeError, Unavailable, Unknown
-from duetime.ids import due_ms_of, lane_of
+from duetime.ids import SCHEDULE_LANES_END, due_ms_of, lane_of
 from duetime.lifecycle.submission.storing import MINT_AHEAD_MS
-from duetime.model.task import LeasedTask, Outcome
+from duetime.model.schedule import Overlap
+from duetime.model.task import LaneKey, LeasedTask, Outcome
 from duetime.scheduler.liveness import SILENCE_SECONDS
 from simulation.clients import HANDLED, LIMITED_TENANT, LIMITS, Clients
 from simulation.faults import Faults
@@ -126,6 +127,14 @@ class World:
     @property
     def now(self) -> float:
         return self.loop.now
+
+    def begin_schedules(self, lanes: list[LaneKey]) -> None:
+        """The first two tenants have some, whose tasks go to their first lanes."""
+        by_key = {key: lane for lane, key in self.store.lane.items()}
+        for tenant, shard in list(self.store.tenants.items())[:2]:
+            lane = by_key[next(key for key in lanes if key.tenant == tenant)]
+            for every, overlap in ((5.0, Overlap.ALLOW), (20.0, Overlap.SKIP), (7.0, Overlap.BUFFER_ALL)):
+                self.store.add_schedule(tenant, every, overlap, shard, lane)
 
     # Events
 
@@ -560,8 +569,8 @@ class World:
         if not self.has_jumps:
             lane = lane_of(wake)
             for node in self.nodes:
-                if node.life is not None and node.life.hints.low(lane) >= wake:
-                    raise Broken(f"{wake} became visible behind the low of {node}, {node.life.hints.low(lane)}")
+                if node.life is not None and (low := node.life.low(lane)) >= wake:
+                    raise Broken(f"{wake} became visible behind the low of {node}, {low}")
             low = self.store.lane_hint.get(lane)
             if low is not None and low >= wake:
                 raise Broken(f"{wake} became visible behind the kept low {low}")
@@ -569,8 +578,8 @@ class World:
     def _check_lows(self, life: Life) -> None:
         if not self.has_jumps:
             for lane, wakes in self.store.lanes.items():
-                if wakes and wakes[0] <= life.hints.low(lane):
-                    self.fail(f"{wakes[0]} lies behind the low of {life.process}, {life.hints.low(lane)}")
+                if wakes and wakes[0] <= life.low(lane):
+                    self.fail(f"{wakes[0]} lies behind the low of {life.process}, {life.low(lane)}")
 
     def _on_locked(self, wake: uuid.UUID) -> None:
         for node in self.nodes:
@@ -612,7 +621,9 @@ class World:
         store, now_ms = self.store, self.store.now_ms()
         if self.server.is_away or self.now - self.healthy_since < bound or self.now - self.jumped_at < bound:
             return
-        for lane, wakes in store.lanes.items():
+        for lane, wakes in list(store.lanes.items()):
+            if lane < SCHEDULE_LANES_END:
+                continue
             # At a gate they wait for their limit.
             for wake in wakes[:3] if not store.lane[lane].gate else ():
                 if due_ms_of(wake) > now_ms - bound * 1000 or self.now - store.visible_at[wake] < bound:
@@ -627,7 +638,9 @@ class World:
             life is not None
             and self.now - life.disturbed_at > 8.0
             and life.feeder.feeds(lane)
-            and life.hints.low(lane) < wake
+            # Nodes that do not share their shards do not tell each other of new lanes.
+            and life.lanes.key_of(lane) is not None
+            and life.low(lane) < wake
             and life.feeder._free_claims > 0
             and life.core.keeps_waiting(lane, self.store.lane[lane])
         )
@@ -652,7 +665,7 @@ class World:
     def _calm_down(self) -> None:
         """No more trouble; the clock stands where it was furthest, and what is paused goes on."""
         self.note("the world calms down")
-        self.is_calm = True
+        self.is_calm = self.store.schedules_end = True
         self._bring_database_back()
         if self.has_jumps:
             furthest_ms = max((due_ms_of(wake) for wake in self.store.due), default=0)
@@ -688,6 +701,8 @@ class World:
 
     def _check_end(self) -> None:
         store = self.store
+        if not self.has_jumps:
+            store.check_fires()
         for task in store.task:
             store.check_place(task)
             if task not in store.over and task not in store.dead:
