@@ -2,9 +2,9 @@
 
     python -m duetime.child
 
-Its settings come by standard input, because they hold a password.  Over a socket
-pair it says how it is and gets its connections.  The other end of that pair is
-held by the supervisor alone: when it closes, the supervisor is gone, and this
+It reads its settings from standard input, because they hold a password.  Over a
+socket pair it reports its state and gets its connections.  Only the supervisor
+holds the other end of that pair: when it closes, the supervisor is gone, and this
 process ends by itself.
 """
 
@@ -28,12 +28,12 @@ from duetime.telemetry import set_up_logs
 
 log = structlog.get_logger()
 READY, STOPPING = b"r", b"s"
-#: Without a supervisor a stop that takes longer than its own deadline by this is cut off.
+#: Without a supervisor, a stop is cut off when it takes this much longer than its own deadline.
 _ORPHAN_SECONDS = 15.0
 
 
 class Order(msgspec.Struct, frozen=True):
-    """What the supervisor tells a process at its start."""
+    """The settings that the supervisor sends to a process at its start."""
 
     config: Config
     database_url: str
@@ -44,7 +44,7 @@ class Order(msgspec.Struct, frozen=True):
 
 
 class Channel:
-    """The line to the supervisor."""
+    """The socket to the supervisor."""
 
     def __init__(self, channel: socket.socket, node: Node, signalled: asyncio.Event) -> None:
         self._channel = channel
@@ -57,7 +57,7 @@ class Channel:
         try:
             self._channel.send(word)
         except OSError:
-            # Nobody is there; reading shows that too.
+            # The supervisor is gone; reading shows that too.
             return
 
     def close(self) -> None:
@@ -66,7 +66,7 @@ class Channel:
 
     def _read(self) -> None:
         try:
-            # A byte for each connection: what comes with one byte belongs to it.
+            # One byte for each connection: the descriptor that comes with a byte belongs to it.
             said, descriptors, _, _ = socket.recv_fds(self._channel, 1, 1)
         except BlockingIOError:
             return
@@ -78,13 +78,13 @@ class Channel:
         for descriptor in descriptors:
             self._node.adopt(socket.socket(fileno=descriptor))
         if not descriptors:
-            # The system drops a descriptor that this process has no room for.
+            # The system drops a descriptor when this process has no room for it.
             self._node.connections.note_accept_error(os.strerror(errno.EMFILE))
 
     def _orphaned(self) -> None:
         asyncio.get_running_loop().remove_reader(self._channel.fileno())
         if self._signalled.is_set():
-            # A supervisor that ends before us does not want to wait.
+            # A supervisor that ends before this process does not want to wait.
             os._exit(1)
         log.warning("the supervisor is gone")
         watchdog = threading.Timer(self._node.config.shutdown_seconds + _ORPHAN_SECONDS, os._exit, [1])

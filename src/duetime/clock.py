@@ -6,7 +6,7 @@ database does (a failover to a slower clock); it is never ahead, so nothing
 that is due by it is early.
 
 The node asks for the time once a second.  The answers of other statements
-carry the time as well: the first one that does not fit shows a jump.
+carry the time as well: the first one that contradicts the bound shows a jump.
 """
 
 import time
@@ -18,15 +18,15 @@ from duetime.signals import Signal
 
 Monotonic = Callable[[], float]
 
-#: Smaller jumps are the work of whoever keeps the clock right, and go unmentioned.
+#: Smaller jumps are normal corrections of the clock, and are not reported.
 JUMP_US = 500_000
-#: After a larger one nothing is claimed or fired until the clock was read once more.
+#: After a larger jump nothing is claimed or fired until the clock has been read again.
 HOLD_US = 5_000_000
-#: An answer that was on its way for longer says less than the one before it.
+#: An answer that took longer than this is less precise than the one before it.
 _SLOW_US = 100_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-#: PostgreSQL counts from here.
+#: PostgreSQL counts time from here.
 _DATABASE_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 
 
@@ -48,17 +48,17 @@ class DatabaseClock:
         self._jumps = 0
         #: The clock has jumped far, and was not read since: it may be about to jump back.
         self.is_held = False
-        #: By how many µs the clock has jumped.
+        #: Sent with the number of µs by which the clock has jumped.
         self.jumped = Signal[int]()
-        #: It was held, and was read once more.
+        #: Sent when a clock that was held has been read again.
         self.settled = Signal[[]]()
 
     def ask(self) -> Asked:
-        """Call it before a statement is sent whose answer brings the time."""
+        """Call this before sending a statement whose answer carries the time."""
         return Asked(self.now_us() if self._is_set else 0, self._jumps)
 
     def observe(self, answered_us: int, asked: Asked | None = None) -> int:
-        """Take the answer to the question for the time; returns by how many µs the clock jumped.
+        """Take the answer to a query for the time; returns by how many µs the clock jumped.
 
         Call it when the answer has arrived: the database read its clock before
         that, so the answer plus the time since is never ahead of it.
@@ -67,7 +67,7 @@ class DatabaseClock:
             self._set(answered_us)
             return 0
         if asked is not None and asked.jumps != self._jumps:
-            # Read before a jump that is known by now.
+            # It was read before a jump that is known now.
             return 0
         now_us = self.now_us()
         jump_us = _jump_of(answered_us, now_us if asked is None else asked.bound_us, now_us)
@@ -112,7 +112,7 @@ class DatabaseClock:
 
 
 def _jump_of(answered_us: int, asked_us: int, now_us: int) -> int:
-    """By how much an answer lies outside of the time between its question and its arrival."""
+    """By how much an answer lies outside the time between its statement and its arrival."""
     return max(answered_us - now_us, 0) or min(answered_us - asked_us, 0)
 
 
@@ -125,7 +125,7 @@ def from_ms(ms: int) -> datetime:
 
 
 def from_database(sent: bytes) -> datetime:
-    """What `timestamptz_send` gives."""
+    """Decode the output of `timestamptz_send`."""
     return _DATABASE_EPOCH + timedelta(0, 0, int.from_bytes(sent, "big", signed=True))
 
 

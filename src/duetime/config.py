@@ -1,8 +1,8 @@
-"""Every setting, once: its name, its meaning, its default, and the check on it.
+"""Every setting, once: its name, its meaning, its default, and its check.
 
 A setting comes from the command line, else from the environment
 (`DUETIME_PORT` for `port`), else from a TOML file (`--config`), else its
-default.  `docs/configuration.md` is checked against this module by a test.
+default.  A test checks `docs/configuration.md` against this module.
 """
 
 import ipaddress
@@ -19,7 +19,7 @@ from duetime.errors import UsageError
 
 #: How long a holder may be silent before it counts as dead, and loses what it holds.
 DEFAULT_SILENCE_SECONDS = 9.0
-#: Two beats: whoever is late with one must not be taken for dead.
+#: Two beats: a holder that is late with one must not count as dead.
 MIN_SILENCE_SECONDS = 6.0
 MAX_SILENCE_SECONDS = 600.0
 
@@ -162,7 +162,7 @@ def read_config(
 
 
 def _sentence(text: str) -> str:
-    """What msgspec says of a value, behind the name of its setting."""
+    """What msgspec says of a value, after the name of its setting."""
     message, _, place = text.partition(" - at `$.")
     name = place.removesuffix("`")
     return f"setting {name}: {message[:1].lower()}{message[1:]}" if name else f"configuration: {text}"
@@ -178,7 +178,7 @@ def _read_file(file: Path) -> dict[str, object]:
 
 
 def _check(config: Config) -> None:
-    # "text" is what the worker calls it as well: one variable serves both.
+    # The worker calls it "text" as well, so that one variable serves both.
     if config.log_format not in ("console", "text", "json"):
         raise UsageError(f"log_format is console (or text) or json, not {config.log_format!r}")
     if config.log_level not in ("debug", "info", "warning", "error"):
@@ -207,7 +207,7 @@ def _check_networks(name: str, networks: list[str]) -> None:
 
 
 def read_name_server(text: str) -> tuple[str, int]:
-    """An address, with a port if it is not 53; raises ValueError."""
+    """Parse an address, with a port if it is not 53; raises ValueError."""
     host, colon, port = text.strip(), "", ""
     if host.startswith("["):
         host, _, rest = host[1:].partition("]")

@@ -14,16 +14,16 @@ DuetimeError
 ├── NotFound               404
 ├── MethodNotAllowed       405
 ├── UnsupportedMediaType   415
-├── Conflict               409  the state of things forbids it
+├── Conflict               409  the present state forbids it
 │   ├── IdempotencyConflict     the key was used for another request
 │   ├── NoSecretsKey            a secret cannot be encrypted here
 │   ├── WorkerNameTaken         the worker of another key has this name
 │   └── WrongState              the verb does not fit the task's state
 ├── TooManyRequests        429  not now; later it may be accepted
 │   ├── QuotaExceeded           the tenant submits faster than its quota
-│   ├── TooManyWaiting          as many of the tenant's tasks wait as may
+│   ├── TooManyWaiting          the tenant has reached its quota of waiting tasks
 │   ├── RateLimited             the type takes no more submissions of this key now
-│   ├── TooManyWrongKeys        the peer sent too many API keys that are nobody's
+│   ├── TooManyWrongKeys        the peer sent too many unknown API keys
 │   └── Overloaded              the node or the database is behind
 ├── Unavailable            503  try again; nothing was done
 │   ├── Unknown                 the database cannot say whether it was done
@@ -38,7 +38,7 @@ from typing import ClassVar, Self
 
 import msgspec
 
-#: Of the errors of a request, for people; programs have them all.
+#: How many field errors the detail names, for people; programs get all of them.
 _IN_A_SENTENCE = 5
 
 
@@ -61,7 +61,7 @@ class DuetimeError(Exception):
         self.retry_after = retry_after
 
     def as_value(self) -> Self:
-        """The error to be kept in a list: without its traceback, whose frames hold what was being read."""
+        """The error for keeping in a list: without its traceback, whose frames hold the data that was being read."""
         self.__traceback__ = self.__cause__ = self.__context__ = None
         return self
 
@@ -75,7 +75,7 @@ class InvalidInput(DuetimeError):
 
     @classmethod
     def all(cls, errors: Sequence[FieldError], most: int = 50) -> "InvalidInput":
-        """Every field that is wrong; who has more to mend than `most` finds the rest when these are."""
+        """Name every wrong field, up to `most`; the client finds the rest when these are corrected."""
         named = [f"{error.path}: {error.message}" if error.path else error.message for error in errors[:_IN_A_SENTENCE]]
         more = len(errors) - len(named)
         if more:
@@ -88,7 +88,7 @@ class TooComplex(InvalidInput):
 
 
 class EgressRefused(InvalidInput):
-    """The tenant may not call there; the first error names the rule."""
+    """The tenant may not call this target; the first error names the rule."""
 
     code, title = "egress_refused", "The tenant may not call this target"
 
@@ -146,7 +146,7 @@ class IdempotencyConflict(Conflict):
 
 
 class NoSecretsKey(Conflict):
-    """A secret would be stored in plain, so it is not stored."""
+    """A secret would be stored in plain text, so it is not stored."""
 
     code, title = "no_secrets_key", "The server has no key to encrypt secrets with"
 
@@ -158,7 +158,7 @@ class NoSecretsKey(Conflict):
 
 
 class WorkerNameTaken(Conflict):
-    """A worker's name belongs to the key that first spoke under it, until it is silent or signs off."""
+    """A worker's name belongs to the first key that used it, until the worker is silent or signs off."""
 
     code, title = "worker_name_taken", "The worker's name belongs to another key"
 
@@ -170,7 +170,7 @@ class WorkerNameTaken(Conflict):
 
 
 class WrongState(Conflict):
-    """The verb does not fit the state in which the task was seen."""
+    """The verb does not fit the state that the task was in."""
 
     code, title = "wrong_state", "The task's state does not allow this"
 
@@ -189,7 +189,7 @@ class TooManyRequests(DuetimeError):
 
     @property
     def reason(self) -> str:
-        """The detail without what its reader could do about it."""
+        """The detail without its advice to the reader."""
         return self.detail.partition(";")[0]
 
 
@@ -210,7 +210,7 @@ class RateLimited(TooManyRequests):
 
 
 class TooManyWrongKeys(TooManyRequests):
-    """Whether the key is valid was not looked up."""
+    """The key was not looked up, so it may be valid or not."""
 
     code, title = "too_many_wrong_keys", "Too many wrong API keys"
 
@@ -235,19 +235,19 @@ class Unknown(Unavailable):
 
 
 class FailingOver(Unavailable):
-    """Nothing was done: another server has taken the place of the database's, and the node starts anew."""
+    """Nothing was done: another server has replaced the database's, and the node starts again."""
 
     code, title = "failing_over", "The database has failed over"
 
 
 class TooManyConnections(Unavailable):
-    """The connection is closed before it has asked for anything."""
+    """The connection is closed before it has sent a request."""
 
     code, title = "too_many_connections", "Too many connections"
 
 
 class SearchIncomplete(DuetimeError):
-    """Nothing that matches was found in the time that a request has; `next` is the cursor to go on from."""
+    """No match was found in the time that a request has; `next` is the cursor to go on from."""
 
     code, status, title = "search_incomplete", 503, "The search is not complete"
 

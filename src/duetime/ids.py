@@ -1,10 +1,10 @@
-"""Task ids and wakes: UUIDs that tell when, where, and in which order.
+"""Task ids and wakes: UUIDs that hold the time, the place and the order.
 
 Layout (version 8): 48 bits of due time in milliseconds, 42 unique bits (12
-before the variant, 30 behind it), 32 bits of lane whose low 8 bits are the
+before the variant, 30 after it), 32 bits of lane whose low 8 bits are the
 shard.  Ids therefore sort by due time, and an id alone names its partition,
 its lane and its shard.  A task's first wake is its id; later wakes have the
-same layout and are minted in SQL (`mint_wake`), from the database's clock.
+same layout and are made in SQL (`mint_wake`), from the database's clock.
 """
 
 import random
@@ -13,11 +13,11 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-# The driver's own UUIDs: a subclass of Python's, made, compared and hashed in C.
+# The driver's UUID class: a subclass of Python's, made, compared and hashed in C.
 from asyncpg.pgproto.pgproto import UUID as DriverUUID
 
 SHARDS = 256
-#: Lanes below are the schedule lanes of the shards; tasks have lanes from here on.
+#: Lower numbers are the schedule lanes of the shards; lanes of tasks begin here.
 SCHEDULE_LANES_END = SHARDS
 _UNIQUE_BITS = 42
 _UNIQUE_MASK = (1 << _UNIQUE_BITS) - 1
@@ -25,25 +25,25 @@ _LOW_MASK = (1 << 30) - 1
 _STEP = 1 << 32
 _VERSION_AND_VARIANT = 8 << 76 | 2 << 62
 _VERSION_AND_VARIANT_MASK = 0xF << 76 | 3 << 62
-#: Behind the first id of a row; a list of ids never has this length.
+#: The bytes of the count after the first id of a row; a list of ids never has this length.
 _COUNT_BYTES = 3
 
-#: Before every wake there is.
+#: Sorts before every wake.
 EARLIEST = uuid.UUID(int=0)
-#: Behind every wake there is.
+#: Sorts after every wake.
 LATEST = uuid.UUID(int=(1 << 128) - 1)
 #: The last millisecond that fits into 48 bits would be in the year 10889.
 LATEST_MS = (1 << 48) - 1
 
 
 def parse_uuid(text: str) -> uuid.UUID:
-    """The UUID in a text; ValueError: there is none."""
+    """The UUID in a text; raises ValueError if there is none."""
     parsed: uuid.UUID = DriverUUID(text)
     return parsed
 
 
 def uuid_of(value: int) -> uuid.UUID:
-    """The UUID of a number of 128 bits."""
+    """The UUID with this number of 128 bits."""
     made: uuid.UUID = DriverUUID(value.to_bytes(16, "big"))
     return made
 
@@ -68,17 +68,17 @@ def make_ids(slots: Sequence[tuple[int, int]]) -> list[uuid.UUID]:
 
 
 def make_row(due_ms: int, lane: int, count: int) -> list[uuid.UUID]:
-    """The same for a batch of one time and one lane."""
+    """The same for a batch with one time and one lane."""
     first = make_id(due_ms, _first_of(count), lane).int
     return [DriverUUID(value.to_bytes(16, "big")) for value in range(first, first + count * _STEP, _STEP)]
 
 
-#: Where random bits come from.
+#: The source of random bits.
 _draw_bits: Callable[[int], int] = secrets.randbits
 
 
 def draw_bits(count: int) -> int:
-    """A random number of so many bits, for what must be unique."""
+    """A random number of this many bits, for values that must be unique."""
     return _draw_bits(count)
 
 
@@ -94,15 +94,15 @@ def repeatable(chance: random.Random) -> Iterator[None]:
         _draw_bits = before
 
 
-#: Where this process counts on; it has half of all numbers before it.
+#: The next number that this process uses; it starts in the lower half of all numbers.
 _next_salt = secrets.randbits(_UNIQUE_BITS - 1)
 
 
 def take_salts(count: int) -> int:
-    """The number behind which so many unique parts of wakes may be counted.
+    """Reserve this many unique parts of wakes, and return the first.
 
-    They lie behind those of the call before: what two statements mint in one
-    millisecond has the order of the statements.
+    They come after those of the call before: the wakes that two statements make in one
+    millisecond have the order of the statements.
     """
     global _next_salt
     first = _next_salt
@@ -119,7 +119,7 @@ def _first_of(count: int) -> int:
 
 
 def pack_ids(ids: Sequence[uuid.UUID], *, is_row: bool) -> bytes:
-    """The ids of one call, to be kept; those of a row, of one time and lane, follow from the first and their number."""
+    """Pack the ids of one call for storing; a row, of one time and lane, needs only its first id and its length."""
     if is_row and len(ids) > 1:
         return ids[0].bytes + len(ids).to_bytes(_COUNT_BYTES, "big")
     return b"".join([identifier.bytes for identifier in ids])
@@ -145,12 +145,12 @@ def lane_of(identifier: uuid.UUID) -> int:
 
 
 def just_after(due_ms: int) -> uuid.UUID:
-    """The first wake later than every wake of that millisecond."""
+    """The first wake after every wake of that millisecond."""
     return uuid.UUID(int=(due_ms + 1) << 80)
 
 
 def just_before(due_ms: int) -> uuid.UUID:
-    """A wake earlier than every wake of that millisecond, later than all before."""
+    """A wake before every wake of that millisecond, and after all earlier ones."""
     return uuid.UUID(int=due_ms << 80)
 
 
@@ -159,5 +159,5 @@ def looks_like_id(identifier: uuid.UUID) -> bool:
 
 
 def names_a_request(identifier: uuid.UUID) -> bool:
-    """Whether it is of version 7, which begins with the time of its making."""
+    """Whether it is of version 7, which begins with its creation time."""
     return identifier.int & _VERSION_AND_VARIANT_MASK == 7 << 76 | 2 << 62

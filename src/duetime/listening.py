@@ -17,20 +17,20 @@ from duetime.errors import Unavailable, UsageError
 log = structlog.get_logger()
 
 BACKLOG = 2048
-#: Connections that are taken in one round of the loop, before those that are there have their turn.
+#: How many connections are accepted in one round of the loop, before open ones are served.
 _AT_ONCE = 64
 _REST_SECONDS = 0.1
 
 
 class Server(uvicorn.Server):
-    """uvicorn without its own signal handlers: stopping is the node's business."""
+    """uvicorn without its own signal handlers: the node decides when to stop."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
 
     def make_protocol(self) -> DuetimeProtocol:
-        """What speaks HTTP on one connection, as the server makes it for its own."""
+        """The HTTP protocol of one connection, as the server makes it for its own connections."""
         make = cast(Callable[..., DuetimeProtocol], self.config.http_protocol_class)
         return make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
 
@@ -42,13 +42,14 @@ def make_server(front: Front) -> Server:
             interface="asgi3",
             http=DuetimeProtocol,
             log_config=None,
-            # Its warnings are about what clients send: they get an answer, and anybody could fill the log with them.
+            # uvicorn's warnings are about what clients send: clients get an answer, and anybody could fill the log
+            # with them.
             log_level="error",
             access_log=False,
-            # `api/server/peers.py` knows which proxies are believed.
+            # `api/server/peers.py` knows the trusted proxies.
             proxy_headers=False,
             lifespan="off",
-            # The API dates its answers by the database's clock.
+            # The API sets the date of its answers from the database's clock.
             date_header=False,
             server_header=False,
             timeout_keep_alive=75,
@@ -58,7 +59,7 @@ def make_server(front: Front) -> Server:
 
 
 class Adopter:
-    """Lets a server serve connections that somebody else has accepted."""
+    """Lets a server serve connections that another process or loop has accepted."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -68,7 +69,7 @@ class Adopter:
     def refuse(self) -> None:
         """Tell every further connection that the node is stopping, and close it.
 
-        The server waits until its connections are closed, and does not know of one that comes meanwhile.
+        The server waits until its connections are closed, and does not know of those that come meanwhile.
         """
         self._is_refusing = True
 
@@ -93,12 +94,12 @@ class Adopter:
     def _adopted(self, adopting: "asyncio.Task[None]") -> None:
         self._adopting.discard(adopting)
         if not adopting.cancelled() and (error := adopting.exception()) is not None:
-            # It broke before we could say a word.
+            # The connection broke before anything was sent.
             log.info("a connection could not be taken over", error=str(error))
 
 
 class _Refusal(asyncio.Protocol):
-    """Answers a connection before it has asked for anything."""
+    """Answers a connection before it has sent a request."""
 
     def __init__(self, protocol: DuetimeProtocol) -> None:
         self._protocol = protocol
@@ -106,7 +107,7 @@ class _Refusal(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         connection = cast(asyncio.Transport, transport)
         self._protocol.connection_made(connection)
-        # It may have been refused already, as one too many.
+        # It may have been refused already because there are too many.
         if not connection.is_closing() and connection.get_protocol() is self:
             self._protocol.refuse(Unavailable("the node is stopping; ask another one, or this one later"))
 
@@ -114,9 +115,9 @@ class _Refusal(asyncio.Protocol):
 class Acceptor:
     """Accepts connections at a listener.
 
-    Where a process has no file left for one, the loop's own way to accept takes
-    it and drops it, or asks again and again.  Here it stays in the queue of the
-    port, the loop rests from accepting, and whoever can make room is told.
+    When a process has no file left for a connection, the loop's own way to accept takes it
+    and drops it, or tries again and again.  Here it stays in the queue of the port, the
+    loop pauses accepting, and a callback makes room.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
-"""What this process counts, for Prometheus.
+"""The counters and gauges of this process, for Prometheus.
 
-One registry a process.  Counters are raised once for each batch; gauges are set
-by whoever looks once in a while, never on the way of a task.  Every line names
-the node, because processes that share a port answer in turn.  What names a
-tenant has the label `tenant`, and is only shown to those who may know of it.
+Each process has one registry.  Counters are raised once for each batch; gauges are set
+by periodic checks, never while a task is handled.  Every line names the node, because
+processes that share a port answer in turn.  A metric about a tenant has the label
+`tenant`, and is only shown to readers that may know of the tenant.
 """
 
 from collections.abc import Iterator, Mapping
@@ -110,7 +110,7 @@ _TENANT_BREAKER = Gauge(
     ["tenant", "state"],
     registry=_REGISTRY,
 )
-#: At most so many tenants that are stopped are named.
+#: The most stopped tenants that are named.
 _MAX_NAMED = 200
 
 
@@ -146,7 +146,7 @@ LOOP_DELAY = Histogram(
 
 
 def show_tenant_breakers(states: Mapping[str, str]) -> None:
-    """These tenants are stopped or resume, by name, and no others."""
+    """Set the tenants that are stopped or resume, by name; all others are removed."""
     _TENANT_BREAKER.clear()
     for state in ("open", "closing"):
         names = sorted(name for name, each in states.items() if each == state)
@@ -156,18 +156,18 @@ def show_tenant_breakers(states: Mapping[str, str]) -> None:
 
 
 def count_settled(outcomes: Mapping[str, int]) -> None:
-    """A batch of attempts ended like this."""
+    """Count a batch of attempts that ended in this way."""
     for outcome, attempts in outcomes.items():
         _settled.labels(outcome).inc(attempts)
 
 
 def render(node: str, *, shows_tenants: bool) -> bytes:
-    """All of it, in the text format."""
+    """All metrics in the text format."""
     return generate_latest(_View(node, shows_tenants))
 
 
 class _View(Collector):
-    """The registry as one reader may see it."""
+    """The metrics that this reader may see."""
 
     def __init__(self, node: str, shows_tenants: bool) -> None:
         self._node = node
@@ -179,7 +179,7 @@ class _View(Collector):
             shown.samples = [
                 sample._replace(labels={"node": self._node, **sample.labels})
                 for sample in found.samples
-                # When a counter was made is of no use, and as many lines again.
+                # The creation times of counters are of no use, and would double the lines.
                 if not sample.name.endswith("_created") and (self._shows_tenants or "tenant" not in sample.labels)
             ]
             if shown.samples:

@@ -35,13 +35,13 @@ __all__ = ["submit", "submit_many"]
 
 MAX_PAYLOAD_BYTES = 64 * 1024
 MAX_BODY_BYTES = 256 * 1024
-#: Of one statement.
+#: The limits of one statement.
 _MAX_ROWS = 1_000
 _MAX_BYTES = 8 * 1024 * 1024
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}")
 _CALLER = "outbox.submit()"
-# One text for any number of tasks: every driver has that type, and nobody's own codec for JSON comes between.
+# One text for any number of tasks: every driver has this type, and no custom JSON codec interferes.
 _ENQUEUE = (
     "SELECT duetime.enqueue(CAST({} AS text), item.body)"
     " FROM json_array_elements(CAST(CAST({} AS text) AS json)) AS item (body)"
@@ -81,8 +81,8 @@ def submit(
 ) -> int | Awaitable[int]:
     """Write one task, with the options of `Client.submit`; async connections give an awaitable.
 
-    Gives its number in the outbox.  `GET /v1/outbox/{number}` says which task it
-    became, or why none.  `delay` counts from now, not from the commit.
+    Returns its number in the outbox.  `GET /v1/outbox/{number}` says which task it
+    became, or why it became none.  `delay` counts from now, not from the commit.
     """
     written = _write(connection, tenant, [[_body(Submission(type, payload, **options))]])
     return written[0] if isinstance(written, list) else _first(written)
@@ -102,7 +102,7 @@ def submit_many(
 def submit_many(
     connection: AnyConnection, submissions: Iterable[Submission | Mapping[str, Any]], *, tenant: str = "default"
 ) -> list[int] | Awaitable[list[int]]:
-    """Write any number of tasks, a thousand in a statement; their numbers, in order."""
+    """Write any number of tasks, a thousand in each statement; returns their numbers in order."""
     bodies = [_body(each if isinstance(each, Submission) else Submission(**each)) for each in submissions]
     return _write(connection, tenant, list(_chunks(bodies)))
 
@@ -112,7 +112,7 @@ async def _first(written: Awaitable[list[int]]) -> int:
 
 
 def _body(submission: Submission) -> bytes:
-    """The JSON of a task; what is plainly wrong is said here, while the transaction can still be changed."""
+    """The JSON of a task; obvious errors are raised here, while the transaction can still be changed."""
     for path, name in (("type", submission.type), ("queue", submission.queue)):
         if name is not None and not _NAME.fullmatch(name):
             message = "use 1 to 128 letters, digits and . _ : / -, beginning with a letter or digit"
@@ -168,7 +168,8 @@ def _write(connection: Any, tenant: str, chunks: list[list[bytes]]) -> list[int]
 
 
 def _psycopg() -> Any:
-    # A connection of it is here, so it is loaded.  Its plain cursors, whatever kind this connection makes by default.
+    # The connection is from it, so it is loaded.  Use its plain cursors, whatever kind this connection makes by
+    # default.
     return sys.modules["psycopg"]
 
 

@@ -1,9 +1,9 @@
-"""What a node consists of, as far as it is about one history of the database's writes: all that remembers rows.
+"""The parts of a node that belong to one history of the database's writes: everything that remembers rows.
 
-Everything that a part has learned from the database is held by the `Parts` that it
-belongs to, and nowhere else.  So when the database fails over (`database/lineage.py`), the
-node drops its parts and makes new ones, and whatever they remembered is forgotten,
-including what is added later.  What a node keeps beyond that (`serve.py`) knows no database.
+What a part has learned from the database is held by the `Parts` that it belongs to,
+and nowhere else.  So when the database fails over (`database/lineage.py`), the node
+drops its parts and makes new ones, and everything they remembered is forgotten, also
+in parts that are added later.  What a node keeps beyond that (`serve.py`) knows no database.
 """
 
 import asyncio
@@ -83,8 +83,8 @@ from duetime.signals import AwaitedSignal, Signal, ignore
 from duetime.turns import Turns
 
 _LOOK_FOR_COLD_EVERY = timedelta(seconds=1)
-#: What a task that is handed over at once passes through.  Not the claim: its plan, made while nothing waits, reads
-#: a whole lane where it should read a share of it.
+#: The statements that a task passes through when it is handed over at once.  The claim is not among them: planned
+#: while nothing waits, it would read a whole lane where it should read a share of it.
 _DATA_PATH = (
     *(storing.SQL[name] for name in ("submit", "submit_one", "submit_plain", "submit_plain_keyed", "submit_keyed")),
     onward.SQL["end_succeeded"],
@@ -93,7 +93,7 @@ _DATA_PATH = (
 
 @dataclass(frozen=True)
 class Sharing:
-    """Which nodes share the shards with this one, and how they know each other."""
+    """The cluster of nodes that share the shards, and the secret by which they know each other."""
 
     cluster: str
     secret: bytes
@@ -101,7 +101,7 @@ class Sharing:
 
 @dataclass(frozen=True)
 class Outside:
-    """What a node has that knows no database."""
+    """The parts of a node that know no database."""
 
     config: Config
     name: str
@@ -115,7 +115,7 @@ class Outside:
 
 @dataclass(frozen=True)
 class Shared:
-    """What a node has that shares the shards with others."""
+    """The parts of a node that shares the shards with others."""
 
     membership: Membership
     routing: Routing
@@ -143,7 +143,7 @@ class Parts:
         self.limits = LimitRules(database)
         self.rules = TenantRules(database)
         self.breakers = Breakers(self.lanes.key_of, database.clock.now_ms, name_of=self.lanes.tenant_name)
-        #: Rows were put into due, and attempts have ended: on this node, and of lanes that are fed here.
+        #: Rows were put into due, and attempts ended: by this node (first pair), and in lanes that it feeds (second).
         rows_put, attempts_ended = Signal[Collection[uuid.UUID]](), Signal[Sequence[Past]]()
         rows_here, ended_here = (
             (rows_put, attempts_ended)
@@ -305,9 +305,9 @@ class Parts:
         )
         self._is_stopping = False
         self._is_over = False
-        #: All that went on in them was ended, because the database has failed over.
+        #: All background work of these parts was ended, because the database has failed over.
         self.is_dropped = False
-        #: What goes on until the calls have ended.
+        #: These run until the calls have ended.
         self._base = Services(self._list_base())
         self._calling = Services(
             [
@@ -315,7 +315,7 @@ class Parts:
                 Service("calls", stop=partial(self._executing.stop, config.shutdown_seconds)),
             ]
         )
-        #: What takes work, and so stops first.
+        #: These take new work, and so stop first.
         self._taking = Services(self._list_taking())
 
     def _list_base(self) -> list[Service | Background]:
@@ -356,7 +356,7 @@ class Parts:
             self.relay.loop,
             self.relay.aside_loop,
             Service("executor", start=self._executing.start),
-            # The other nodes take the shards over before this one stops to feed them.
+            # Other nodes take the shards over before this one stops feeding them.
             *([] if self.shared is None else [Service("shards", stop=self.shared.membership.leave)]),
         ]
 
@@ -368,31 +368,31 @@ class Parts:
             await services.start()
 
     async def stop_taking(self) -> None:
-        """Feed and fire no more, and answer the polls that wait."""
+        """Stop feeding and firing, and answer the waiting polls."""
         self._is_stopping = True
         await self._taking.stop()
 
     async def stop_calling(self) -> None:
-        """Let calls end within the deadline, and give back the rest."""
+        """Let calls end within the deadline, and release the rest."""
         await self._calling.stop()
 
     async def close(self) -> None:
-        """Stop all that goes on; nobody calls any more."""
+        """Stop everything that still runs; no calls come after this."""
         await self._calling.stop()
         await self._base.stop()
 
     def drop(self) -> None:
-        """Nothing of these parts reaches the database any more."""
+        """Keep these parts from reaching the database from now on."""
         self.is_dropped = True
         self.database.abandon()
 
     def retire_executor(self) -> tuple[Executor, asyncio.Task[None]] | None:
-        """The executor, whose calls go on without these parts; None if it has none."""
+        """Take out the executor, whose calls go on without these parts; None if there is none."""
         self._is_stopping = self._is_over = True
         return self._executing.retire()
 
     def _why_not_serving(self) -> str | None:
-        """What keeps this node from serving requests, the database aside."""
+        """Why this node cannot serve requests, the database aside; None if it can."""
         if self._is_over:
             return failing_over().detail
         if self._is_stopping:
@@ -402,7 +402,7 @@ class Parts:
         return self.feeder.trouble or self.firing.trouble or self._executing.trouble
 
     def nodes(self) -> list[NodeView]:
-        """Those that share the shards, as this one sees them."""
+        """The nodes that share the shards, as this one sees them."""
         return [NodeView(self._outside.name, SHARDS, True)] if self.shared is None else self.shared.membership.nodes()
 
     def _has_duty(self, duty: str) -> bool:
@@ -427,7 +427,7 @@ class Parts:
         )
 
     async def _warm_connections(self) -> timedelta:
-        """All connections are open and know the statements of the data path before somebody waits for them."""
+        """Open all connections and prepare the statements of the data path before a request needs them."""
         return timedelta(0) if await self.database.warm_one(_DATA_PATH) else _LOOK_FOR_COLD_EVERY
 
     def _obey(self, forced: Mapping[tuple[int, str], Forced]) -> None:
@@ -442,7 +442,7 @@ class Parts:
 
 
 def _breaker_rules(config: Config) -> BreakerRules:
-    """The breaker of a tenant that sets nothing else."""
+    """The breaker rules of a tenant that sets none."""
     return BreakerRules(
         config.tenant_breaker_failure_rate,
         config.tenant_breaker_window_seconds,

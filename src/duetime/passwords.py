@@ -1,14 +1,14 @@
-"""Passwords in addresses: what is shown, logged or said has none.
+"""Passwords in addresses: hide them in everything that is shown, logged or reported.
 
-An address of PostgreSQL or Redis holds a password.  Whatever prints text that
+An address of PostgreSQL or Redis holds a password.  All code that prints text which
 may hold such an address passes it through `hide_passwords` first.
 """
 
 import re
 
-#: What a shown address has in place of its password.
+#: This replaces the password in a shown address.
 HIDDEN = "…"
-# The password of a database may hold a slash that nobody escaped; the path of a web address may hold an "@".
+# A database password may hold an unescaped slash; the path of a web address may hold an "@".
 _DATABASE = re.compile(r"((?:postgres(?:ql)?|rediss?)://[^\s:/?#\"'@]*:)[^\s\"']*@")
 _OTHER = re.compile(r"(://[^\s:/?#\"'@]*:)[^\s/?#\"'@]*@")
 _QUERY = re.compile(r"([?&](?:ssl)?password=)[^\s&#\"']*")

@@ -9,12 +9,12 @@ from duetime.config import Config
 from duetime.errors import UsageError
 
 KEY_BYTES = 32
-#: Of a data folder.
+#: The file in a data folder.
 FILE_NAME = "secrets.key"
 
 
 def read_secrets_keys(config: Config) -> list[bytes]:
-    """The keys that encrypt secrets, the first one first; raises a UsageError that repeats none of them."""
+    """The keys for secrets: the first encrypts, all of them decrypt; raises a UsageError that repeats none of them."""
     keys = []
     for place, text in enumerate(config.secrets_keys, 1):
         try:
@@ -46,7 +46,7 @@ def _read_key_file(file: Path) -> list[bytes]:
 
 
 def read_key(text: str) -> bytes:
-    """32 bytes, as 64 hexadecimal digits or as base64; a ValueError that does not repeat them."""
+    """Parse 32 bytes, as 64 hexadecimal digits or as base64; raises a ValueError that does not repeat them."""
     try:
         if len(text) == 2 * KEY_BYTES:
             key = bytes.fromhex(text)
@@ -60,7 +60,7 @@ def read_key(text: str) -> bytes:
 
 
 def make_key_file(file: Path) -> None:
-    """A new key, for its owner alone; a file that is there stays as it is."""
+    """Write a new key that only its owner can read; an existing file stays as it is."""
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -69,5 +69,5 @@ def make_key_file(file: Path) -> None:
     with os.fdopen(descriptor, "w") as stream:
         stream.write(base64.b64encode(secrets.token_bytes(KEY_BYTES)).decode() + "\n")
         stream.flush()
-        # What is encrypted with it is durable, so it has to be as well.
+        # Data that is encrypted with the key is durable, so the key has to be durable as well.
         os.fsync(stream.fileno())

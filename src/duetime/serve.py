@@ -2,12 +2,12 @@
 
 Only this module opens the database; `parts.py` wires what works with it.  A node
 starts from the bottom up and stops from the top down: it takes no more work,
-lets calls in flight end within the deadline, gives back the rest at once, and
-only then closes its connections, so that nobody has to wait for a lapse.
+lets calls under way end within the deadline, releases the rest at once, and only
+then closes its connections, so that no task has to wait for a lapse.
 
-When the database has failed over, a node starts anew in its process: what it
-remembers may be gone, and the ids of what is gone are given to others.  Its port,
-its clients' connections and its calls under way stay; all else is made anew.
+When the database has failed over, a node starts again in its process: the rows that
+it remembers may be gone, and their ids may be given to others.  Its port, its clients'
+connections and its calls under way stay; everything else is made anew.
 """
 
 import asyncio
@@ -43,15 +43,15 @@ __all__ = ["Node", "Sharing"]
 log = structlog.get_logger()
 _TRY_AGAIN_SECONDS = 0.1
 _LONGEST_TRY_SECONDS = 1.0
-#: Parts without a database end at once; what does not is left behind.
+#: Parts without a database end at once; those that take longer than this are left behind.
 _DROP_SECONDS = 20.0
 
 
 class Node:
     """One server process in all its roles: API, scheduler, executor.
 
-    It accepts connections at its listener, or is given them (`adopt`) where
-    several processes share a port.
+    It accepts connections at its listener, or gets them through `adopt` when several
+    processes share a port.
     """
 
     def __init__(
@@ -74,14 +74,14 @@ class Node:
             self._client,
             sharing,
         )
-        #: Executors of earlier parts whose calls are still under way, and who runs them.
+        #: Executors of earlier parts whose calls are still under way, and the tasks that run them.
         self._retired: dict[Executor, asyncio.Task[None]] = {}
         self._retiring: set[asyncio.Task[None]] = set()
         self.parts = self._make_parts(database)
         self._front = Front(self.parts.app)
         self._server = make_server(self._front)
         self._adopter = Adopter(self._server)
-        #: Serve a connection that another process has accepted.
+        #: Serves a connection that another process has accepted.
         self.adopt = self._adopter.adopt
         self._acceptor = (
             None if listener is None else Acceptor(listener, self.adopt, self.connections.note_accept_error)
@@ -93,7 +93,7 @@ class Node:
 
     @classmethod
     async def open(cls, config: Config, database_url: str) -> "Node":
-        """Bind the port, migrate, and connect; clear errors for what can be wrong with a machine."""
+        """Bind the port, migrate, and connect; common problems of a machine raise clear errors."""
         listener = listen(config.host, config.port)
         try:
             await bring_up_to_date(database_url)
@@ -105,7 +105,7 @@ class Node:
 
     @property
     def url(self) -> str:
-        """Where it listens itself; nowhere, if its connections come from elsewhere."""
+        """The address of its listener; empty if another process accepts its connections."""
         return "" if self._listener is None else url_of(self._listener)
 
     async def start(self) -> None:
@@ -123,7 +123,7 @@ class Node:
         log.info("node started", url=self.url)
 
     async def stop(self) -> None:
-        """Stop taking, drain with a deadline, give back the rest, close."""
+        """Stop taking work, let calls end until a deadline, release the rest, close."""
         self._renewing.cancel()
         await self._renewing.ended()
         if self._dropping is not None:
@@ -153,7 +153,7 @@ class Node:
     def _make_parts(self, database: Database) -> Parts:
         return Parts(self._outside, database, lambda: sum(executor.calls for executor in self._retired))
 
-    # Starting anew
+    # Starting again
 
     async def _renew_for_ever(self) -> None:
         while True:
@@ -162,14 +162,14 @@ class Node:
             try:
                 await self._renew()
             except Exception:
-                # Whatever it is, a node that stays as it is would refuse everything.
+                # Whatever the error is, try again: a node that stays as it is would refuse everything.
                 log.exception("the node could not start anew and tries again")
                 await asyncio.sleep(_LONGEST_TRY_SECONDS)
             else:
                 log.warning("the node has started anew", seconds=round(time.monotonic() - began_at, 3))
 
     async def _renew(self) -> None:
-        """Drop all parts and make them anew, on the server that goes on."""
+        """Drop all parts and make new ones, on the server that continues."""
         former = self.parts
         self._front.refuse(failing_over)
         retired = former.retire_executor()
@@ -178,7 +178,7 @@ class Node:
         for executor in self._retired:
             executor.retire()
         self._dropping = asyncio.create_task(_drop(former), name="dropped parts")
-        # A stop waits until they have ended.
+        # A stop waits until the parts have ended.
         await asyncio.shield(self._dropping)
         self._dropping = None
         self.parts = await self._start_parts(former.database)
@@ -188,12 +188,12 @@ class Node:
         if retired is not None:
             self._await_end(*retired)
         self._front.use(self.parts.app)
-        # What was dropped lies where the collector does not look any more.
+        # The dropped parts were frozen, so the collector does not look at them any more.
         gc.unfreeze()
         calm_collector()
 
     async def _start_parts(self, former: Database) -> Parts:
-        """New parts that run, as soon as there is a server that continues the history."""
+        """Start new parts as soon as a server continues the history."""
         delay = _TRY_AGAIN_SECONDS
         while True:
             database, parts = None, None
@@ -222,12 +222,12 @@ class Node:
         retiring.add_done_callback(self._retiring.discard)
 
     async def _end(self, executor: Executor, running: asyncio.Task[None]) -> None:
-        """Its calls end and are reported; then nothing of it is left."""
+        """Let the calls of a retired executor end and be reported, then forget the executor."""
         stopping = asyncio.create_task(executor.stop(None))
         try:
             await running
         except Exception:
-            # What it held lapses.
+            # What the executor held lapses.
             log.exception("the calls of an executor that was retired broke")
         finally:
             stopping.cancel()
@@ -235,7 +235,7 @@ class Node:
 
 
 async def _discard(database: Database | None, parts: Parts | None) -> None:
-    """What could not be started."""
+    """Close a database and parts that could not be started."""
     if parts is not None:
         parts.retire_executor()
         await _drop(parts)
@@ -244,7 +244,7 @@ async def _discard(database: Database | None, parts: Parts | None) -> None:
 
 
 async def _drop(parts: Parts) -> None:
-    """End all that goes on in them; nothing of theirs reaches the database any more."""
+    """End all background work of these parts; they do not reach the database any more."""
     parts.drop()
     try:
         async with asyncio.timeout(_DROP_SECONDS):

@@ -1,4 +1,4 @@
-"""Services that start in order and stop in reverse, and the background work that they do, which is watched.
+"""Services that start in order and stop in reverse, and their background work, which is watched.
 
 A loop repeats a step, which does one bounded piece of work and returns the delay
 before the next; the loop owns time, jitter, backoff and stopping.  A step that fails
@@ -23,12 +23,12 @@ from duetime.watchdog import describe_by
 
 log = structlog.get_logger()
 _LONGEST_BACKOFF_SECONDS = 5.0
-#: Work that has gone on for so long since it died is well again.
+#: Work that has run for this long since it died counts as healthy again.
 _WELL_SECONDS = 5.0
 
 
 def calm_collector() -> None:
-    """Let Python's collector of cycles look less often, and not at what stays anyway.
+    """Make Python's cycle collector run less often, and skip objects that stay anyway.
 
     A batch of a thousand tasks is some ten thousand objects without a cycle among them: at the
     usual threshold of 700 the collector took a tenth of a busy node's time to find nothing.
@@ -39,10 +39,10 @@ def calm_collector() -> None:
 
 
 class Background:
-    """Work that goes on until it is stopped; when it dies it is reported, and started again after a pause."""
+    """Work that runs until it is stopped; when it dies it is reported, and started again after a pause."""
 
     def __init__(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
-        """`run` returns when the work is over for good: it is told to stop by whoever owns it, or is cancelled."""
+        """`run` returns only when the work is over for good: its owner told it to stop, or it is cancelled."""
         self.name = name
         self._run = run
         self._stopped = asyncio.Event()
@@ -51,7 +51,7 @@ class Background:
 
     @property
     def trouble(self) -> str | None:
-        """What is wrong with it, for whoever asks whether the node is ready."""
+        """What is wrong with it, for the readiness check of the node."""
         if self._died_at is None or time.monotonic() - self._died_at > _WELL_SECONDS:
             return None
         return f"the node has to start its work anew: {self.name}"
@@ -91,7 +91,7 @@ class Background:
                 current = asyncio.current_task()
                 if self._stopped.is_set() or current is None or current.cancelling():
                     raise
-                # Somebody cancelled what it waited for, and not the work itself.
+                # Only what it waited for was cancelled, not the work itself.
                 error = cancelled
             except Exception as failure:
                 error = failure
@@ -102,7 +102,7 @@ class Background:
             await self._pause(_backoff(deaths))
 
     async def _pause(self, seconds: float) -> None:
-        """A stop cuts it short."""
+        """Wait this long; a stop ends the wait."""
         try:
             async with asyncio.timeout(seconds):
                 await self._stopped.wait()
@@ -111,7 +111,7 @@ class Background:
 
 
 class Loop(Background):
-    """Repeats `step` until it is stopped, which cuts the wait short."""
+    """Repeats `step` until it is stopped; a stop ends the wait between steps."""
 
     def __init__(self, name: str, step: Callable[[], Awaitable[timedelta]], *, jitter: float = 0.1) -> None:
         super().__init__(name, self._repeat)
@@ -141,7 +141,7 @@ describe_by(Loop._repeat.__code__, lambda variables: (f"loop {variables['self'].
 
 
 class Errands:
-    """Work that is begun and left alone; what fails is reported."""
+    """Work that is started and not awaited; failures are reported."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -153,7 +153,7 @@ class Errands:
         errand.add_done_callback(self._ended)
 
     async def finish(self) -> None:
-        """Wait until none is left."""
+        """Wait until all of them are done."""
         while self._begun:
             await asyncio.wait(self._begun)
 
@@ -178,7 +178,7 @@ class Service:
 
 
 class Services:
-    """Starts services in order, and stops in reverse what was started, whatever fails meanwhile."""
+    """Starts services in order, and stops those that were started in reverse order, whatever fails meanwhile."""
 
     def __init__(self, services: Sequence[Service | Background]) -> None:
         self._services = services
@@ -193,7 +193,7 @@ class Services:
                 await each.start()
 
     async def stop(self) -> None:
-        """Every one is stopped, also if the one before could not be."""
+        """Every service is stopped, even if stopping the one before failed."""
         while self._started:
             each = self._started.pop()
             try:

@@ -1,8 +1,8 @@
-"""Signals: one part of the program tells others what happened, and knows none of them.
+"""Signals: one part of the program reports an event to others, and knows none of them.
 
-A signal is made first and given to the part that tells.  Whoever wants to hear of it
-listens, before anything is started.  So every part is complete when it is constructed,
-and no two of them need each other's constructor first.
+A signal is made first and given to the part that sends it.  Other parts add their
+listeners before anything is started.  So every part is complete when it is
+constructed, and no two of them need each other's constructor first.
 """
 
 from collections.abc import Awaitable, Callable
@@ -26,7 +26,7 @@ class Signal(Generic[Told]):
 
 
 class AwaitedSignal(Generic[Told]):
-    """The part that tells goes on when all listeners are done."""
+    """Awaits its listeners: the sender goes on when all of them are done."""
 
     def __init__(self) -> None:
         self._listeners: list[Callable[Told, Awaitable[None]]] = []
@@ -40,4 +40,4 @@ class AwaitedSignal(Generic[Told]):
 
 
 def ignore(*_: object) -> None:
-    """Nobody wants to hear of it."""
+    """A listener that ignores the event."""

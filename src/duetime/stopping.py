@@ -1,4 +1,4 @@
-"""Stopping by a signal: the first lets what runs end, the second does not wait."""
+"""Stopping by a signal: the first lets running work end, the second does not wait."""
 
 import asyncio
 import os
@@ -11,7 +11,7 @@ log = structlog.get_logger()
 
 
 def watch_signals() -> asyncio.Event:
-    """Set on SIGTERM or SIGINT, from now on; a second signal ends the process at once."""
+    """An event that SIGTERM or SIGINT sets from now on; a second signal ends the process at once."""
     signalled = asyncio.Event()
 
     def on_signal(number: int) -> None:

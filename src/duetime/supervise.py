@@ -1,10 +1,10 @@
-"""Several node processes on one port: start them, give them connections, start them again, stop them.
+"""Several node processes on one port: start them, give them connections, restart them, stop them.
 
-This process alone listens.  Each connection goes to the next process in turn, as
+Only this process listens.  Each connection goes to the next process in turn, as
 an open descriptor, so the load is spread evenly however few connections there
-are; while a process is being started again the others get all, and when none is
-ready connections wait in the port's own queue.  The processes find each other and
-share the shards by the database; this one knows nothing of that.
+are; while a process is being restarted the others get all connections, and when none
+is ready they wait in the port's own queue.  The processes find each other and
+share the shards through the database; this one knows nothing of that.
 """
 
 import asyncio
@@ -29,10 +29,10 @@ from duetime.telemetry import Sparing
 
 log = structlog.get_logger()
 START_SECONDS = 60.0
-#: A stop waits for calls, and then for the database; after this more it is cut off.
+#: A stop waits for calls, and then for the database; it is cut off this long after its deadline.
 _STOP_GRACE_SECONDS = 30.0
 _LEAST_BACKOFF_SECONDS, _MOST_BACKOFF_SECONDS = 0.1, 5.0
-#: A process that lived so long did not fail at its start.
+#: A process that lived this long did not fail at its start.
 _SOUND_SECONDS = 30.0
 
 
@@ -64,7 +64,7 @@ class Processes:
 
     @classmethod
     async def open(cls, config: Config, database_url: str) -> "Processes":
-        """Bind the port and migrate, once for all."""
+        """Bind the port and migrate, once for all processes."""
         listener = listen(config.host, config.port)
         try:
             await bring_up_to_date(database_url)
@@ -78,7 +78,7 @@ class Processes:
         return url_of(self._listener)
 
     async def start(self) -> None:
-        """Start all; returns when every one of them is ready."""
+        """Start all processes; returns when every one of them is ready."""
         self._listener.listen(BACKLOG)
         self._listener.setblocking(False)
         places = range(1, self._config.processes + 1)
@@ -94,9 +94,9 @@ class Processes:
         self._accepting.start()
 
     async def stop(self) -> None:
-        """Stop all at once, each as a node stops; then close the port."""
+        """Stop all processes at once, each as a node stops; then close the port."""
         self._is_stopping = True
-        # A second signal would end one that is stopping already at once.
+        # A second signal would end a process at once that is stopping already.
         self._signal(signal.SIGTERM, [child for child in self._children.values() if not child.is_stopping])
         if self._tasks:
             limit = self._config.shutdown_seconds + _STOP_GRACE_SECONDS
@@ -117,7 +117,7 @@ class Processes:
     # Keeping them
 
     async def _keep(self, place: int) -> None:
-        """Start the process, and again whenever it ends."""
+        """Start the process, and restart it whenever it ends."""
         delay = _LEAST_BACKOFF_SECONDS
         while not self._is_stopping:
             started_at = time.monotonic()
@@ -144,13 +144,13 @@ class Processes:
         try:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
-                # A file of the folder we are in must not stand in for a module.
+                # A file of the current folder must not replace a module.
                 "-P",
                 "-m",
                 "duetime.child",
                 stdin=asyncio.subprocess.PIPE,
                 pass_fds=(theirs.fileno(),),
-                # A Ctrl-C in our terminal is for us; we then stop them in order.
+                # Ctrl-C in the terminal reaches only this process, which then stops the others in order.
                 start_new_session=True,
             )
         except BaseException:
@@ -169,7 +169,7 @@ class Processes:
             await process.stdin.drain()
             process.stdin.close()
         except OSError:
-            # It ended at once; whoever waits for it sees that.
+            # It ended at once; the code that waits for it sees that.
             pass
         return child
 
@@ -203,7 +203,7 @@ class Processes:
         loop = asyncio.get_running_loop()
         not_accepted = Sparing(1, seconds=60.0)
         while True:
-            # Until somebody can serve it, a connection is best left in the queue.
+            # Until a process can serve it, a connection is best left in the queue.
             while not self._takers():
                 self._changed.clear()
                 await self._changed.wait()
@@ -220,7 +220,7 @@ class Processes:
                     await asyncio.sleep(0.01)
 
     def _takers(self) -> list[_Child]:
-        """Who is ready; if all are about to stop, they still say so to whoever asks."""
+        """The processes that are ready; if all are about to stop, these, because they still answer with an error."""
         ready = [child for child in self._children.values() if child.is_ready]
         return [child for child in ready if not child.is_stopping] or ready
 
@@ -233,6 +233,6 @@ class Processes:
                 socket.send_fds(child.channel, [b"c"], [connection.fileno()])
                 return True
             except OSError:
-                # It is full of connections that it has not taken yet, or just gone.
+                # Its queue is full of connections that it has not taken yet, or it has just ended.
                 continue
         return False

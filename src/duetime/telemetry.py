@@ -11,7 +11,7 @@ from duetime.passwords import hide_passwords
 
 
 class Sparing:
-    """Lets so many lines in a time through, and counts the others."""
+    """Lets a number of lines through in each period, and counts the others."""
 
     def __init__(self, lines: int = 5, monotonic: Callable[[], float] = time.monotonic, seconds: float = 1.0) -> None:
         self._lines = lines
@@ -22,7 +22,7 @@ class Sparing:
         self._left_out = 0
 
     def take(self) -> int | None:
-        """How many lines were left out before this one; None: leave this one out, too."""
+        """How many lines were left out before this one; None: leave this one out as well."""
         now = self._monotonic()
         if now - self._since >= self._seconds:
             self._since, self._written = now, 0
@@ -44,7 +44,7 @@ def set_up_logs(format: str, level: str, node: str) -> None:
     if format == "json":
         shared += [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     else:
-        # Plain tracebacks: pretty ones print every local variable, payloads and keys among them.
+        # Plain tracebacks: pretty ones print every local variable, including payloads and keys.
         shared += [
             structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)
         ]
@@ -60,5 +60,5 @@ def set_up_logs(format: str, level: str, node: str) -> None:
 
 
 def _hide(logger: object, method: str, line: object) -> str:
-    """The line as it is written: an error's message may quote the address of a database."""
+    """The line without passwords: an error's message may quote the address of a database."""
     return hide_passwords(str(line))

@@ -1,11 +1,11 @@
 """Long pieces of work take turns: one at a time, with a few rounds of the event loop between them.
 
 A batch of a thousand tasks takes milliseconds to read, to write or to store, and
-several of them come in one round.  Whoever asks for a single task would wait for
-them all, in each of the rounds that an answer takes on its way from one socket to
-the next; this way, for one.  While the database stores a single task no long piece
-begins at all, within a share of the time: the answer would wait for its end, and the
-database for the processor that it takes.
+several batches come in one round.  Without turns, a request for a single task would
+wait for all of them, in each of the rounds that its answer takes on its way from one
+socket to the next; with turns it waits for one.  While the database stores a single
+task no long piece begins at all, within a share of the time: the answer would wait for
+the end of the piece, and the database for the processor that the piece takes.
 """
 
 import asyncio
@@ -19,25 +19,26 @@ from typing import TypeVar
 Item = TypeVar("Item")
 Done = TypeVar("Done")
 
-#: From here on a piece of work is long: tasks, and bytes to be read.
+#: A piece of work is long from this many tasks, or this many bytes to be read.
 LONG_TASKS = 250
 LONG_BYTES = 16 * 1024
-#: A piece should take so long; so many items are done before anybody knows how long they take.
+#: The intended duration of a piece, and the first number of items, before it is known how long they take.
 PIECE_SECONDS = 0.005
 FIRST_ITEMS = 16
-#: What came in while a long piece was done goes on its way for so many rounds before the next: from a socket to
-#: the call that waits for it, to the poll that is answered by it, and out.
+#: How many rounds of the loop run between two long pieces, so that requests that came meanwhile move on: from a socket
+#: to the call that waits for it, to the poll that it answers, and out.
 ROUNDS_BETWEEN = 3
-#: Where rounds are long by themselves, a turn comes after this time all the same.
+#: If rounds are long by themselves, the next turn comes after this time in any case.
 SECONDS_BETWEEN = 0.01
-#: So much of the time may turns be held up by light calls, and so long at once; below a millisecond it is not worth it.
+#: The share of the time for which light calls may delay turns, and the longest delay; under a millisecond it is not
+#: worth it.
 HELD_SHARE = 0.15
 HELD_SECONDS = 0.03
 LEAST_HELD_SECONDS = 0.001
 
 
 class _Held:
-    """One for all light calls, because each is made and counted some thousand times a second."""
+    """One instance for all light calls, because they begin some thousand times a second."""
 
     __slots__ = ("_turns",)
 
@@ -57,20 +58,20 @@ class Turns:
         self._waiting: deque[asyncio.Future[None]] = deque()
         #: How many turns were asked for so far.
         self.count = 0
-        #: Somebody has had a turn, and the rounds behind it are not over.
+        #: A turn was given, and the rounds after it are not over.
         self._is_taken = False
-        #: Light calls under way.
+        #: How many light calls are under way.
         self._calls = 0
         self._held = _Held(self)
-        #: The next turn waits for them since then, until this timer at the latest.
+        #: Since when the next turn waits for light calls, and the timer that ends this wait.
         self._held_at = 0.0
         self._held_until: asyncio.TimerHandle | None = None
-        #: For so many seconds turns may be held up, counted at that time.
+        #: For how many seconds turns may still be delayed, as of `_counted_at`.
         self._left = HELD_SECONDS
         self._counted_at = monotonic()
 
     def held(self) -> AbstractContextManager[None]:
-        """A light call: no turn begins before it is over, as long as there is time for that."""
+        """Mark a light call: no turn begins before it is over, as long as the allowed delay lasts."""
         return self._held
 
     def begin_call(self) -> None:
@@ -82,7 +83,7 @@ class Turns:
             self._let_go()
 
     async def take(self) -> None:
-        """Return when it is the caller's turn: at once, or some rounds later."""
+        """Wait for the caller's turn, which comes at once or some rounds later."""
         self.count += 1
         if not self._is_taken and not self._calls:
             self._is_taken = True
@@ -96,15 +97,15 @@ class Turns:
         await turn
 
     async def give_way(self) -> None:
-        """Let others be served, and return when it is the caller's turn: for what goes on and on."""
+        """Let others be served, then wait for the caller's turn; for work that goes on for long."""
         await asyncio.sleep(0)
         await self.take()
 
     async def spread(self, items: Sequence[Item], do: Callable[[Sequence[Item]], Sequence[Done]]) -> list[Done]:
-        """Do a list in pieces, each in its turn; a short one at once.
+        """Process a list in pieces, each in its turn; a short list at once.
 
-        Items may be a thousand times as much work as others: a piece is as many as the last ones let expect to be
-        done in a few milliseconds.
+        One item may take a thousand times as long as another, so the size of a piece is chosen from the last pieces, to
+        take a few milliseconds.
         """
         done: list[Done] = []
         at, size = 0, FIRST_ITEMS
@@ -118,7 +119,7 @@ class Turns:
             seconds = self._monotonic() - began
             at += size
             if seconds > PIECE_SECONDS / 2:
-                # The next ones are looked at anew, behind what came in meanwhile.
+                # Take the next turn earlier, after what came in meanwhile.
                 ends_at = at
             size = max(1, min(LONG_TASKS, int(size * PIECE_SECONDS / max(seconds, 1e-6))))
             if at < ends_at:
@@ -137,13 +138,13 @@ class Turns:
             turn = self._waiting.popleft()
             if not turn.done():
                 turn.set_result(None)
-                # Behind the one whose turn it is now.
+                # Runs after the caller that has this turn.
                 loop.call_soon(self._pass_on, ROUNDS_BETWEEN, now)
                 return
         self._is_taken = False
 
     def _hold_up(self, now: float) -> bool:
-        """Let the next turn wait for light calls; False: they had their share of the time."""
+        """Let the next turn wait for light calls; False: they have used up their share of the time."""
         self._left = min(HELD_SECONDS, self._left + HELD_SHARE * (now - self._counted_at))
         self._counted_at = now
         if self._left < LEAST_HELD_SECONDS:
@@ -159,5 +160,5 @@ class Turns:
         self._held_until = None
         now = self._monotonic()
         self._left -= now - self._held_at
-        # Each turn is held up once: where light calls never end, it would never come.
+        # Each turn is delayed only once: if light calls never end, it would never come.
         asyncio.get_running_loop().call_soon(partial(self._pass_on, ROUNDS_BETWEEN, now, may_hold=False))
