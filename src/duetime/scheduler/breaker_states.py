@@ -1,10 +1,10 @@
-"""Breakers outlive the process that keeps them: what they found out is written down, and read by who calls next.
+"""Store what breakers learned, so that it outlives the process that keeps them, and read it in the next one.
 
-Written is not every call but every change that a successor would act on, all
-changes of a second in one statement.  Read is it before the lanes of a shard
-are fed.  A row may be wrong: of two nodes that feed parts of a tenant the last
-one that learned something has written it, and a host may be well again.  Then
-it costs a few seconds, because whoever reads it probes the host as ever.
+A write follows not every call but every change that a successor would act on; one
+statement writes all changes of a second.  Rows are read before the lanes of a shard
+are fed.  A row may be wrong: of two nodes that feed parts of a tenant, the last one
+that learned something has written it, and a host may have recovered.  That costs a
+few seconds, because the reader probes the host as usual.
 """
 
 import asyncio
@@ -25,13 +25,13 @@ from duetime.scheduler.breakers import Breakers
 from duetime.service import Loop
 
 log = structlog.get_logger()
-#: A node writes at most once in so long.
+#: A node writes at most once in this time.
 WRITE_EVERY = timedelta(seconds=1)
 _LOOK_AT_LEAST_EVERY_SECONDS = 0.5
 _MAX_ROWS_PER_WRITE = 1_000
-#: A tenant may have targets without end.  What a node writes down of it is no more than this.
+#: The most rows that a node writes for one tenant, whose number of targets has no limit.
 MAX_ROWS_PER_TENANT = 1_000
-#: A row that is right is written again after so long: one that nobody touches is taken for old.
+#: A correct row is written again after this time, because a row that is not updated counts as old.
 _REPEAT = timedelta(minutes=5)
 _SWEEP_EVERY = timedelta(minutes=1)
 
@@ -41,11 +41,11 @@ class BreakerStates:
         self._database = database
         self._lanes = lanes
         self._breakers = breakers
-        #: What is in the table, as far as it came from here or was read here.
+        #: The rows of the table that this node has written or read.
         self._stored: dict[Place, StoredMemory] = {}
         self._rows: Counter[int] = Counter()
         self._swept_at = database.clock.now()
-        #: Of which there is perhaps something else to write down than before.
+        #: Breakers whose state may differ from what was written last.
         self._news: set[Place] = set()
         self._has_news = asyncio.Event()
         breakers.learned.listen(self._note)
@@ -56,7 +56,7 @@ class BreakerStates:
         self._has_news.set()
 
     async def step(self) -> timedelta:
-        """Wait for news, and write it; once a minute drop what is over without news."""
+        """Wait for changes and write them; once a minute remove breakers that have recovered without a change."""
         now = self._database.clock.now()
         if now - self._swept_at >= _SWEEP_EVERY:
             self._swept_at = now
@@ -74,7 +74,7 @@ class BreakerStates:
         self.loop.start()
 
     async def close(self) -> None:
-        """Write the last news, if the database takes it."""
+        """Write the last changes, if the database accepts them."""
         await self.loop.stop()
         try:
             await self.save()
@@ -82,10 +82,10 @@ class BreakerStates:
             log.warning("what breakers found out last is lost", error=str(error))
 
     async def save(self) -> None:
-        """Write what has changed; if that fails it is still to be written."""
+        """Write all changes; those of a failed write stay to be written."""
         self._has_news.clear()
         while changed := set(islice(self._news, _MAX_ROWS_PER_WRITE)):
-            # What changes while it is written is news again.
+            # A change during the write is noted again.
             self._news -= changed
             try:
                 await self._save(changed)
@@ -118,7 +118,7 @@ class BreakerStates:
             self._rows -= Counter(tenant for tenant, _ in over)
 
     async def recall(self, shards: frozenset[int] | None) -> None:
-        """Learn what was found out about the targets of tenants that are fed here from now on."""
+        """Read what is known about the targets of tenants that this node feeds from now on."""
         lanes = self._lanes.all()
         tenants = {key.tenant for lane, key in lanes.items() if shards is None or lane % SHARDS in shards}
         if not tenants:

@@ -1,9 +1,8 @@
 """The breakers of this node: one for each tenant and host that its executor calls.
 
 They live in the process that feeds the tenant, whose executor makes its calls.
-What they have found out is news for whoever writes it down, for the process
-that feeds the tenant next (`breaker_states`).  What was forced by hand is
-stored, and obeyed by every node.  No I/O.
+`breaker_states` stores what they learn, for the process that feeds the tenant next.
+Breakers that are forced by hand are stored, and every node obeys them.  No I/O.
 """
 
 import math
@@ -45,19 +44,19 @@ class Breakers:
         self._breakers: dict[tuple[int, str], Breaker] = {}
         self._forced: Mapping[tuple[int, str], Forced] = {}
         self._swept_ms: int | None = None
-        #: Hosts that are not called as they would be, by tenant; of those that only ramp it ends by itself.
+        #: Hosts whose calls are restricted, by tenant; a ramp ends by itself.
         self._slowed: dict[int, set[str]] = {}
         self._ramping: set[tuple[int, str]] = set()
-        #: The breaker of this tenant and host may let through more or less than before.
+        #: Sent when the breaker of a tenant and host may let through more or less than before.
         self.changed = Signal[int, str]()
-        #: Something was found out, or forgotten, that may have to be written down; it comes first.
+        #: Sent before `changed`, when something was learned or forgotten that may have to be written.
         self.learned = Signal[int, str]()
 
     def __len__(self) -> int:
         return len(self._breakers)
 
     def find(self, tenant: int, host: str) -> Breaker | None:
-        """The breaker of a host that was called or is forced; None: nothing is known against it."""
+        """The breaker of a host that was called or is forced; None: nothing is known against the host."""
         return self._breakers.get((tenant, host))
 
     def of(self, tenant: int, host: str) -> Breaker:
@@ -77,13 +76,13 @@ class Breakers:
         return tenant in self._slowed
 
     def begin(self, tenant: int, host: str, now: int) -> Breaker | None:
-        """Count a call that nothing holds back, at this breaker; None: it has to be asked."""
+        """Count an unrestricted call at its breaker; None: the call has to ask the breaker."""
         breaker = self.of(tenant, host)
         if self.is_slowed(tenant, host):
             breaker.available(now)
             if breaker.state != "closed":
                 return None
-            # Its ramp has ended meanwhile.
+            # Its ramp has ended since.
             self._changed(tenant, host)
         if breaker.begin(1, now):
             return breaker
@@ -91,7 +90,7 @@ class Breakers:
         return None
 
     def begin_all(self, tenant: int, hosts: Mapping[str, int], now: int) -> bool:
-        """Count the calls of a tenant none of whose hosts is slowed; False: one is now, and none was counted."""
+        """Count the calls of a tenant without a slowed host; False: a host is slowed now, and no call was counted."""
         full = [host for host, count in hosts.items() if not self.of(tenant, host).begin(count, now)]
         if not full:
             return True
@@ -103,14 +102,14 @@ class Breakers:
         return False
 
     def began(self, tenant: int, host: str, count: int, now: int) -> None:
-        """So many calls start, whether they may or not."""
+        """Count calls that start in any case, allowed or not."""
         breaker = self.of(tenant, host)
         breaker.took(count, now)
         if breaker.state == "ramping" and not self.is_slowed(tenant, host):
             self._changed(tenant, host)
 
     def report(self, task: LeasedTask, ending: Ending, retry_after: float | None = None, detail: str = "") -> None:
-        """A task of the executor is over; said once of each that it has taken."""
+        """Note the end of a task; the executor reports it once for each task that it has taken."""
         target = task.options.target if task.options is not None else None
         host = host_of(target.url) if target is not None else ""
         key = self._key_of(task.lane)
@@ -137,7 +136,7 @@ class Breakers:
         self._changed(key.tenant, host)
 
     def obey(self, forced: Mapping[tuple[int, str], Forced]) -> None:
-        """These are forced, and no others; said twice a second, it also ends ramps and forgets who is idle."""
+        """Force these breakers and no others; called twice a second, so it also ends ramps and forgets idle ones."""
         now = self._now_ms()
         if forced != self._forced:
             before, self._forced = self._forced, dict(forced)
@@ -152,12 +151,12 @@ class Breakers:
             self._forget_idle(now)
 
     def remember(self, tenant: int, host: str) -> BreakerMemory | None:
-        """What whoever calls the host next has to know; None: nothing is known against it."""
+        """What the next caller of the host has to know; None: nothing is known against the host."""
         breaker = self.find(tenant, host)
         return None if breaker is None else breaker.remember(self._now_ms())
 
     def recall(self, tenant: int, host: str, memory: BreakerMemory, stored_ms: int) -> None:
-        """Another process found this out, at that time; what is known here since then counts more."""
+        """Take over what another process learned at that time; what this node has learned since then counts more."""
         known = self.find(tenant, host)
         if known is not None and known.forced is not None:
             return
@@ -169,7 +168,7 @@ class Breakers:
         self._changed(tenant, host)
 
     def states(self, tenant: int) -> list[BreakerStatus]:
-        """Those of a tenant that are forced or not plainly closed, by host."""
+        """The breakers of a tenant that are forced or not fully closed, by host."""
         now = self._now_ms()
         seen = [breaker.status(host, now) for (owner, host), breaker in list(self._breakers.items()) if owner == tenant]
         return sorted(
@@ -177,7 +176,7 @@ class Breakers:
         )
 
     async def describe(self, tenant: int) -> list[BreakerStatus]:
-        """`states`, as it is asked for where several nodes share the tenants."""
+        """`states`, in the form that is needed when several nodes share the tenants."""
         return self.states(tenant)
 
     def _changed(self, tenant: int, host: str) -> None:
@@ -188,7 +187,7 @@ class Breakers:
         self._ramping.discard((tenant, host))
         if breaker is not None and breaker.state == "ramping":
             self._ramping.add((tenant, host))
-        # A ramp that nothing had to wait for slows nobody.
+        # A ramp restricts a host only while calls have to wait for it.
         if breaker is not None and not is_free and breaker.state != "closed":
             slowed.add(host)
             self._slowed[tenant] = slowed
@@ -203,7 +202,7 @@ class Breakers:
             self._forget(place)
 
     def _make_room(self) -> None:
-        """Forget a tenth at least, so that it is not done for each: idle ones, then closed ones, the oldest first."""
+        """Forget at least a tenth, so that this is rarely needed: idle ones, then closed ones, the oldest first."""
         self._forget_idle(self._now_ms())
         excess = len(self._breakers) - self._most + max(1, self._most // 10)
         if excess <= 0:
@@ -220,7 +219,7 @@ class Breakers:
 
 
 def strictest(found: Iterable[BreakerStatus]) -> list[BreakerStatus]:
-    """One for each host, by host: where several nodes call it, the one that lets the least through."""
+    """One breaker for each host, sorted by host: if several nodes call it, the one that lets through the least."""
     kept: dict[str, BreakerStatus] = {}
     for each in found:
         other = kept.get(each.host)

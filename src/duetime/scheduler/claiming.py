@@ -1,4 +1,4 @@
-"""Carry out a plan of the core: claim rows, judge them by their limits, give them out, park the rest."""
+"""Carry out a plan of the core: claim rows, judge them by their limits, hand them out, park the rest."""
 
 import asyncio
 import uuid
@@ -34,7 +34,7 @@ class Claimer:
         changed: Callable[[], None],
         turns: Turns,
     ) -> None:
-        """`changed` plans anew."""
+        """`changed` starts a new plan."""
         self._database = database
         self._core = core
         self._gates = gates
@@ -45,7 +45,7 @@ class Claimer:
         self._turns = turns
 
     async def carry_out(self, plan: Plan) -> None:
-        """Claim what was planned; afterwards no poll waits for it any more."""
+        """Claim what was planned; afterwards no poll waits for this plan any more."""
         try:
             until = just_after(self._database.clock.now_ms())
             orders = [
@@ -55,7 +55,7 @@ class Claimer:
             try:
                 claims = await claim_due(self._database, orders, until, turns=self._turns)
             except Unavailable as error:
-                # Rows that were claimed all the same are not named by their holders, and so released.
+                # Rows that were claimed in spite of the error are not named by their holders, and so released.
                 log.warning("claim failed", error=str(error))
                 self._core.put_back(plan, self._database.clock.now_ms())
                 await asyncio.sleep(0.2)
@@ -79,7 +79,7 @@ class Claimer:
             self._polls.end_overdue(plan.holders)
 
     async def _land(self, plan: Plan, claims: Claims, verdict: GateVerdict) -> None:
-        """Give out what may run, and park the rest."""
+        """Hand out the rows that may run, and park the rest."""
         metrics.CLAIMED.inc(sum(len(rows) for rows in claims.taken.values()) - len(verdict.parked))
         answers = self._core.claimed(
             plan,
@@ -89,7 +89,7 @@ class Claimer:
             self._database.clock.now_ms(),
         )
         for lane, foreign in verdict.foreign.items():
-            # More of what nobody here handles is likely to follow: it is moved before anybody looks there again.
+            # More rows that no holder here handles are likely to follow: move them before the lane is read again.
             if foreign.is_most and (hint := self._core.hold(lane)) is not None:
                 verdict.held[lane] = hint
         await self._hand_out(
@@ -105,11 +105,11 @@ class Claimer:
             log.warning("limits could not be checked", error=str(error))
         except Exception:
             log.exception("limits could not be checked")
-        # Whether they may run cannot be told: nobody gets them, and two beats release them.
+        # It is unknown whether these may run: they are handed to no holder, and two beats release them.
         return GateVerdict({lane: set(range(len(rows))) for lane, rows in claims.taken.items()})
 
     async def _park(self, verdict: GateVerdict) -> None:
-        # The lanes and the asks that have landed need not wait for the database to park these.
+        # The lanes and asks of this plan need not wait until the database has parked these.
         self._changed()
         try:
             self._wake(await self._gates.park(verdict))
@@ -118,7 +118,7 @@ class Claimer:
             log.warning("claims could not be parked", error=str(error))
 
     async def _sift(self, verdict: GateVerdict, until: uuid.UUID) -> None:
-        """Move more of what was foreign out of the way, unless somebody waits for it."""
+        """Move more foreign rows out of the way, unless a holder waits for them."""
         for lane, hint in verdict.held.items():
             moves = [move for key, move in verdict.foreign[lane].moves.values() if not self._core.is_wanted(key)]
             if not moves:
@@ -126,7 +126,7 @@ class Claimer:
             try:
                 self._wake(await self._gates.sift(lane, hint, until, moves))
             except Unavailable as error:
-                # They are claimed and parked instead.
+                # They will be claimed and parked instead.
                 log.warning("tasks of other types could not be moved", error=str(error))
 
     async def _hand_out(self, answers: dict[int, list[LeasedTask]]) -> None:
@@ -143,6 +143,6 @@ class Claimer:
                 unwanted += live
         self._gates.not_begun([*late, *unwanted])
         if late or unwanted:
-            # The lanes and the asks that have landed need not wait for the database to take these back.
+            # The lanes and asks of this plan need not wait until the database has taken these back.
             self._changed()
         await self._returns.take_back(unwanted, late)

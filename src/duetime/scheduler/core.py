@@ -30,9 +30,9 @@ MAX_ROWS_PER_CLAIM = 2_000
 MAX_LANES_PER_CLAIM = 500
 #: Up to this room, rows that several lanes compete for are dealt out one by one.
 SMALL_ROOM = 256
-#: So many rows may somebody be ahead of the others, divided by its share.
+#: The most rows that a competitor may lead by, divided by its share.
 TURN_ROWS = 8.0
-#: A claim brings payloads along; keep what one statement carries within this.
+#: A claim reads payloads as well; the most bytes that one statement carries.
 MAX_BYTES_PER_CLAIM = 16 * 1024 * 1024
 
 
@@ -46,19 +46,19 @@ class Core:
     def __init__(self, governor: Governor | None = None) -> None:
         self._table = DueLanes(self._emptied)
         self._asks: dict[int, _Asked] = {}
-        #: What tenants have had of each kind of holder, and what lanes have had of their tenant's part.
+        #: How much tenants have had from each kind of holder, and how much lanes have had of their tenant's part.
         self._tenants = Accounts(TURN_ROWS)
         self._lanes = Accounts(TURN_ROWS)
         self._weights: Mapping[int, int] = {}
         self._suspended: frozenset[int] = frozenset()
         self.governor = governor or Governor()
-        #: When the first lane opens that a limit keeps closed.
+        #: When the first of the lanes that a limit keeps closed opens.
         self._opens_ms = _NEVER
 
     # Tenants
 
     def rule(self, weights: Mapping[int, int], suspended: frozenset[int]) -> bool:
-        """Weights of tenants (1 where none is given), and those of whom nothing runs; whether anything changed."""
+        """Set the weights of tenants (default 1) and which are suspended; returns whether anything changed."""
         has_changed = (weights, suspended) != (self._weights, self._suspended)
         self._weights, self._suspended = weights, suspended
         return has_changed
@@ -67,7 +67,7 @@ class Core:
         return self._weights.get(tenant, 1)
 
     def open_lanes(self, lanes: Iterable[int] | None = None) -> None:
-        """Limits have changed, or attempts have ended: these lanes, or all, may have room again."""
+        """Plan these lanes, or all, again: limits have changed, or attempts have ended, so they may have room."""
         for lane in self._table.known if lanes is None else lanes:
             if (work := self._table.known.get(lane)) is not None:
                 work.closed_until_ms = 0
@@ -75,15 +75,15 @@ class Core:
     # Lanes
 
     def woke(self, lane: int, key: LaneKey, wake: uuid.UUID) -> bool:
-        """A row was put into due, or was seen there; whether there may be something to plan that was not before."""
+        """Note that a row was put into due, or was seen there; returns whether there may be something new to plan."""
         return self._table.woke(lane, key, wake)
 
     def forget_hints(self) -> None:
-        """The database's clock went back: rows may lie before any hint."""
+        """Forget all hints, because the database's clock went back: rows may lie before them."""
         self._table.forget_hints()
 
     def drop(self, lane: int) -> None:
-        """Another node feeds the lane from now on."""
+        """Drop a lane that another node feeds from now on."""
         work = self._table.known.get(lane)
         if work is None:
             return
@@ -103,7 +103,7 @@ class Core:
         return self._opens_ms if due_ms is None else min(due_ms, self._opens_ms)
 
     def planned(self, lane: int) -> LaneKey | None:
-        """What a lane is taken for in which something is known to wait."""
+        """The key of a lane that is known to have waiting tasks; None for other lanes."""
         work = self._table.known.get(lane)
         return None if work is None else work.key
 
@@ -111,7 +111,7 @@ class Core:
         return len(self._table.known)
 
     def due_lanes(self) -> list[tuple[int, LaneKey, uuid.UUID]]:
-        """Lanes that are due and may run, each with the wake behind which its rows lie."""
+        """Lanes that are due and may run, each with the wake after which its rows lie."""
         works = (works for (_, tenant), works in self._table.due.items() if tenant not in self._suspended)
         return [(work.lane, work.key, work.hint) for each in works for work in each.values()]
 
@@ -121,11 +121,11 @@ class Core:
         self._asks[number] = _Asked(ask)
 
     def withdraw(self, number: int) -> None:
-        """The holder does not wait any more; what a claim under way brings is the shell's to give back."""
+        """Remove an ask whose holder no longer waits; the shell releases what a claim under way brings for it."""
         self._asks.pop(number, None)
 
     def asks_of(self, holders: Container[int]) -> list[int]:
-        """The asks of these that wait."""
+        """The asks of those of these holders that wait."""
         return [number for number, asked in self._asks.items() if asked.ask.holder in holders]
 
     def is_flying(self, number: int) -> bool:
@@ -168,10 +168,10 @@ class Core:
         parked: Mapping[int, Container[int]] = MappingProxyType({}),
         now_ms: int = 0,
     ) -> dict[int, list[tuple[int, int]]]:
-        """A plan was carried out: per lane the wakes taken, in order, with their sizes, and its next wake.
+        """Note that a plan was carried out: the taken wakes of each lane in order, with sizes, and its next wake.
 
         Returns what each ask got, as (lane, place in that lane's rows); asks that got something wait no more.
-        Rows at the `parked` places of a lane are for nobody: a limit keeps them.
+        Rows at the `parked` places of a lane go to no ask: a limit holds them back.
         """
         answers: dict[int, list[tuple[int, int]]] = {}
         for order in plan.orders:
@@ -218,11 +218,11 @@ class Core:
         return self._asks[number].ask
 
     def is_wanted(self, key: LaneKey) -> bool:
-        """Whether a holder that waits with room would take from such a lane."""
+        """Whether a waiting holder with room would take from such a lane."""
         return any(asked.ask.room > 0 and asked.ask.fits(key) for asked in self._asks.values())
 
     def hold(self, lane: int) -> uuid.UUID | None:
-        """Plan nothing of a lane until `let_go`; gives the wake behind which its due rows lie, None: there are none."""
+        """Plan nothing of a lane until `let_go`; returns the wake after which its due rows lie, None without any."""
         work = self._table.known.get(lane)
         if work is None or work.is_flying or not self._table.is_due(work):
             return None
@@ -238,7 +238,7 @@ class Core:
             work.hint = min(work.hint, just_before_wake(work.woken))
 
     def put_back(self, plan: Plan, now_ms: int = 0) -> None:
-        """A plan could not be carried out; its lanes and asks still wait."""
+        """Undo a plan that could not be carried out; its lanes and asks still wait."""
         for order in plan.orders:
             work = self._table.known[order.lane]
             work.is_flying = False
@@ -270,7 +270,7 @@ class Core:
         if work.is_dropped:
             self._table.drained(work, None)
         elif work.woken is not None:
-            # The claim may have missed it: come again, from before it.
+            # The claim may have missed this wake: read again, from before it.
             work.hint = min(work.hint, just_before_wake(work.woken))
         elif len(rows) < order.room:
             self._table.drained(work, next_wake)
@@ -280,7 +280,7 @@ class Core:
         work.reserved = ()
 
     def _emptied(self, place: Place) -> None:
-        """Nobody competes there any more."""
+        """Forget a place where nobody competes any more."""
         self._lanes.forget([place])
         self._tenants.tidy(place[0], 2 * len(self._table.due) + 1_000)
 
@@ -290,7 +290,7 @@ class Core:
         self._lanes.charge((key.kind, key.tenant), work.lane, rows / share)
 
     def _candidates(self, now_ms: int) -> dict[tuple[Kind, int | None], list[Competitor]]:
-        """Due lanes that someone with room can serve, the least served first, by who competes: see `_market`."""
+        """Due lanes that an ask with room can serve, the least served first, grouped by which lanes compete."""
         tenants: dict[tuple[Kind, int], list[int]] = {}
         everywhere: dict[Kind, list[int]] = {}
         for number, asked in self._asks.items():
@@ -313,7 +313,8 @@ class Core:
             numbers = tenants.get((kind, tenant), []) + everywhere.get(kind, [])
             lanes = self._competitors((kind, tenant), numbers, now_ms)
             if lanes:
-                # Where an executor serves everybody, all tenants compete; else each has its workers to itself.
+                # If an executor serves all tenants, they compete with each other; else each tenant has its own
+                # workers.
                 markets.setdefault((kind, None if kind in everywhere else tenant), []).extend(lanes)
                 count += len(lanes)
                 if count >= MAX_LANES_PER_CLAIM:
@@ -321,7 +322,7 @@ class Core:
         return markets
 
     def _may_be_open(self, place: tuple[Kind, int], now_ms: int) -> bool:
-        """Whether a lane there is not known to be closed: thousands of tenants may wait for their limits."""
+        """Whether a lane there may be open; quick to check, because thousands of tenants may wait for their limits."""
         opens_ms = min([work.closed_until_ms for work in self._table.due[place].values()])
         if opens_ms > now_ms:
             self._opens_ms = min(self._opens_ms, opens_ms)
@@ -330,8 +331,8 @@ class Core:
     def _competitors(self, place: tuple[Kind, int], numbers: list[int], now_ms: int) -> list[Competitor]:
         """The lanes of one tenant that can be served now."""
         fitting: dict[int, tuple[int, ...]] = {}
-        #: Lanes from which an ask takes nothing as long as there is something in a lane of a type that it handles and
-        #: that was taken from there: it came before.
+        #: Asks that take nothing from a lane (the key) while the lane of a type that they handle has tasks: those
+        #: tasks were parked there from this lane, so they come first.
         later: dict[LaneKey, set[int]] = {}
         for work in self._in_turn(place, numbers):
             if work.is_flying:
@@ -358,19 +359,19 @@ class Core:
         ]
 
     def _in_turn(self, place: Place, numbers: Iterable[int]) -> list[Work]:
-        """The lanes that are due there, the least served first; but those of types before all others."""
+        """The due lanes of that place, the least served first; lanes of types come before all others."""
         works = sorted(self._table.due[place].values(), key=lambda work: self._lanes.of(place, work.lane))
         if any(work.source is not None for work in works):
             handled = handled_by([self._asks[number].ask for number in numbers])
             if handled is not None:
-                # A tenant may have hundreds of types that nobody who waits handles.
+                # A tenant may have hundreds of types that no waiting holder handles.
                 wanted = frozenset(handled)
                 works = [work for work in works if work.source is None or type_at(work.key.gate) in wanted]
             works.sort(key=lambda work: work.source is None)
         return works
 
     def _is_open(self, work: Work, now_ms: int) -> bool:
-        """Whether its limits let anything of the lane start; if not, it is left alone until they may."""
+        """Whether its limits let a task of the lane start; if not, the lane is skipped until they may."""
         if self.governor.is_closed(work.key) or self._is_uncounted(work.lane, work.key):
             work.closed_until_ms = _NEVER
         elif self.governor.room(work.key, now_ms) > 0:
@@ -382,7 +383,7 @@ class Core:
         return False
 
     def _is_uncounted(self, lane: int, key: LaneKey) -> bool:
-        """Whether it is not known yet what may start: what runs of a limited tenant, which targets are called less."""
+        """Whether it is unknown yet what may start: running tasks of a limited tenant, targets with fewer calls."""
         if lane % SHARDS not in self.governor.uncounted:
             return False
         return key.kind is Kind.PUSH or self.governor.is_limited(key.tenant)
@@ -406,7 +407,7 @@ class Core:
                 work = self._table.known[lane.lane]
                 most = min(rows_left, max(1, int(bytes_left / max(work.mean_bytes, 1.0))))
                 if lane.most < UNLIMITED:
-                    # Lanes with a limit in common share it within one claim, too.
+                    # Lanes that share a limit share it within one claim as well.
                     most = used.left(work.key, most)
                 slots = cut(dealt[lane.lane], most)
                 if slots:

@@ -1,7 +1,7 @@
-"""Say in the node's log which tasks became dead letters: each once, and no more lines than a person can read.
+"""Log which tasks became dead letters: each once, and no more lines than a person can read.
 
-Whoever settles tells of dead letters after their commit, which costs a few appends; once a second what was told is
-written, with the names that only the database knows.  Beyond so many lines a second, of a tenant and in all, one line
+Settling reports dead letters after the commit, which costs a few appends; once a second they are written to the log,
+with the names that only the database knows.  Beyond a number of lines each second, for each tenant and in all, one line
 says how many were left out and how to list them.  A dead letter whose commit the database did not confirm may be
 missing here; it is in `duetime dead list`.
 """
@@ -25,9 +25,9 @@ log = structlog.get_logger()
 WRITE_EVERY = timedelta(seconds=1)
 LINES_PER_TENANT = 5
 LINES = 20
-#: Whose dead letters are kept for a line; those of more lanes are only counted.
+#: How many lanes keep their dead letters for a line; those of more lanes are only counted.
 MAX_LANES = 1_000
-#: Tenants that the line about the rest names.
+#: How many tenants the line about the rest names.
 MAX_NAMED = 5
 
 SQL = load(__package__, "dead_log.sql")
@@ -52,7 +52,7 @@ class DeadLog:
         self.loop = Loop("dead letters", self.step)
 
     def note(self, letters: Iterable[Dead]) -> None:
-        """These are dead letters since just now."""
+        """Note tasks that have just become dead letters."""
         for letter in letters:
             self._counts[letter.lane] += 1
             if letter.lane not in self._kept and len(self._kept) < MAX_LANES:
@@ -66,7 +66,7 @@ class DeadLog:
         return WRITE_EVERY
 
     async def close(self) -> None:
-        """Write what is left; without the database only how much it is."""
+        """Write what is left; without the database only the number."""
         try:
             await self._write()
         except Unavailable:
@@ -113,7 +113,7 @@ class DeadLog:
 
 
 def _choose(kept: dict[int, list[Dead]], tenants: dict[int, str]) -> Iterator[Dead]:
-    """Those that get a line: of each tenant one, then of each another, up to the bounds."""
+    """The dead letters that get a line: one of each tenant, then a second one of each, up to the limits."""
     by_tenant: dict[str, list[Dead]] = {}
     for lane, letters in kept.items():
         if lane in tenants:

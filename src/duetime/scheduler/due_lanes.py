@@ -1,4 +1,4 @@
-"""Lanes with known work, as a heap by next wake; those whose time has come, by who competes for them.
+"""Lanes with known work, as a heap by next wake; the due ones are grouped by which lanes compete.
 
 What is known of a lane is a hint: nothing is lost when it is wrong, because the
 shell looks again, and a lane that is drained is forgotten.
@@ -17,48 +17,48 @@ from duetime.model.gates import encode_gate, limits_at
 from duetime.model.task import Kind, LaneKey
 from duetime.scheduler.limits import Reserved
 
-#: Who competes: the lanes of one tenant, for one kind of holder.
+#: A group of lanes that compete: those of one tenant, for one kind of holder.
 Place = tuple[Kind, int]
 
 
 @dataclass
 class Work:
-    """A lane that has, or will have, something to do."""
+    """A lane that has, or will have, tasks to claim."""
 
     lane: int
     key: LaneKey
     next_ms: int
-    #: Claims read behind this wake; what lies before has been taken.
+    #: Claims read after this wake; earlier rows have been taken.
     hint: uuid.UUID = EARLIEST
     mean_bytes: float = 200.0
-    #: All that waits there waits for somebody who handles its type: the lane from which it was taken for that.
+    #: If the lane holds only tasks of one type, which wait for a holder of that type: the lane they were parked from.
     source: LaneKey | None = None
-    #: A limit is used up: until then nothing of the lane is read.
+    #: A limit is used up: until this time no row of the lane is read.
     closed_until_ms: int = 0
-    #: A claim of this lane is under way, and this is where its rows are reserved.
+    #: Whether a claim of this lane is under way, and the meters at which its rows are reserved.
     is_flying: bool = False
     reserved: Reserved = ()
-    #: The earliest wake that was reported while it was: the claim may not have seen it.
+    #: The earliest wake that was reported during the claim, which may not have seen it.
     woken: uuid.UUID | None = None
-    #: Another node feeds it now; it is forgotten when the claim under way has landed.
+    #: Another node feeds the lane now; it is forgotten when the claim under way has ended.
     is_dropped: bool = False
 
 
 class DueLanes:
     def __init__(self, on_empty: Callable[[Place], None]) -> None:
-        #: Told of a place of which nothing is due any more.
+        #: Called with a place that has no due lane any more.
         self._on_empty = on_empty
         self.known: dict[int, Work] = {}
-        #: Those whose time has come.
+        #: The lanes that are due.
         self.due: dict[Place, dict[int, Work]] = {}
         self._heap: list[tuple[int, int]] = []
 
     def woke(self, lane: int, key: LaneKey, wake: uuid.UUID) -> bool:
-        """A row was put into due, or was seen there; whether there may be something to plan that was not before."""
+        """Note that a row was put into due, or was seen there; returns whether there may be something new to plan."""
         due_ms = due_ms_of(wake)
         work = self.known.get(lane)
         if work is not None and work.key != key and not work.is_flying:
-            # The lane of a gate that is past was given to another.
+            # The lane belonged to a gate that is gone, and was given to another one.
             self.drained(work, None)
             work = None
         if work is None:
@@ -78,12 +78,12 @@ class DueLanes:
         return True
 
     def forget_hints(self) -> None:
-        """The database's clock went back: rows may lie before any hint."""
+        """Forget all hints, because the database's clock went back: rows may lie before them."""
         for work in self.known.values():
             work.hint = EARLIEST
 
     def next_ms(self) -> int | None:
-        """When the next one becomes due; None if none waits for a time."""
+        """When the next lane becomes due; None if no lane waits for a time."""
         while self._heap:
             due_ms, lane = self._heap[0]
             work = self.known.get(lane)
@@ -100,7 +100,7 @@ class DueLanes:
                 self.due.setdefault((work.key.kind, work.key.tenant), {})[lane] = work
 
     def drained(self, work: Work, next_wake: uuid.UUID | None) -> None:
-        """Nothing more is due of it: wait for its next wake, or forget it."""
+        """Note that the lane has nothing more due: it waits for its next wake, or is forgotten."""
         place = (work.key.kind, work.key.tenant)
         lanes = self.due.get(place, {})
         lanes.pop(work.lane, None)
@@ -118,7 +118,7 @@ class DueLanes:
 
     def _await_time(self, work: Work) -> None:
         heapq.heappush(self._heap, (work.next_ms, work.lane))
-        # Entries that no longer count go when their time comes, which may be in a year: sweep them out.
+        # Outdated entries leave only when their time comes, which may be in a year: remove them here.
         if len(self._heap) > 2 * len(self.known) + 1_000:
             self._heap = [(work.next_ms, work.lane) for work in self.known.values() if not self.is_due(work)]
             heapq.heapify(self._heap)
@@ -126,7 +126,7 @@ class DueLanes:
 
 @lru_cache(maxsize=8_192)
 def source_of(key: LaneKey) -> LaneKey | None:
-    """Of a lane for those of one type alone, the lane where they were found among others."""
+    """For a lane that holds only one type: the lane in which its tasks were found among others."""
     gate = encode_gate(limits_at(key.gate))
     return None if gate == key.gate else msgspec.structs.replace(key, gate=gate)
 

@@ -1,8 +1,9 @@
-"""The feeder: carries out the core's plans and gives holders what was claimed.
+"""The feeder: carries out the core's plans and hands claimed tasks to holders.
 
-It claims only for holders that wait with room.  A claim whose holder went away
-before the answer left is given back at once (`polls`, `returns`).  What it was not
-told it finds by looking (`looking`); what a limit keeps is parked (`gating`).
+It claims only for waiting holders with room.  If a holder goes away before its answer
+is sent, what was claimed for it is released at once (`polls`, `returns`).  The feeder
+also looks for rows that were not reported to it (`looking`), and parks tasks that a
+limit holds back (`gating`).
 """
 
 import asyncio
@@ -61,9 +62,9 @@ class Feeder:
         make_core: Callable[[Governor], Core] = Core,
         monotonic: Monotonic = time.monotonic,
     ) -> None:
-        """Targets are called as `breakers` let them; tenants that are stopped get what `tenant_breakers` let through.
+        """`breakers` decide which targets are called, `tenant_breakers` what stopped tenants may start.
 
-        `prepare` learns what has to be known of shards before they are fed here.
+        `prepare` reads what has to be known of shards before they are fed here.
         """
         self._monotonic = monotonic
         self._database = database
@@ -103,7 +104,7 @@ class Feeder:
             ]
         )
         self._prepare = prepare
-        #: None: all of them, because no other node shares them.
+        #: None: all shards, because no other node shares them.
         self._shards: frozenset[int] | None = None
         self.has_looked = False
         if breakers is not None:
@@ -111,7 +112,7 @@ class Feeder:
         if tenant_breakers is not None:
             tenant_breakers.gates_changed.listen(self._tenants_changed)
         database.clock.jumped.listen(self._clock_jumped)
-        # Claims go on.
+        # Claiming continues.
         database.clock.settled.listen(self._changed.set)
 
     @property
@@ -121,7 +122,7 @@ class Feeder:
     # For holders
 
     async def lease(self, ask: Ask, wait_seconds: float) -> list[LeasedTask]:
-        """What is due for this holder, as soon as there is something, or nothing when the wait is over."""
+        """Wait for due tasks for this holder, and return them; none when the wait is over."""
         if self._is_stopping:
             return []
         if ask.slots is not None:
@@ -129,24 +130,24 @@ class Feeder:
         return await self.polls.wait(ask, wait_seconds)
 
     def taken(self) -> None:
-        """The executor has counted in what its last ask brought."""
+        """Note that the executor has counted the tasks that its last ask brought."""
         if (room := self._core.governor.executor_room) is not None:
             room.landed()
 
     @property
     def waits_for_room(self) -> bool:
-        """Whether a lane waits for room at the executor: then `room_came` has to follow when there is some."""
+        """Whether a lane waits for room at the executor: then call `room_came` when there is room."""
         room = self._core.governor.executor_room
         return room is not None and room.is_wanted
 
     def room_came(self) -> None:
-        """Calls have ended: whoever waited for their slots may have them."""
+        """Open the lanes that waited for the slots of calls which have ended."""
         if (room := self._core.governor.executor_room) is not None and (lanes := room.take_opened()):
             self._core.open_lanes(lanes)
             self._changed.set()
 
     def turned_away(self, tenant: int, host: str) -> None:
-        """The executor had no place for a task that it was given."""
+        """Note that the executor had no place for a task that it was given."""
         if (room := self._core.governor.executor_room) is not None:
             room.note_full(tenant, host, self._database.clock.now_ms())
 
@@ -154,11 +155,11 @@ class Feeder:
         return self._core.weight_of(tenant)
 
     async def give_back(self, tasks: Sequence[LeasedTask], delay_seconds: float = 0.0) -> None:
-        """These were claimed and never handed out: they wait again, and it costs them nothing."""
+        """Release tasks that were claimed and never handed out: they wait again, and it uses up no attempt."""
         await self._returns.give_back(tasks, delay_seconds)
 
     def reserve(self, wanted: Mapping[int, int]) -> Reservation | None:
-        """Room at waiting polls for tasks that are about to be stored (`lifecycle/submission/handover.py`)."""
+        """Reserve room at waiting polls for tasks that are about to be stored (`lifecycle/submission/handover.py`)."""
         if self._is_stopping or not self.polls or self._database.clock.is_held:
             return None
         keyed = {
@@ -170,7 +171,7 @@ class Feeder:
         return make_reservation(dealt, self._core.ask_of) if dealt else None
 
     def hand_over(self, reservation: Reservation, tasks: Mapping[int, list[LeasedTask]]) -> None:
-        """Answer the polls that were reserved; what was stored for one that has gone is given back."""
+        """Answer the polls that were reserved; tasks for a poll that has gone are released."""
         self._core.end_reservation(reservation.numbers, tasks)
         unwanted = []
         for number, given in tasks.items():
@@ -185,11 +186,11 @@ class Feeder:
         self._changed.set()
 
     def wake(self, wakes: Iterable[uuid.UUID]) -> None:
-        """Rows were put into due."""
+        """Note that rows were put into due."""
         first: dict[int, uuid.UUID] = {}
         for wake in wakes:
             lane = lane_of(wake)
-            # Behind the first of a lane the others are found by themselves.
+            # Reading from the first wake of a lane also finds those after it.
             if lane not in first or wake < first[lane]:
                 first[lane] = wake
         for lane, wake in first.items():
@@ -199,34 +200,34 @@ class Feeder:
                 self._changed.set()
 
     def rule(self, weights: Mapping[int, int], suspended: frozenset[int]) -> None:
-        """What tenants may have from now on."""
+        """Set the weights of tenants and which of them are suspended."""
         if self._core.rule(weights, suspended):
             self._changed.set()
 
     async def limit(self, rules: Rules) -> None:
-        """These are the limits from now on."""
+        """Set the limits that hold from now on."""
         self._gates.rule(rules)
-        # A limit that is new knows nothing of what runs.
+        # A new limit has not counted what runs already.
         await self._count_anew()
         self._core.open_lanes()
         self._changed.set()
 
     async def share(self, nodes: Mapping[int, int]) -> None:
-        """Tenants that other nodes feed as well, and how many nodes do."""
+        """Set which tenants other nodes feed as well, and how many nodes feed each."""
         if self._core.governor.share(nodes):
-            # What runs has no places yet under caps that are strict from now on.
+            # Running tasks have no places yet under caps that are strict from now on.
             await self._count_anew()
             self._changed.set()
 
     async def _count_anew(self) -> None:
-        """Until what runs is counted, nothing limited starts."""
+        """Count running tasks again; until then no task with limits starts."""
         if self._has_started:
             own = frozenset(range(SHARDS)) if self._shards is None else self._shards
             self._core.governor.count_anew(own)
             await self._count(own)
 
     def ended(self, attempts: Iterable[Past]) -> None:
-        """These have ended; whoever waited for their place may have it."""
+        """Note ended attempts, and open the lanes that waited for their places."""
         if self._core.governor.running and (lanes := self._core.governor.ended(attempts)):
             self._core.open_lanes(lanes)
             self._changed.set()
@@ -250,7 +251,7 @@ class Feeder:
         return key is not None and self._core.governor.is_limited(key.tenant)
 
     async def describe(self, lane: int) -> LaneStatus:
-        """Who serves a lane: holders that wait now, or that asked for such work lately."""
+        """The holders that serve a lane: those that wait now, or asked for such work lately."""
         key = self._lanes.key_of(lane)
         if key is None:
             return LaneStatus(False, 0, 0, False)
@@ -275,7 +276,7 @@ class Feeder:
         await self._services.start()
 
     async def stop(self) -> None:
-        """Stop claiming; polls that wait are answered with nothing."""
+        """Stop claiming; waiting polls are answered with nothing."""
         self._is_stopping = True
         self._changed.set()
         await self._services.stop()
@@ -283,7 +284,7 @@ class Feeder:
 
     @property
     def trouble(self) -> str | None:
-        """Why it does not feed as it should, if so."""
+        """Why feeding is disturbed; None if it is not."""
         return self._feeding.trouble
 
     async def _find_out(self) -> None:
@@ -304,7 +305,7 @@ class Feeder:
         await self._errands.finish()
 
     def feed_only(self, shards: frozenset[int]) -> None:
-        """Feed these shards from now on; polls that wait end, because their lanes may be elsewhere."""
+        """Feed these shards from now on; waiting polls end, because their lanes may be elsewhere."""
         gained = shards if self._shards is None else shards - self._shards
         self._core.governor.feed_only(gained, shards)
         self._shards = shards
@@ -315,19 +316,19 @@ class Feeder:
         self._changed.set()
 
     async def look_at(self, shards: frozenset[int]) -> None:
-        """Look at shards that are new here, at once; without it the next look in turn finds the same."""
+        """Look at newly gained shards at once; without this the next regular look finds the same."""
         if self._has_started:
             await self._meet(shards)
             await self._looker.look_at([lane for lane in self._own_lanes() if lane % SHARDS in shards])
 
     async def _meet(self, shards: frozenset[int] | None) -> None:
-        """Learn what has to be known of shards that are new here; until then no call of theirs starts."""
+        """Read what has to be known of newly gained shards; until then none of their calls starts."""
         if self._prepare is not None:
             await self._prepare(shards)
         await self._count(shards)
 
     async def _count(self, shards: frozenset[int] | None) -> None:
-        """Learn what runs in shards that are new here; until then nothing that is limited starts there."""
+        """Count what runs in newly gained shards; until then no task with limits starts there."""
         await self._gates.recount(shards)
         self._core.governor.know(shards)
         self._core.open_lanes()
@@ -340,11 +341,11 @@ class Feeder:
         return list(lanes) if self._shards is None else [lane for lane in lanes if lane % SHARDS in self._shards]
 
     def _clock_jumped(self, jump_us: int) -> None:
-        """The database's clock is not where it should be; back means that hints are worth nothing."""
+        """Plan again after a jump of the database's clock; after a jump back all hints are forgotten."""
         if jump_us < 0:
             self._core.forget_hints()
             self._looker.hints.forget()
-        # What is due, and when the next is, has changed either way.
+        # Either way, other rows may be due now, and the next one at another time.
         self._changed.set()
 
     async def _feed(self) -> None:
@@ -368,7 +369,7 @@ class Feeder:
         return self._free_claims > 0 and not self._database.clock.is_held
 
     async def _pause(self) -> None:
-        """Until something changes or the next lane becomes due."""
+        """Wait until something changes or the next lane becomes due."""
         next_ms = self._core.next_ms()
         seconds = None
         if next_ms is not None and self._may_claim():
@@ -382,7 +383,7 @@ class Feeder:
     # For the survey
 
     def unheard(self) -> list[tuple[str, str, float]]:
-        """Workers that get nothing because no beat of them is heard: tenant, name, and for how many seconds."""
+        """Workers that get nothing because none of their beats is heard: tenant, name, and for how many seconds."""
         now = self._monotonic()
         return [
             (str(self._lanes.tenant_name(ask.tenant)), ask.worker, now - since)
@@ -391,7 +392,7 @@ class Feeder:
         ]
 
     def due_lanes(self, most: int) -> list[tuple[int, LaneKey, uuid.UUID, bool]]:
-        """Lanes that are due and may run: key, where to read on, and whether anybody asks for such work; the oldest."""
+        """The oldest lanes that are due and may run: key, where to read on, and whether a holder asks for such work."""
         recent = self.polls.recent_asks()
         asks = {(ask.tenant, ask.kind, ask.queues, ask.tags, ask.types): ask for ask in recent}.values()
         oldest = heapq.nsmallest(most, self._core.due_lanes(), key=lambda each: each[2].int)

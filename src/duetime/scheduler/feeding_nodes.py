@@ -18,7 +18,7 @@ class FeedingNodes:
         return self._spread
 
     def become(self, spread: Mapping[int, int]) -> bool:
-        """These tenants are fed by several nodes from now on, and no others; whether that is new."""
+        """Set the tenants that several nodes feed from now on; returns whether anything changed."""
         is_new = spread != self._spread
         self._spread = dict(spread)
         return is_new

@@ -1,9 +1,9 @@
 """Fire schedules when their turn comes: the loop around `lifecycle/fire`.
 
-In memory there is, for each schedule lane that is fed here, the first turn that
-is known of: nothing grows with the number of schedules, and a pass reads only
-lanes whose first turn has come, from that turn on.  Once a second a look finds
-turns that nobody told of.  A sweep heals schedules that lost their row.
+Memory holds, for each schedule lane that is fed here, the first known turn: nothing
+grows with the number of schedules, and a pass reads only lanes whose first turn has
+come, from that turn on.  Once a second a look finds turns that were not reported.  A
+sweep repairs schedules that lost their row.
 """
 
 import asyncio
@@ -45,12 +45,12 @@ SWEEP_EVERY = timedelta(seconds=10)
 SWEEP_BATCH = 2_000
 _LANES_EVERY_SECONDS = 30.0
 _DECIDED_AT_ONCE = 50
-#: What the turns of a tenant may take in one batch; the rest of them are put off.
+#: The budget for the turns of one tenant in a batch; the others are put off.
 TENANT_STEPS = 100_000
-#: To store what became of a time takes about as long as so many steps.
+#: Storing the result of a time takes about as long as this many steps.
 TIME_STEPS = 100
 _PUT_OFF_MS = 500
-#: How soon to come back to a schedule that somebody was changing.
+#: How soon to return to a schedule that was being changed.
 _AGAIN_MS = 100
 
 
@@ -88,16 +88,16 @@ class Firing:
         self._has_duty = has_duty
         self._hints = Hints(MINT_TOLERANCE_MS)
         self._refusals = Refusals(monotonic)
-        #: The first turn that is known of, by lane.
+        #: The first known turn of each lane.
         self._first: dict[int, uuid.UUID] = {}
         self._lanes: set[int] = set()
         self._lanes_at = 0.0
-        #: The batch that the database is carrying out.
+        #: The batch that the database is executing.
         self._flight: tuple[list[Decided], asyncio.Task[list[DueSchedule]]] | None = None
         self._changed = asyncio.Event()
         self._is_stopping = False
         database.clock.jumped.listen(self._clock_jumped)
-        # Turns were not taken meanwhile.
+        # No turns were taken meanwhile.
         database.clock.settled.listen(self._changed.set)
         self._firing = Background("fire", self._run)
         self._services = Services(
@@ -110,7 +110,7 @@ class Firing:
             ]
         )
         self._swept_to = 0
-        #: Schedules that had lost their row in due; it should stay 0.
+        #: How many schedules had lost their row in due; it should stay 0.
         self.healed = 0
 
     async def start(self) -> None:
@@ -118,7 +118,7 @@ class Firing:
 
     @property
     def trouble(self) -> str | None:
-        """Why it does not fire as it should, if so."""
+        """Why firing is disturbed; None if it is not."""
         return self._firing.trouble
 
     async def stop(self) -> None:
@@ -127,18 +127,18 @@ class Firing:
         await self._services.stop()
 
     def wake(self, wakes: Iterable[uuid.UUID]) -> None:
-        """Rows were put into due; those of schedules lie in their own lanes."""
+        """Note rows that were put into due; those of schedules are in lanes of their own."""
         for wake in wakes:
             lane = lane_of(wake)
             if lane >= SCHEDULE_LANES_END:
                 continue
-            # Also of a shard that is on its way here: the next look finds it.
+            # Also for a shard that this node is about to get: the next look finds it.
             self._lanes.add(lane)
             if self._feeds(lane):
                 self._know(lane, wake)
 
     def _clock_jumped(self, jump_us: int) -> None:
-        """If the database's clock went back, what is drained is not certain any more."""
+        """Forget what is drained if the database's clock went back: it is not certain any more."""
         if jump_us < 0:
             self._hints.forget()
         self._changed.set()
@@ -157,17 +157,17 @@ class Firing:
                 failures = 0
             except (Unavailable, asyncpg.PostgresError) as error:
                 failures += 1
-                # Of turns that were refused it was said already.
+                # Refused turns have been logged already.
                 if not isinstance(error, TurnsRefused) and (failures in (1, 5) or failures % 20 == 0):
                     log.warning("firing waits for the database", failures=failures, error=str(error))
                 pause = min(0.1 * 2.0 ** min(failures, 10), 5.0)
             except Exception:
                 failures += 1
-                # Whatever it is, a loop that ends would leave every schedule waiting.
+                # Whatever the error is, go on: a loop that ends would leave every schedule waiting.
                 log.exception("firing failed")
                 pause = min(1.0 * failures, 5.0)
             if failures:
-                # What was put back is no news.
+                # A turn that was put back is not a new one.
                 self._changed.clear()
             if (pause is None or pause > 0) and not self._is_stopping:
                 await self._pause(pause)
@@ -180,9 +180,9 @@ class Firing:
             pass
 
     async def step(self) -> float | None:
-        """Fire what is due; returns the seconds until the next turn that is known of."""
+        """Fire the due schedules; returns the seconds until the next known turn."""
         if self._database.clock.is_held:
-            # Whether anything is due is not certain.
+            # It is uncertain whether anything is due.
             await self._land()
             return None
         now_ms = self._database.clock.now_ms()
@@ -191,7 +191,7 @@ class Firing:
         if not since:
             await self._land()
             return self._until_next()
-        # Taken out before the read: a turn that is told of from here on may not be in what it sees.
+        # Removed before the read: the read may not see a turn that is reported from here on.
         for lane in since:
             del self._first[lane]
         try:
@@ -205,20 +205,20 @@ class Firing:
     async def _take_turns(self, since: dict[int, uuid.UUID], until: uuid.UUID) -> None:
         found = await read_due(self._database, since, until, BATCH)
         turns = await self._decide_all(found)
-        # While the database carries one batch out, the next one is read and decided.
+        # While the database executes one batch, the next one is read and decided.
         await self._land()
         self._flight = (turns, asyncio.create_task(self._carry_out(turns)))
         if found.is_full:
             last = found.last_of_lanes()
             for lane, first in since.items():
-                # A part of the lane was read, or nothing is due in it.
+                # Only a part of the lane was read, or nothing is due in it.
                 self._know(lane, uuid.UUID(int=last[lane].int + 1) if lane in last else first)
         else:
             await self._land()
             await self._look_behind(since, until)
 
     async def _land(self) -> None:
-        """Wait for the batch under way; what was not carried out comes again."""
+        """Wait for the batch under way; turns that were not executed come again."""
         if self._flight is None:
             return
         turns, flight = self._flight
@@ -247,7 +247,7 @@ class Firing:
                 self._know(lane, first)
 
     async def _decide_all(self, found: DueSchedules) -> list[Decided]:
-        """What each does in its turn; runs that have to make room for the next are cancelled."""
+        """Decide what each schedule does in its turn; runs that have to make room for the next one are cancelled."""
         if found.orphans:
             lanes = [lane_of(wake) for wake in found.orphans]
             await self._database.run(SQL["forget"], lanes=lanes, wakes=found.orphans)
@@ -264,18 +264,18 @@ class Firing:
             situation = situations[schedule.id]
             turn: Turn | None
             if spent.get(schedule.tenant, 0) > TENANT_STEPS:
-                # One whose schedules take long to evaluate, or have years to make up for, holds up nobody else.
+                # A tenant whose schedules take long to evaluate, or have years to make up for, delays no other tenant.
                 turn = put_off(situation, now_ms + _PUT_OFF_MS)
             else:
                 turn = await self._decide(schedule, situation, now_ms)
-            # One that cannot be decided has taken a whole search, and is paused.
+            # A schedule that cannot be decided has used a whole search, and is paused.
             steps = max(self._count_steps(), SEARCH_STEPS if turn is None else turn.steps)
             times = 0 if turn is None else len(turn.planned) + len(turn.noted)
             spent[schedule.tenant] = spent.get(schedule.tenant, 0) + steps + times * TIME_STEPS
             if turn is not None:
                 turns.append((schedule, situation, turn))
             if place % _DECIDED_AT_ONCE == 0 or steps > PIECE_STEPS:
-                # A herd is decided in pieces, so that requests are answered in between.
+                # Many turns are decided in pieces, so that requests are answered in between.
                 await asyncio.sleep(0)
         turns = await self._fit(turns, now_ms)
         cancelled = [task for _, _, turn in turns for task in turn.cancel]
@@ -284,7 +284,7 @@ class Firing:
         return turns
 
     async def _fit(self, turns: list[Decided], now_ms: int) -> list[Decided]:
-        """The turns, with as many tasks as the quotas of their tenants leave room for."""
+        """The turns, with as many tasks as the quotas of their tenants allow."""
         sizes: dict[int, list[int]] = {}
         for schedule, _, turn in turns:
             if turn.planned:
@@ -313,7 +313,7 @@ class Firing:
         return fitting
 
     async def _carry_out(self, turns: list[Decided]) -> list[DueSchedule]:
-        """Give each its turn; returns those that did not get it and may still be there."""
+        """Give each schedule its turn; returns those that did not get it and may still be due."""
         missed: list[DueSchedule] = []
 
         async def give_turns(some: list[Decided]) -> None:
@@ -350,13 +350,13 @@ class Firing:
             work = take_turn_in_pieces(body, recurrence, situation, now_ms, room)
             turn = await self._evaluating.run(schedule.tenant, work)
         except SpecError as error:
-            # The zone or a calendar is gone since the schedule was made, or it takes too long to evaluate.
+            # The zone or a calendar was removed after the schedule was made, or it takes too long to evaluate.
             await self._stop_schedule(schedule, f"paused: {error.path}: {error.message}")
             return None
         except (Unavailable, asyncpg.PostgresError):
             raise
         except Exception:
-            # Whatever it is, it is this schedule's alone.
+            # Whatever the error is, it concerns this schedule only.
             name = self._schedules.tenant_name(schedule.tenant)
             log.exception("a schedule cannot be fired", tenant=name, schedule=schedule.name)
             await self._stop_schedule(schedule, "paused: a fault of the server; its log has more")
@@ -367,7 +367,7 @@ class Firing:
         return turn
 
     def _count_steps(self) -> int:
-        """What was done in pieces since it was asked last; what is shorter than a piece counts as nothing."""
+        """The seconds spent on pieces since the last call; less than a piece counts as nothing."""
         steps = self._evaluating.steps - self._counted_steps
         self._counted_steps = self._evaluating.steps
         return steps
@@ -377,10 +377,10 @@ class Firing:
         log.error("a schedule was paused", tenant=name, schedule=schedule.name, reason=reason)
         await self._schedules.pause(schedule.tenant, schedule.name, reason)
 
-    # What nobody tells of
+    # Turns that were not reported
 
     async def look(self) -> timedelta:
-        """The first turn of every lane here, from where it is drained for certain."""
+        """Find the first turn of every lane here, from where it is drained for certain."""
         await self._read_lanes()
         lanes = [lane for lane in self._lanes if self._feeds(lane)]
         if not lanes:
@@ -394,21 +394,21 @@ class Firing:
             self._hints.seen(lane, first)
             if first is not None:
                 self._know(lane, first)
-        # Whatever it sleeps for, it reckons anew: the clock may have jumped, a shard may have come.
+        # The firing loop has to compute its sleep again: the clock may have jumped, a shard may have come.
         self._changed.set()
-        # Where looking is dear, less often.
+        # Look less often if looking is costly.
         took = self._monotonic() - began
         return max(LOOK_EVERY, timedelta(seconds=min(took * 50, 10.0)))
 
     async def _read_lanes(self) -> None:
         if self._monotonic() >= self._lanes_at:
             rows = await self._database.run(SCHEDULES_SQL["read_shards"])
-            # Lanes that were told of meanwhile are not in the answer.
+            # Lanes with a turn reported meanwhile are not in the answer.
             self._lanes.update(row["shard"] for row in rows)
             self._lanes_at = self._monotonic() + _LANES_EVERY_SECONDS
 
     async def backfill(self) -> timedelta:
-        """Go on with the backfills of the lanes here by a second's worth."""
+        """Continue the backfills of the lanes here with a second's worth of work."""
         lanes = [lane for lane in self._lanes if self._feeds(lane)]
         if lanes:
             tasks = await self._backfills.step(lanes, 1.0)
@@ -417,7 +417,7 @@ class Firing:
         return timedelta(seconds=1)
 
     async def sweep(self) -> timedelta:
-        """Some schedules in their turn: each that is active must have its row in due."""
+        """Check some schedules in turn: each active one must have its row in due."""
         if not self._has_duty("sweep schedules"):
             return SWEEP_EVERY
         [row] = await self._database.run(SQL["sweep"], after=self._swept_to, batch=SWEEP_BATCH)

@@ -1,7 +1,7 @@
-"""Foreign rows: those of types that the holder does not handle for which they were claimed.
+"""Foreign rows: rows of types that the holder for which they were claimed does not handle.
 
-They are parked in the lanes of their types (`gating`).  Where most of what was claimed
-was foreign, more of it stands behind: that is moved there, too, without being claimed.
+They are parked in the lanes of their types (`gating`).  If most of a claim was foreign,
+more foreign rows follow in the lane: they are moved as well, without being claimed.
 """
 
 import uuid
@@ -13,17 +13,17 @@ from duetime.lifecycle.tasks.sift import MAX_SIFTED, Move, Sifted, sift
 from duetime.model.task import LaneKey, LeasedTask
 from duetime.scheduler.plan import Order
 
-#: After one claim so many statements move what stands behind it; then the lane has its turn again.
+#: After one claim at most this many statements move the rows that follow; then the lane has its turn again.
 MAX_SIFTS = 4
 
 
 @dataclass
 class Foreign:
-    """What of a claim of one lane was foreign."""
+    """The foreign rows in a claim of one lane."""
 
     places: frozenset[int]
     claimed: int
-    #: By type and home, the key of the lane for such rows, and where they went.
+    #: By type and home: the key of the lane for such rows, and where they were moved.
     moves: dict[tuple[str, int], tuple[LaneKey, Move]] = field(default_factory=dict)
 
     @property
@@ -49,7 +49,7 @@ def find_foreign(
 async def sift_behind(
     database: Database, lane: int, hint: uuid.UUID, until: uuid.UUID, moves: Sequence[Move], step_ms: int
 ) -> AsyncIterator[Sifted]:
-    """Move what is like that from the front of a lane, a bounded number of rows; gives what each statement did."""
+    """Move a limited number of such rows from the front of a lane; yields what each statement did."""
     for _ in range(MAX_SIFTS):
         sifted = await sift(database, lane, hint, until, moves, step_ms)
         yield sifted

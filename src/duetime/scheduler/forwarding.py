@@ -1,8 +1,8 @@
-"""Polls of workers that are passed on to the nodes that feed their tenant.
+"""Polls of workers that are forwarded to the nodes that feed their tenant.
 
 A poll's room is divided between the nodes that feed the tenant's shards; when the shards
-move it ends and is passed on anew.  It is never repeated.  Replies carry payloads as they
-are stored.
+move the poll ends and is forwarded again.  It is never repeated.  Replies carry payloads
+as they are stored.
 """
 
 import asyncio
@@ -27,12 +27,12 @@ from duetime.scheduler.wakes import PAUSE_SECONDS
 from duetime.service import Errands
 
 log = structlog.get_logger()
-#: A poll that was passed on may take so much longer than it waits.
+#: How much longer than its wait a forwarded poll may take.
 GRACE_SECONDS = 5.0
 
 
 class Forwarding:
-    """What the API asks of a feeder, whichever node it is that feeds."""
+    """What the API needs from a feeder, on whichever node it is."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Forwarding:
         return await self._routing.describe(lane)
 
     async def lease(self, ask: Ask, wait_seconds: float) -> list[LeasedTask]:
-        """What is due for this holder on whichever nodes feed its tenant, or nothing when the wait is over."""
+        """Wait for due tasks for this holder on the nodes that feed its tenant; none when the wait is over."""
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + wait_seconds
         while True:
@@ -92,14 +92,15 @@ class Forwarding:
             if tasks or self.is_stopping or left <= 0 or not self._holders.knows(ask.holder):
                 return tasks
             if self._membership.name not in rooms or now - asked_at < PAUSE_SECONDS:
-                # Nobody to ask, or one that stops, went away, or knows that the holder has ended: this node will, too.
+                # The node is unknown, stops, went away, or knows that the holder has ended: this node will learn it,
+                # too.
                 await asyncio.sleep(min(left, PAUSE_SECONDS))
 
     async def give_back(self, tasks: Sequence[LeasedTask], delay_seconds: float = 0.0) -> None:
         await self._feeder.give_back(tasks, delay_seconds)
 
     def divide(self, shards: Iterable[int], room: int) -> dict[str, int]:
-        """The room of a poll between the nodes that feed these shards: together never more than it."""
+        """Divide the room of a poll between the nodes that feed these shards; the parts never exceed it."""
         feeders = {self._membership.feeder_of(shard) for shard in shards}
         owners = sorted(owner for owner in feeders if owner is not None)
         rooms = {}
@@ -122,7 +123,7 @@ class Forwarding:
         return tasks
 
     async def _lease_from_many(self, rooms: dict[str, int], ask: Ask, wait_seconds: float) -> list[LeasedTask]:
-        """The first that has something ends the wait; what the others have got by then comes along."""
+        """Wait until one part has something; what the other parts have got by then is returned as well."""
         parts = [
             asyncio.create_task(self._lease_from(owner, replace(ask, room=room), wait_seconds))
             for owner, room in rooms.items()
@@ -132,7 +133,7 @@ class Forwarding:
         finally:
             for part in parts:
                 part.cancel()
-            # A part that is cancelled gives back what it had.
+            # A cancelled part releases what it got.
             ended = await asyncio.gather(*parts, return_exceptions=True)
         return [task for part in ended if isinstance(part, list) for task in part]
 
@@ -140,7 +141,7 @@ class Forwarding:
         return Leased(await self._feeder.lease(poll.ask, poll.wait_seconds))
 
     def _end_passed(self) -> None:
-        """The lanes of these polls may be elsewhere now."""
+        """End these polls, because their lanes may be elsewhere now."""
         for passed in self._passed:
             passed.end()
 

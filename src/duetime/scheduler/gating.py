@@ -1,14 +1,14 @@
-"""Between a claim and its holders: what may not run yet, or not there, is parked at its gate.
+"""Between a claim and its holders: park tasks that may not run yet, or not there, at their gate.
 
-A task at home is claimed with its neighbours; only then is it known what it is
-limited by.  If its gate has room it runs, else it is parked once, in the lane
-of the gate, and read again when the gate has room for it.
+A task at home is claimed with its neighbours; only then is it known which limits
+apply to it.  If its gate has room it runs, else it is parked once, in the lane of
+the gate, and read again when the gate has room for it.
 
-So it is with a task whose type its holder does not handle (`foreign`): it is parked
-in the lane of its type, and if it was found in the lane of a limit, in that of the
-limit and its type, where only those look who handle it.  From there it goes nowhere
-but to its holder as long as its limits are the same, so no two gates can send it to
-each other.
+The same holds for a task whose type its holder does not handle (`foreign`): it is
+parked in the lane of its type.  If it was found in the lane of a limit, it is parked
+in the lane of that limit and its type, which only holders of the type read.  From
+there it goes only to its holder while its limits stay the same, so two gates cannot
+send it to each other.
 """
 
 import uuid
@@ -57,18 +57,18 @@ from duetime.scheduler.plan import Plan
 from duetime.scheduler.rulebook import Book
 
 log = structlog.get_logger()
-#: How long a task waits that has no lane at its gate.
+#: How long a task waits if there is no lane at its gate.
 NO_LANE_MS = 2_000
 #: Tasks that wait without a lane are read again one after the other, 200 a second for each tenant.
 TURN_MS = 5
 
 
 class Rules(Rulebook, GateRules, Protocol):
-    """All that is limited."""
+    """All rules about limits."""
 
 
 class Calls(Protocol):
-    """Who counts calls to targets that nothing holds back, and says when that is over (`breakers`)."""
+    """Counts unrestricted calls to targets, and says when a target becomes restricted (`breakers`)."""
 
     def begin(self, tenant: int, host: str, now: int) -> Throttle | None: ...
     def begin_all(self, tenant: int, hosts: Mapping[str, int], now: int) -> bool: ...
@@ -81,9 +81,9 @@ class _Row(msgspec.Struct, frozen=True):
     key: LaneKey
     task: LeasedTask
     gate: Gate
-    #: What was reserved for it alone; of the lane of a gate, all is reserved together.
+    #: What was reserved for this task alone; the lane of a gate reserves for all its tasks together.
     admitted: Reserved = ()
-    #: Not everybody who takes from its home handles its type: it waits among its like.
+    #: Not every holder that reads its home handles its type, so it waits with its own type.
     is_apart: bool = False
 
     @property
@@ -95,15 +95,15 @@ class _Row(msgspec.Struct, frozen=True):
 
 @dataclass
 class GateVerdict:
-    """Of what was claimed: which rows, by lane and place, are for nobody yet."""
+    """Which of the claimed rows, by lane and place, are held back."""
 
     aside: dict[int, set[int]] = field(default_factory=dict)
-    #: Counts what is on its way to each gate.
+    #: How many rows are on their way to each gate.
     approached: Counter[LaneKey] = field(default_factory=Counter)
     parked: list[_Row] = field(default_factory=list)
-    #: Of which lanes what was claimed was of types that its holders do not handle.
+    #: By lane, the claimed rows of types that their holders do not handle.
     foreign: dict[int, Foreign] = field(default_factory=dict)
-    #: Lanes of which nothing is planned until what stands behind is moved as well, with their hints.
+    #: Lanes that are not planned until the rows that follow are moved as well, with their hints.
     held: dict[int, uuid.UUID] = field(default_factory=dict)
 
     def put_aside(self, row: _Row) -> None:
@@ -124,24 +124,24 @@ class Gatekeeper:
         self._database = database
         self._lanes = lanes
         self._governor = governor
-        #: What a lane in which something is known to wait is taken for.
+        #: The key of a lane that is known to have waiting tasks.
         self._planned = planned
         self._rules: Rules = Book()
         self._turns_ms: dict[int, int] = {}
         self._calls = calls
-        #: Gates to which rows are on their way: what is claimed meanwhile may not overtake them.
+        #: Gates to which rows are on their way: tasks that are claimed meanwhile may not overtake them.
         self._approached: Counter[LaneKey] = Counter()
-        #: Who this node is, among those that want the same places.
+        #: The number of this node among those that compete for the same places.
         self._asker = draw_bits(31)
 
     def rule(self, rules: Rules) -> None:
         self._rules = rules
         self._governor.rule(rules)
 
-    # What was claimed
+    # Claimed tasks
 
     async def judge(self, claims: Claims, plan: Plan) -> GateVerdict:
-        """Start what may run; the rest is to be parked, and `forget` must follow."""
+        """Start the tasks that may run; the rest is to be parked, and `forget` must follow."""
         verdict = GateVerdict(approached=self._approached)
         try:
             if plan.types or self._approached:
@@ -153,15 +153,15 @@ class Gatekeeper:
         return verdict
 
     def forget(self, verdict: GateVerdict) -> None:
-        """Its rows are where they belong, as far as they can be got there."""
+        """Note that the rows of a verdict have been parked, as far as possible."""
         self._approached -= Counter(row.gate_key for row in verdict.parked)
 
     def is_parking(self, key: LaneKey) -> bool:
-        """Whether something of such a lane is on its way to a gate."""
+        """Whether rows of such a lane are on their way to a gate."""
         return bool(self._approached) and key in self._types_approached()
 
     def _types_approached(self) -> dict[LaneKey, set[str | None]]:
-        """By lane, of which types some are on their way from there to the lane of their type."""
+        """By lane, the types of which rows are on their way from there to the lane of their type."""
         types: dict[LaneKey, set[str | None]] = {}
         for key in self._approached:
             if (source := source_of(key)) is not None:
@@ -169,7 +169,7 @@ class Gatekeeper:
         return types
 
     def _turn_away(self, claims: Claims, plan: Plan, verdict: GateVerdict) -> None:
-        """What its holder does not handle goes to the lane of its type; nothing overtakes what is on its way there."""
+        """Send foreign rows to the lanes of their types, and later rows of these types too, so that none overtakes."""
         approached = self._types_approached()
         if not plan.types and not approached:
             return
@@ -190,9 +190,9 @@ class Gatekeeper:
                 verdict.put_aside(_Row(order.lane, place, home, task, limits, is_apart=True))
 
     def _home_of(self, task: LeasedTask, lane: int, key: LaneKey) -> tuple[LaneKey, bool]:
-        """The key of its home, and whether that goes with the lane in which it waited.
+        """The key of its home, and whether that matches the lane in which it waited.
 
-        The lane of a gate may have been another queue's when the claim was planned, or when the task was parked.
+        The lane of a gate may have belonged to another queue when the claim was planned, or when the task was parked.
         """
         if task.lane == lane:
             return key, True
@@ -211,7 +211,7 @@ class Gatekeeper:
                 continue
             passed = frozenset(limits_at(key.gate))
             aside = frozenset(verdict.aside.get(lane, ()))
-            # To leave the lane of a limit and its type would bring it to those again who do not handle it.
+            # If it left the lane of a limit and its type, holders that do not handle the type would get it again.
             is_apart = bool(passed) and type_at(key.gate) is not None
             for place, (_, task) in enumerate(rows):
                 if place in aside:
@@ -230,7 +230,7 @@ class Gatekeeper:
             for row in kept:
                 self._governor.withdraw(row.admitted, self._database.clock.now_ms())
             raise
-        # Breakers take a time before one that they were told for a clock that went back.
+        # Read the clock again: to breakers, a time before the last one means that the clock went back.
         now_ms = self._database.clock.now_ms()
         counted = _Counted(self._governor, now_ms)
         for row in kept:
@@ -238,7 +238,7 @@ class Gatekeeper:
             self._governor.start(attempt, row.key, row.gate, now_ms, row.admitted, meters)
 
     def _begin_all(self, key: LaneKey, rows: Sequence[tuple[uuid.UUID, LeasedTask]], now_ms: int) -> bool:
-        """Count the calls of a lane that nothing limits; False: a target has to be asked for each of its own."""
+        """Count the calls of a lane without limits; False: each call has to ask its target's breaker."""
         room = self._governor.executor_room
         if key.kind is not Kind.PUSH or (self._calls is None and room is None):
             return True
@@ -264,10 +264,10 @@ class Gatekeeper:
         refused: dict[tuple[int, str], bool],
         now_ms: int,
     ) -> tuple[Gate, Reserved]:
-        """What a task has to pass; and where its call is counted if it does not have to pass the gate of its target.
+        """The gate that a task has to pass, and the counters of its call if it does not have to pass its target's gate.
 
-        `refused` keeps the targets whose gate the tasks of this claim have to pass, and whether they are full: what
-        is judged together gets no more there.
+        `refused` holds the targets whose gate the tasks of this claim have to pass, and whether they are full: the
+        later tasks of the claim get no place there.
         """
         room, host = self._governor.executor_room, _host_of(task)
         begun: Reserved = ()
@@ -284,7 +284,7 @@ class Gatekeeper:
         return ((*gate, at_host) if is_full and at_host not in gate else gate), begun
 
     def _begin(self, tenant: int, host: str, now_ms: int) -> Reserved:
-        """Where a call is counted that asks for nothing; none if it has to ask."""
+        """The counters of a call that is unrestricted; empty if it has to pass the gate."""
         begun: list[Throttle] = []
         if self._calls is not None:
             if (breaker := self._calls.begin(tenant, host, now_ms)) is None:
@@ -297,7 +297,7 @@ class Gatekeeper:
         return tuple(begun)
 
     def begun(self, tasks: Iterable[LeasedTask]) -> None:
-        """These were handed over as they were stored: nobody was asked."""
+        """Count the calls of tasks that were handed over as they were stored: these were not counted yet."""
         if self._calls is None:
             return
         begun: dict[tuple[int, str], int] = {}
@@ -312,7 +312,7 @@ class Gatekeeper:
     def _admit(
         self, key: LaneKey, gate: Gate, passed: frozenset[MeterName], type_name: str, now_ms: int
     ) -> Reserved | None:
-        """What is reserved for a task that may run, beside what its lane has reserved; None: it may not."""
+        """What is reserved for a task that may run, beside what its lane has reserved; None: it may not run."""
         if passed:
             # Its lane's gate had room; if the limits have changed since it was parked, it may belong elsewhere.
             return () if passed.issuperset(gate) else None
@@ -321,12 +321,12 @@ class Gatekeeper:
         for gate_key in _waits_at(key, gate, type_name):
             lane = self._lanes.find(gate_key)
             if gate_key in self._approached or (lane is not None and self._planned(lane) is not None):
-                # Others came before it.
+                # Other tasks wait at the gate already.
                 return None
         return self._governor.admit(key.tenant, gate, now_ms)
 
     async def _with_places(self, rows: list[_Row], verdict: GateVerdict, now_ms: int) -> list[_Row]:
-        """Those that have a place under every strict cap; mostly there is none."""
+        """The rows that have a place under every strict cap; mostly there is no such cap."""
         counted = _Counted(self._governor, now_ms)
         places = [
             (row, meter, StrictPlace(row.key.tenant, encode_gate((meter.name,)), cap, row.task))
@@ -350,7 +350,7 @@ class Gatekeeper:
         return [row for row in rows if row.task.id not in without]
 
     async def park(self, verdict: GateVerdict) -> list[uuid.UUID]:
-        """Let them wait where they belong; returns their wakes."""
+        """Park the rows where they belong; returns their wakes."""
         parked = []
         for row in verdict.parked:
             wait_ms = 0
@@ -369,7 +369,7 @@ class Gatekeeper:
         return await park(self._database, parked)
 
     async def sift(self, lane: int, hint: uuid.UUID, until: uuid.UUID, moves: Sequence[Move]) -> list[uuid.UUID]:
-        """What stands behind foreign rows and is like them goes the same way; returns wakes of it."""
+        """Move the rows that follow foreign rows and are like them in the same way; returns wakes of them."""
         wakes: list[uuid.UUID] = []
         async for sifted in sift_behind(self._database, lane, hint, until, moves, TURN_MS):
             wakes += sifted.wakes
@@ -379,26 +379,26 @@ class Gatekeeper:
         return wakes
 
     def _wait_at_home(self, tenant: int, count: int = 1) -> int:
-        """In turn, so that a tenant with more gates than lanes costs no more than so many reads a second."""
+        """How long to wait: in turn, so that a tenant with more gates than lanes causes few reads a second."""
         now_ms = self._database.clock.now_ms()
         turn_ms = max(now_ms + NO_LANE_MS, self._turns_ms.get(tenant, 0) + TURN_MS)
         self._turns_ms[tenant] = turn_ms + (count - 1) * TURN_MS
         return turn_ms - now_ms
 
     def not_begun(self, tasks: Sequence[LeasedTask]) -> None:
-        """These were claimed and are for nobody: no target is called."""
+        """Uncount the calls of tasks that were claimed and go to no holder: their targets are not called."""
         now_ms = self._database.clock.now_ms()
         for task in tasks:
             host = _host_of(task)
             if host and (key := self._lanes.key_of(task.lane)) is not None:
                 self._governor.not_called(key.tenant, host, now_ms)
 
-    # What runs
+    # Running tasks
 
     async def recount(self, shards: frozenset[int] | None) -> None:
-        """What runs already, of tenants with limits, in these shards or in all.
+        """Count what runs already, of tenants with limits, in these shards or in all.
 
-        Under a cap that is strict, it has a place from now on: also what another node let start when it was not.
+        A running task has a place under a strict cap from now on, even if it started before the cap was strict.
         """
         rules, now_ms, governor = self._rules, self._database.clock.now_ms(), self._governor
         lanes = [
@@ -421,13 +421,13 @@ class Gatekeeper:
             for meter, cap in strict_of(governor.counted(key, gate, now_ms)):
                 places.append(StrictPlace(key.tenant, encode_gate((meter.name,)), cap, running))
         if places:
-            # More may run than the cap lets start: each has a place all the same, above the cap.
+            # More may run than the cap allows: each running task still has a place, above the cap.
             most = max(MAX_STRICT, len(places))
             held = [replace(place, cap=most) for place in sorted(places, key=lambda place: place.task.id)]
             await take_places(self._database, held, self._asker)
 
     async def look_for_places(self) -> bool:
-        """Whether there are places again under a cap where other nodes had all."""
+        """Whether there are places again under a cap of which other nodes had all places."""
         refused = self._governor.refused()
         if not refused:
             return False
@@ -438,25 +438,25 @@ class Gatekeeper:
         return bool(free)
 
     async def notice_ended(self) -> set[int]:
-        """Ends of which nobody here was told; returns the lanes that waited for them."""
+        """Find ended attempts that were not reported here; returns the lanes that waited for them."""
         before = dict(self._governor.running)
         if not before:
             return set()
         ended = await read_ended(self._database, [(task, run.number) for task, run in before.items()])
-        # What was started again meanwhile runs.
+        # A task that was started again meanwhile still runs.
         return self._governor.ended(
             [past for past in ended if self._governor.running.get(past.task) is before[past.task]]
         )
 
 
 def _host_of(task: LeasedTask) -> str:
-    """The host of its target; empty if it has none that could be called."""
+    """The host of its target; empty if it has none that can be called."""
     options = task.options
     return "" if options is None or options.target is None else host_of(options.target.url)
 
 
 class _Counted:
-    """Where the tasks of one claim count: it is found out once for all that are alike."""
+    """The meters at which the tasks of one claim count, found once for all tasks that are alike."""
 
     def __init__(self, governor: Governor, now_ms: int) -> None:
         self._governor = governor
@@ -471,14 +471,14 @@ class _Counted:
         return meters
 
 
-# Each task that is judged asks for these.
+# Every judged task needs these.
 @lru_cache(maxsize=2_048)
 def _at_gate(key: LaneKey, gate: str) -> LaneKey:
-    """The lane of a gate for tasks whose lane has that key."""
+    """The lane of a gate for tasks whose home lane has that key."""
     return msgspec.structs.replace(key, gate=gate)
 
 
 @lru_cache(maxsize=2_048)
 def _waits_at(key: LaneKey, gate: Gate, type_name: str) -> tuple[LaneKey, LaneKey]:
-    """The lanes in which tasks wait for a gate: all of them, and those of one type apart from others."""
+    """The lanes in which tasks wait for a gate: the one for all types, and the one for this type alone."""
     return _at_gate(key, encode_gate(gate)), _at_gate(key, encode_gate(with_type(gate, type_name)))

@@ -1,9 +1,9 @@
-"""Who is given work without a beat of it being heard since: pure rules, no I/O.
+"""Which holders get work without a beat being heard since: pure rules, no I/O.
 
-A poll is no sign of life.  Where polls get through and beats do not, a holder
-would be handed the same tasks again and again, and begin none of them.  So one
-that was given work gets no more once so much time has passed without a beat.
-If it then lapses, a new holder of its name gets nothing before its first beat.
+A poll is no sign of life.  If polls get through and beats do not, a holder would be
+given the same tasks again and again, and begin none of them.  So a holder that was
+given work gets no more once a fixed time has passed without a beat.  If it then
+lapses, a new holder of its name gets nothing before its first beat.
 """
 
 import time
@@ -16,16 +16,16 @@ from duetime.scheduler.plan import Ask
 
 #: Two beats, and a look at the counters that came just before the second.
 UNHEARD_SECONDS = 2 * BEAT_EVERY_SECONDS + 1.0
-#: A longer gap between two looks means that this process stood still itself, and may have heard nobody.
+#: A longer gap between two looks means that this process itself stood still, and may have missed beats.
 LONGEST_GAP_SECONDS = 3.0
-#: Names of holders that ended unheard: with more, the oldest are forgotten.
+#: Names of holders that ended unheard; beyond this number the oldest are forgotten.
 _MOST_NAMES = 10_000
 
 
 @dataclass(slots=True)
 class _Given:
     ask: Ask
-    #: Since when it has work of which no beat tells, by monotonic time, and its counter then.
+    #: The monotonic time since which it has work that no beat has named, and its counter at that time.
     since: float
     beats: int
 
@@ -37,18 +37,18 @@ class Hearing:
         #: The counters at the last look.
         self._beats: Mapping[int, int] = {}
         self._looked_at = monotonic()
-        #: Those that get nothing, and since when no beat was heard.
+        #: Holders that get nothing, and since when no beat was heard.
         self.unheard: dict[int, tuple[Ask, float]] = {}
-        #: (tenant, name) of those that ended like this.
+        #: (tenant, name) of holders that ended unheard.
         self._names: dict[tuple[int | None, str], None] = {}
 
     def gave(self, ask: Ask) -> None:
-        """It was given work."""
+        """Note that a holder was given work."""
         if ask.holder not in self._given:
             self._given[ask.holder] = _Given(ask, self._monotonic(), self._beats.get(ask.holder, 0))
 
     def is_unheard(self, ask: Ask) -> bool:
-        """Whether it gets nothing until a beat of it is heard."""
+        """Whether a holder gets nothing until one of its beats is heard."""
         if ask.holder in self.unheard:
             return True
         if not self._names or (ask.tenant, ask.worker) not in self._names or self._beats.get(ask.holder, 0):
@@ -57,7 +57,7 @@ class Hearing:
         return True
 
     def look(self, beats: Mapping[int, int]) -> list[Ask]:
-        """Take the counters of all living holders; returns those that get nothing from now on."""
+        """Take the counters of all living holders; returns the asks that get nothing from now on."""
         now = self._monotonic()
         if now - self._looked_at > LONGEST_GAP_SECONDS:
             self.interrupted()
@@ -78,13 +78,13 @@ class Hearing:
         return [ask for ask, _ in found]
 
     def interrupted(self) -> None:
-        """The database did not answer: nobody could have beaten."""
+        """Start counting again: the database did not answer, so no holder could beat."""
         now = self._monotonic()
         for given in self._given.values():
             given.since = now
 
     def forget(self, holders: Collection[int]) -> None:
-        """These have ended."""
+        """Forget holders that have ended."""
         for holder in holders:
             given, unheard = self._given.pop(holder, None), self.unheard.pop(holder, None)
             ask = given.ask if given is not None else unheard[0] if unheard is not None else None

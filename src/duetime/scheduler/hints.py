@@ -1,13 +1,13 @@
 """How far each lane is drained for certain, without I/O.
 
-A look at a lane shows what is visible then; rows that become visible later
-come from transactions that were open, or not yet begun, at that time.  A note
+A look at a lane shows the rows that are visible then; rows that become visible later
+come from transactions that were open, or had not begun, at that time.  A note
 (the database's time, and the number of its next transaction) is firm once every
-transaction below that number has ended.  Whoever stores a row reads the
-database's clock after its transaction has its number, and refuses wakes that
-lie more than the tolerance behind it.  So after a look that found a lane empty
-up to a point, everything before min(that point, the firm note's time minus
-the tolerance) has been taken, for good.
+transaction below that number has ended.  A transaction that stores a row reads the
+database's clock after it has its number, and refuses wakes that lie more than the
+tolerance before that time.  So after a look that found a lane empty up to a point,
+everything before min(that point, the firm note's time minus the tolerance) has been
+taken, for good.
 """
 
 import uuid
@@ -30,23 +30,23 @@ class Hints:
         return self._lows.get(lane, EARLIEST)
 
     def restore(self, lows: dict[int, uuid.UUID], now_ms: int) -> None:
-        """What an earlier feeder kept; not what a clock that was ahead let it write."""
+        """Restore what an earlier feeder stored, without values from a clock that was ahead."""
         self._lows = {lane: low for lane, low in lows.items() if due_ms_of(low) <= now_ms}
 
     def note(self, now_ms: int, oldest_open: int, next_new: int) -> None:
-        """Remember when this snapshot was taken, and which notes are firm by it."""
+        """Remember when this snapshot was taken, and which notes it makes firm."""
         if now_ms < self._noted_ms:
-            # The clock went back, or an answer from before that came late.
+            # The clock went back, or an older answer came late.
             self.forget()
         self._noted_ms = now_ms
         while self._notes and self._notes[0][1] <= oldest_open:
             self._firm_ms = self._notes.popleft()[0]
-        # Behind a transaction that stays open for hours the notes would pile up.
+        # Notes would pile up behind a transaction that stays open for hours.
         if len(self._notes) < 3600:
             self._notes.append((now_ms, next_new))
 
     def seen(self, lane: int, first: uuid.UUID | None) -> None:
-        """A look from the lane's low found `first` waiting, or nothing."""
+        """Note that a look from the lane's low mark found `first` waiting, or nothing."""
         if self._firm_ms is None:
             return
         low = just_before(max(self._firm_ms - self._tolerance_ms, 0))
@@ -57,7 +57,7 @@ class Hints:
             self._changed.add(lane)
 
     def forget(self) -> None:
-        """The database's clock went back: nothing is certain any more."""
+        """Forget everything: the database's clock went back, so nothing is certain any more."""
         self._notes.clear()
         self._firm_ms = None
         self._noted_ms = 0
@@ -65,7 +65,7 @@ class Hints:
         self._changed.clear()
 
     def take_changed(self) -> dict[int, uuid.UUID]:
-        """The lows that moved since the last call, to be kept."""
+        """The low marks that moved since the last call, for storing."""
         changed = {lane: self._lows[lane] for lane in self._changed if lane in self._lows}
         self._changed.clear()
         return changed
