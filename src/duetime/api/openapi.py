@@ -52,11 +52,11 @@ OPERATIONS: list[Operation] = [
     *reference_operations.OPERATIONS,
 ]
 TAGS = {
-    "Tasks": "One thing to do at one time.",
-    "Schedules": "What makes tasks again and again, and the calendars that it leaves out.",
+    "Tasks": "A task is one thing to do at one time.",
+    "Schedules": "Schedules make tasks again and again. Calendars hold times that schedules exclude.",
     "Dead letters": "Tasks whose attempts are used up or whose failure is permanent.",
-    "Outbox": "Tasks that producers write in transactions of their own, by `duetime.enqueue`.",
-    "Workers": "The protocol of those that run tasks in their own process.",
+    "Outbox": "Tasks that producers write in their own transactions with `duetime.enqueue`.",
+    "Workers": "The protocol of workers, which run tasks in their own process.",
     "Administration": "Keys and secrets of a tenant, and the nodes.",
     "Server": "The node itself.",
 }
@@ -270,13 +270,14 @@ def _operation(operation: Operation, schemas: _Schemas) -> dict[str, Any]:
     if operation is task_operations.SUBMIT_BATCH:
         content = {"application/problem+json": {"schema": {"anyOf": [schemas.of(BatchProblem), schemas.of(Problem)]}}}
         answer["responses"]["409"] = {
-            "description": "The request's key was used for another request, or `atomic` and a task's key stands for "
-            "another task: nothing was stored.",
+            "description": "The request's key was used for another request, or with `atomic` the key of a task "
+            "belongs to another task. Nothing was stored.",
             "headers": _WITH_REQUEST_ID,
             "content": content,
         }
         answer["responses"]["422"] = {
-            "description": "The request is wrong as a whole, or `atomic` and a task of it is: nothing was stored.",
+            "description": "The request as a whole is wrong, or with `atomic` one of its tasks is wrong. Nothing "
+            "was stored.",
             "headers": _WITH_REQUEST_ID,
             "content": content,
         }
@@ -354,17 +355,19 @@ _MEANING = {
     400: "The body is not JSON, or it was cut off; nothing was done.",
     401: "There is no API key, or it is not valid.",
     403: "The API key does not allow this, or may not be used from here (`key_not_allowed_here`).",
-    404: "There is no such thing, or it is another tenant's.",
+    404: "It does not exist, or it belongs to another tenant.",
     408: "The body did not arrive in time; nothing was done.",
-    409: "The state of things forbids it; `code` says which rule.",
-    413: "Too large: the body, the payload, or the number of items.",
-    415: "The body is of another media type than this call takes.",
-    422: "Understood and wrong; `errors` names each field and what would be right.",
-    429: "Not now: a quota of the tenant is used up (`quota_exceeded`, `too_many_waiting`), its type takes no more "
-    "of this key (`rate_limited`), the service is behind (`overloaded`), or too many wrong API keys came from this "
-    "address (`too_many_wrong_keys`). Nothing was done; `Retry-After` says when to ask again.",
-    500: "A fault of the server; `request_id` is in its log, with the cause.",
-    503: "Not available right now; try again. With the code `unknown` it is not known whether it was done.",
+    409: "The current state forbids it. `code` says which rule.",
+    413: "The body, the payload, or the number of items is too large.",
+    415: "The call does not take a body of this media type.",
+    422: "The request is understood but wrong. `errors` names each field and what would be right.",
+    429: "Try again later: a quota of the tenant is used up (`quota_exceeded`, `too_many_waiting`), its type "
+    "accepts no more tasks of this key (`rate_limited`), the service is behind (`overloaded`), or too many "
+    "wrong API keys came from this address (`too_many_wrong_keys`). Nothing was done. `Retry-After` says "
+    "when to try again.",
+    500: "A fault of the server. Its log has the cause under `request_id`.",
+    503: "Not available right now; try again. With the code `unknown` it is not known whether the request was "
+    "carried out.",
 }
 
 

@@ -29,13 +29,13 @@ class Problem(msgspec.Struct, frozen=True):
     errors: list[FieldError] = []
     #: For an item of a batch, which has no headers.
     retry_after: Annotated[
-        float | UnsetType, Meta(description="Seconds after which to try again, where that may help.")
+        float | UnsetType, Meta(description="Try again after this many seconds, where that may help.")
     ] = UNSET
     request_id: Annotated[
-        str | UnsetType, Meta(description="The header `X-Request-Id`; an item of a batch has none of its own.")
+        str | UnsetType, Meta(description="The header `X-Request-Id`. Absent in the items of a batch.")
     ] = UNSET
     next: Annotated[
-        str | UnsetType, Meta(description="With the code `search_incomplete`: the cursor to go on from.")
+        str | UnsetType, Meta(description="With the code `search_incomplete`: the cursor to continue from.")
     ] = UNSET
 
 

@@ -61,7 +61,7 @@ class RateLimit(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Debounce(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Of submissions that follow each other within the period, only the last one runs."""
+    """Of several submissions within the period only the last one runs."""
 
     period: float
     key: str | None = None
@@ -69,7 +69,7 @@ class Debounce(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Unique(msgspec.Struct, frozen=True, omit_defaults=True):
-    """While a task is in one of these states, another one of the same key is not stored."""
+    """While a task is in one of these states, another task with the same key is not stored."""
 
     key: str | None = None
     states: tuple[TaskState, ...] = OPEN_STATES

@@ -21,7 +21,7 @@ class Accepted(Struct, omit_defaults=True, gc=False):
     repeated: Annotated[
         bool, Meta(description="The task was there already, under the same idempotency or unique key.")
     ] = False
-    replaces: Annotated[uuid.UUID | None, Meta(description="The debounced task whose place it took.")] = None
+    replaces: Annotated[uuid.UUID | None, Meta(description="The debounced task that it replaced.")] = None
 
 
 class Rejected(Struct):
@@ -52,8 +52,9 @@ class BatchProblem(Struct):
 
 
 _HOLDER = Meta(
-    description="What the server takes the worker for: another one than before if it counted as dead in between. What "
-    "was leased as one and not begun is confirmed by a beat before it begins as another."
+    description="The identity under which the server knows the worker. It changes if the worker counted as dead in "
+    "between. An attempt that was leased under the former identity and has not begun must be confirmed by a "
+    "beat before it begins."
 )
 
 
@@ -73,10 +74,13 @@ class LeasedAnswer(Struct, gc=False):
     delivery: Delivery
     recovered: Annotated[
         bool,
-        Meta(description="A former holder died or forgot it: send a beat that names it as started before running it."),
+        Meta(
+            description="An earlier holder died or forgot the task. Before running it, send a beat that names it "
+            "as started."
+        ),
     ]
     crashes: Annotated[
-        int, Meta(description="How many holders died while they ran it. From 2 on, begin such tasks one at a time.")
+        int, Meta(description="How many holders died while running it. If 2 or more, run such tasks one at a time.")
     ]
 
 
@@ -89,8 +93,9 @@ class LeaseAnswer(Struct):
     begin_within: Annotated[
         float,
         Meta(
-            description="Seconds since the worker sent this request. What has not begun by then may be somebody "
-            "else's: it begins only after a beat that named it was answered and did not call it lost."
+            description="If a task has not begun within this many seconds after this request was sent, another "
+            "worker may have it. Begin it only after a beat that named it was answered and did not list it "
+            "as lost."
         ),
     ]
     holder: Annotated[str, _HOLDER]
@@ -103,19 +108,21 @@ class EndedAttempt(Struct, gc=False):
     attempt: int
 
 
-_LOST = Meta(description="The attempts that `lost` means. Absent if there are none.")
-_CANCELLED = Meta(description="The attempts that `cancelled` means. Absent if there are none.")
+_LOST = Meta(description="The attempts of the tasks in `lost`. Absent if there are none.")
+_CANCELLED = Meta(description="The attempts of the tasks in `cancelled`. Absent if there are none.")
 
 
 class SettleAnswer(Struct):
     """Which of the reports were stored, and which were not."""
 
-    settled: Annotated[int, Meta(description="How many reports were taken.")]
-    lost: Annotated[list[uuid.UUID], Meta(description="Not held by this worker (any more): discard the work.")]
-    cancelled: Annotated[list[uuid.UUID], Meta(description="Cancelled while they ran.")]
+    settled: Annotated[int, Meta(description="How many reports were accepted.")]
+    lost: Annotated[
+        list[uuid.UUID], Meta(description="Tasks that this worker does not hold (any more): discard their results.")
+    ]
+    cancelled: Annotated[list[uuid.UUID], Meta(description="Tasks that were cancelled while they ran.")]
     dead: Annotated[
         list[uuid.UUID] | UnsetType,
-        Meta(description="Of the reports that were taken: these tasks are dead letters now. Absent if there are none."),
+        Meta(description="Tasks that are dead letters after an accepted report. Absent if there are none."),
     ] = UNSET
     lost_attempts: Annotated[list[EndedAttempt] | UnsetType, _LOST] = UNSET
     cancelled_attempts: Annotated[list[EndedAttempt] | UnsetType, _CANCELLED] = UNSET
@@ -124,7 +131,13 @@ class SettleAnswer(Struct):
 class BeatAnswer(Struct):
     """Attempts that the worker has to stop."""
 
-    lost: Annotated[list[uuid.UUID], Meta(description="Their tasks; the same task once for each of its attempts.")]
+    lost: Annotated[
+        list[uuid.UUID],
+        Meta(
+            description="Tasks that the worker does not hold any more. A task is "
+            "listed once for each of its lost attempts."
+        ),
+    ]
     cancelled: list[uuid.UUID]
     lost_attempts: Annotated[list[EndedAttempt] | UnsetType, _LOST] = UNSET
     cancelled_attempts: Annotated[list[EndedAttempt] | UnsetType, _CANCELLED] = UNSET
@@ -158,24 +171,28 @@ class KeyMade(Struct):
     key: str
     role: str
     tenant: str
-    notes: Annotated[list[str], Meta(description="What one might not expect of it.")] = []
+    notes: Annotated[list[str], Meta(description="Effects that the caller may not expect.")] = []
 
 
 class SecretAnswer(Struct):
     """The secret that signs calls to the tenant's HTTP targets (Standard Webhooks)."""
 
     secret: Annotated[
-        str, Meta(description="`whsec_` and base64.", extra_json_schema={"pattern": "^whsec_[A-Za-z0-9+/]+=*$"})
+        str,
+        Meta(
+            description="The secret: `whsec_` followed by base64.",
+            extra_json_schema={"pattern": "^whsec_[A-Za-z0-9+/]+=*$"},
+        ),
     ]
     former_until: Annotated[
-        datetime | None, Meta(description="Until then calls are signed with the secret before it as well.")
+        datetime | None, Meta(description="Until this time calls are also signed with the former secret.")
     ] = None
 
 
 class SecretRotated(SecretAnswer):
     """The new secret."""
 
-    notes: Annotated[list[str], Meta(description="What does not sign any more, if it did.")] = []
+    notes: Annotated[list[str], Meta(description="Which former secret stopped signing, if one did.")] = []
 
 
 class HealthAnswer(Struct):

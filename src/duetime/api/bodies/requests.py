@@ -56,15 +56,15 @@ Moment = Annotated[
     Instant | Annotated[int, Meta(ge=0, le=LATEST_US)],
     Meta(description="A time: RFC 3339, or whole microseconds since 1970 (UTC)."),
 ]
-TypeName = Annotated[str, _name("What kind of work it is; workers have a handler for each type.")]
-QueueName = Annotated[str, _name("The queue, which is made on first use.")]
+TypeName = Annotated[str, _name("The kind of work. Workers have a handler for each type.")]
+QueueName = Annotated[str, _name("The queue. It is created on first use.")]
 Tag = Annotated[str, _said("A tag.", pattern=NAME_PATTERN, minLength=1, maxLength=128)]
 Labels = Annotated[
     dict[
         Annotated[str, _said("A label's name.", pattern=LABEL_KEY_PATTERN, minLength=1, maxLength=63)],
         Annotated[str, _said("Printable text.", format="printable", pattern=f"^{PRINTABLE}{{0,255}}$", maxLength=255)],
     ],
-    Meta(max_length=32, description="Up to 32 names and values to find the task by."),
+    Meta(max_length=32, description="Up to 32 names and values by which the task can be found."),
 ]
 WorkerName = Annotated[
     str,
@@ -102,9 +102,10 @@ class TargetRequest(Struct, forbid_unknown_fields=True):
         ],
         Meta(
             max_length=64,
-            description="Headers to send, 16 KB in all. Those that duetime sets itself cannot be given: `Host`, "
-            "`Content-Length`, `Idempotency-Key`, connection headers, `webhook-…` and `duetime-…`. `Authorization`, "
-            "`Cookie`, `X-Api-Key` and the like are secret: they are stored encrypted and read as `***`.",
+            description="Headers to send, 16 KB in all. These cannot be given because duetime sets them: `Host`, "
+            "`Content-Length`, `Idempotency-Key`, connection headers, `webhook-…` and `duetime-…`. "
+            "`Authorization`, `Cookie`, `X-Api-Key` and the like are secret: they are stored encrypted and "
+            "shown as `***`.",
         ),
     ] = {}
     secret_headers: (
@@ -112,14 +113,14 @@ class TargetRequest(Struct, forbid_unknown_fields=True):
             list[
                 Annotated[str, _said("A header's name.", pattern="^[A-Za-z0-9!#$%&'*+.^_`|~-]+$", format="header-name")]
             ],
-            Meta(max_length=64, description="More of these headers that are secret, by their names."),
+            Meta(max_length=64, description="Names of further headers that are secret."),
         ]
         | UnsetType
     ) = UNSET
     timeout: Timeout | None = None
     retry_on: Annotated[
         list[Annotated[int, Meta(ge=400, le=599)]],
-        Meta(max_length=32, description="Statuses to try again although they count as permanent."),
+        Meta(max_length=32, description="Statuses that are retried although they normally count as permanent."),
     ] = []
 
 
@@ -133,24 +134,25 @@ class RetryRequest(Struct, forbid_unknown_fields=True):
     max_attempts: Annotated[
         Annotated[int, Meta(ge=1, le=1000)] | UnsetType,
         Meta(
-            description="All attempts, the first one included; 20 where it is absent.",
+            description="The most attempts, including the first. Default: 20.",
             extra_json_schema={"default": DEFAULT_RETRY.max_attempts},
         ),
     ] = UNSET
     min_backoff: Backoff = cast(Backoff, DEFAULT_RETRY.min_backoff)
     max_backoff: Annotated[
         Backoff | UnsetType,
-        Meta(description="The longest wait; one hour, or `min_backoff` if that is longer, where it is absent."),
+        Meta(description="The longest wait between attempts. Default: one hour, or `min_backoff` if that is longer."),
     ] = UNSET
     max_doublings: Annotated[
-        int, Meta(ge=0, le=60, description="How often the wait doubles before it grows evenly.")
+        int,
+        Meta(ge=0, le=60, description="How often the wait doubles. After that it grows by the same amount each time."),
     ] = DEFAULT_RETRY.max_doublings
     max_retry_duration: RetrySpan | None = None
     max_crashes: Annotated[
         Annotated[int, Meta(ge=1, le=100)] | UnsetType,
         Meta(
-            description="How many attempts may be lost because their worker died; the last of them makes the task a "
-            "dead letter. 3 where it is absent.",
+            description="The number of attempts that may be lost because their worker died. When it is reached, the "
+            "task becomes a dead letter. Default: 3.",
             extra_json_schema={"default": DEFAULT_RETRY.max_crashes},
         ),
     ] = UNSET
@@ -160,16 +162,19 @@ class PlainTaskRequest(Struct, forbid_unknown_fields=True, gc=False):
     """A task to be submitted whose fields need no further checks, like most tasks."""
 
     type: TypeName
-    payload: Annotated[Raw, Meta(description="Any JSON, up to 64 KiB; null if absent.")] = field(default_factory=Raw)
+    payload: Annotated[Raw, Meta(description="Any JSON, up to 64 KiB. Default: null.")] = field(default_factory=Raw)
     queue: Annotated[
-        QueueName | UnsetType, Meta(description="Where absent, that of the type's defaults, or `default`.")
+        QueueName | UnsetType, Meta(description="Default: the queue in the type's defaults, else `default`.")
     ] = UNSET
     priority: Annotated[
-        Priority | UnsetType, Meta(description="Where absent, that of the type's defaults, or `normal`.")
+        Priority | UnsetType, Meta(description="Default: the priority in the type's defaults, else `normal`.")
     ] = UNSET
     run_at: Annotated[
         Instant | None,
-        Meta(description="When to run it (RFC 3339), up to 10 years ahead; in the past means now. Not with `delay`."),
+        Meta(
+            description="When to run the task (RFC 3339), up to 10 years ahead. A time in the past means now. Not "
+            "allowed with `delay`."
+        ),
     ] = None
     delay: Delay | None = None
 
@@ -181,23 +186,24 @@ class TaskRequest(PlainTaskRequest, forbid_unknown_fields=True, gc=False):
     retry: RetryRequest | None = None
     timeout: Timeout | None = None
     expires_at: Annotated[
-        Instant | None, Meta(description="Not to be started at or after this time; later than `run_at`.")
+        Instant | None, Meta(description="The task does not start at or after this time. Must be later than `run_at`.")
     ] = None
     idempotency_key: Annotated[
         Annotated[str, _said("", format="printable", pattern=f"^{PRINTABLE}{{1,255}}$", minLength=1, maxLength=255)]
         | None,
         Meta(
-            description="Names the task: the same key gives the same task back, another body under it is a 409,"
-            " until the task is over and `idempotency_ttl` has passed. A dead letter is not over."
+            description="Identifies the task. Submitting the same body again with the same key returns the same "
+            "task. Another body with this key is refused with 409. The key is free again when the task is "
+            "over and `idempotency_ttl` has passed. A dead letter does not count as over."
         ),
     ] = None
     idempotency_ttl: KeyRetention = cast(KeyRetention, 86_400.0)
     requires: Annotated[
-        list[Tag], Meta(max_length=16, description="Tags that a worker must have to get the task.")
+        list[Tag], Meta(max_length=16, description="Tags that a worker must have to receive the task.")
     ] = []
     sla: Sla | None = None
     delivery: Annotated[
-        Delivery, Meta(description="`at_most_once`: an attempt that was handed out is never tried again.")
+        Delivery, Meta(description="With `at_most_once` a task that was handed out is never tried again.")
     ] = "at_least_once"
     labels: Labels | None = None
     concurrency_key: ConcurrencyKey | None = None
@@ -225,10 +231,11 @@ class DeadFilterRequest(Struct, forbid_unknown_fields=True, rename={"from_": "fr
         ],
         Meta(max_length=32, description="Labels that the task must have."),
     ] = []
-    from_: Annotated[Instant | None, Meta(description="Due at or after this time.")] = None
-    to: Annotated[Instant | None, Meta(description="Due before this time.")] = None
+    from_: Annotated[Instant | None, Meta(description="Only tasks due at or after this time.")] = None
+    to: Annotated[Instant | None, Meta(description="Only tasks due before this time.")] = None
     schedule: Annotated[
-        Annotated[str, Meta(pattern=NAME_PATTERN)] | None, Meta(description="Made by the schedule of this name.")
+        Annotated[str, Meta(pattern=NAME_PATTERN)] | None,
+        Meta(description="Only tasks made by the schedule with this name."),
     ] = None
 
 
@@ -239,7 +246,7 @@ class FilterRequest(DeadFilterRequest, forbid_unknown_fields=True, rename={"from
 
 
 Cursor = Annotated[
-    str, Meta(max_length=200, description="`next` of the answer before.", extra_json_schema={"format": "cursor"})
+    str, Meta(max_length=200, description="The `next` of the previous answer.", extra_json_schema={"format": "cursor"})
 ]
 
 
@@ -247,7 +254,7 @@ class BulkRequest(Struct, forbid_unknown_fields=True):
     """Tasks by filter; `{}` as the filter means all tasks of the tenant."""
 
     filter: FilterRequest
-    limit: Annotated[int, Meta(ge=1, le=MAX_BULK, description="How many tasks to look at in this call.")] = 1_000
+    limit: Annotated[int, Meta(ge=1, le=MAX_BULK, description="The most tasks to examine in this call.")] = 1_000
     cursor: Cursor | None = None
 
 
@@ -271,7 +278,7 @@ class DropRequest(Struct, forbid_unknown_fields=True):
     ids: Annotated[list[uuid.UUID], Meta(max_length=MAX_IDS)] | UnsetType = UNSET
     filter: DeadFilterRequest | UnsetType = UNSET
     all: bool | UnsetType = UNSET
-    limit: Annotated[int, Meta(ge=1, le=MAX_BULK, description="How many to look at in this call.")] = 1_000
+    limit: Annotated[int, Meta(ge=1, le=MAX_BULK, description="The most dead letters to examine in this call.")] = 1_000
     cursor: Cursor | None = None
 
 
@@ -280,7 +287,7 @@ class RedriveRequest(DropRequest, forbid_unknown_fields=True):
 
     rate: Annotated[
         Annotated[float, Meta(ge=0.01, le=1_000_000)] | None,
-        Meta(description="Tasks a second, for a redrive that does not flood its handlers; all at once if absent."),
+        Meta(description="Tasks per second, so that a redrive does not flood its handlers. Absent: all at once."),
     ] = None
 
 
@@ -290,16 +297,20 @@ class LeaseRequest(Struct, forbid_unknown_fields=True):
     worker: WorkerName
     queues: Annotated[
         Annotated[list[QueueName], Meta(max_length=1_000)] | None,
-        Meta(description="Only from these queues; null: from all."),
+        Meta(description="Only tasks from these queues. null: from all queues."),
     ] = None
-    tags: Annotated[list[Tag], Meta(max_length=64, description="What the worker has, for tasks that require it.")] = []
+    tags: Annotated[list[Tag], Meta(max_length=64, description="The worker's tags, for tasks that require them.")] = []
     types: Annotated[
         Annotated[list[TypeName], Meta(min_length=1, max_length=1_000)] | None,
-        Meta(description="Only tasks of these types: those that the worker handles; null: of all."),
+        Meta(
+            description="Only tasks of these types, which are those that the worker handles. null: tasks of all types."
+        ),
     ] = None
-    max: Annotated[int, Meta(ge=1, le=1000, description="At most this many tasks: as many as it has room for.")] = 1
+    max: Annotated[
+        int, Meta(ge=1, le=1000, description="The most tasks to lease. Ask for no more than the worker has room for.")
+    ] = 1
     wait: Wait = cast(Wait, 0.0)
-    max_silence: Annotated[Silence | None, Meta(description="null: as its queues say.")] = None
+    max_silence: Annotated[Silence | None, Meta(description="null: the value that is set for its queues.")] = None
 
 
 class FailureBody(Struct, forbid_unknown_fields=True):
@@ -308,7 +319,7 @@ class FailureBody(Struct, forbid_unknown_fields=True):
     message: Annotated[str, Meta(max_length=16_384)]
     kind: Annotated[
         Literal["transient", "permanent", "unknown"],
-        Meta(description="`permanent`: another attempt would fail as well; `unknown` is tried again like `transient`."),
+        Meta(description="With `permanent` there are no further attempts. `unknown` is tried again, like `transient`."),
     ] = "transient"
     detail: Annotated[Raw, Meta(description="Any JSON.")] = field(default_factory=Raw)
 
@@ -321,8 +332,8 @@ class Settlement(Struct, forbid_unknown_fields=True, gc=False):
     outcome: Annotated[
         Literal["succeeded", "failed", "snoozed", "released"],
         Meta(
-            description="`released`: given back by a worker that stops or has no room, with `started_at` if it was "
-            "begun; `snoozed` does not use up an attempt either."
+            description="`released`: the worker returns the task because it stops or has no room. Give `started_at` "
+            "if the attempt had begun. Neither `released` nor `snoozed` uses up an attempt."
         ),
     ]
     result: Annotated[Raw | UnsetType, Meta(description="Any JSON, up to 64 KiB.")] = UNSET
@@ -344,7 +355,7 @@ class HeldAttempt(Struct, forbid_unknown_fields=True, gc=False):
 
     id: uuid.UUID
     attempt: Annotated[int, Meta(ge=1, le=2_147_483_647)]
-    started: Annotated[bool, Meta(description="false: it waits in the worker and was not begun.")] = True
+    started: Annotated[bool, Meta(description="false: the attempt waits in the worker and has not begun.")] = True
 
 
 class BeatRequest(Struct, forbid_unknown_fields=True):
@@ -353,7 +364,7 @@ class BeatRequest(Struct, forbid_unknown_fields=True):
     worker: WorkerName
     attempts: Annotated[list[HeldAttempt], Meta(max_length=MAX_HELD)] = []
     leaving: Annotated[
-        bool, Meta(description="The last beat: the worker signs off, and gives back all that it still holds.")
+        bool, Meta(description="This is the last beat: the worker signs off and releases all that it still holds.")
     ] = False
 
 
@@ -370,16 +381,16 @@ class KeyRequest(Struct, forbid_unknown_fields=True):
     """A key to be made, for the caller's tenant, or for another tenant by an admin."""
 
     role: Literal["producer", "worker", "operator", "viewer", "owner", "admin"] = "admin"
-    name: Annotated[str, Meta(max_length=100, description="What it is for.")] = ""
+    name: Annotated[str, Meta(max_length=100, description="What the key is for.")] = ""
     types: Annotated[
-        list[Pattern], Meta(max_length=50, description="Only tasks of these types; not for owners and admins.")
+        list[Pattern], Meta(max_length=50, description="Only tasks of these types. Not for owners and admins.")
     ] = []
     queues: Annotated[
-        list[Pattern], Meta(max_length=50, description="Only these queues; not for owners and admins.")
+        list[Pattern], Meta(max_length=50, description="Only tasks in these queues. Not for owners and admins.")
     ] = []
-    expires_at: Annotated[Instant | None, Meta(description="Not valid from then on.")] = None
+    expires_at: Annotated[Instant | None, Meta(description="The key is not valid from this time on.")] = None
     allowed_ips: Annotated[
-        list[Network], Meta(max_length=100, description="Only from these addresses and networks; empty: from all.")
+        list[Network], Meta(max_length=100, description="Only from these addresses and networks. Empty: from anywhere.")
     ] = []
 
 

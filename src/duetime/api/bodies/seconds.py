@@ -39,12 +39,12 @@ class Backoff(Seconds):
 
 class RetrySpan(Seconds):
     maximum = 365 * _DAY
-    purpose = "How long after the first attempt to go on trying"
+    purpose = "How long after the first attempt to keep retrying"
 
 
 class Sla(Seconds):
     minimum = 0.001
-    purpose = "Within how long after its due time the task should have succeeded"
+    purpose = "How long after its due time the task should have succeeded at the latest"
 
 
 class KeyRetention(Seconds):
@@ -54,12 +54,12 @@ class KeyRetention(Seconds):
 
 class Overlapping(Seconds):
     maximum = 90 * _DAY
-    purpose = "How long the key that is replaced stays valid"
+    purpose = "How long the replaced key stays valid"
 
 
 class Unused(Seconds):
     minimum = 60.0
-    purpose = "How long a key was not used"
+    purpose = "How long a key has not been used"
 
 
 class SigningOverlap(Seconds):
@@ -79,7 +79,7 @@ class Silence(Seconds):
 
 class BreakerWindow(Seconds):
     minimum, maximum = MIN_WINDOW_SECONDS, MAX_WINDOW_SECONDS
-    purpose = "For how long more than that share of its attempts must have failed"
+    purpose = "How long more than that share of its attempts must have failed"
 
 
 class ProbeEvery(Seconds):

@@ -30,13 +30,16 @@ class BreakerRequest(Struct, forbid_unknown_fields=True):
 
     state: Annotated[
         Literal["open", "closed", "auto"],
-        Meta(description="`open`: nothing is called; `closed`: nothing is limited; `auto`: it decides itself again."),
+        Meta(
+            description="`open`: no calls are made. `closed`: calls are not limited. `auto`: the breaker decides "
+            "by itself again."
+        ),
     ]
     note: Annotated[
         str,
         Meta(
             max_length=MAX_NOTE_CHARACTERS,
-            description="Why, for those who look at it; one line.",
+            description="The reason, in one line. It is shown with the breaker.",
             extra_json_schema={"format": "printable"},
         ),
     ] = ""
@@ -45,22 +48,25 @@ class BreakerRequest(Struct, forbid_unknown_fields=True):
 class BreakerView(Struct):
     """What is let through to a target host, or for the whole tenant, and why."""
 
-    host: Annotated[str, Meta(description="`tenant`: all of the tenant's tasks, whoever runs them.")]
+    host: Annotated[
+        str,
+        Meta(description="The target host. `tenant`: all tasks of the tenant, both HTTP calls and tasks of workers."),
+    ]
     state: State
     reason: str
-    next_probe_at: Annotated[datetime | None, Meta(description="When calls begin again, if there are none now.")]
+    next_probe_at: Annotated[datetime | None, Meta(description="When calls begin again, if none are made now.")]
     allowed_rate: Annotated[
-        float | None, Meta(description="Calls that may start in a second; null: not limited; 0: none, or only probes.")
+        float | None, Meta(description="Calls that may start per second. null: not limited. 0: none, or only probes.")
     ]
     calls: Annotated[
         int,
         Meta(
-            description="Calls that were judged last, at most those of the last 30 s; of the tenant the attempts that "
-            "ended before it was stopped."
+            description="Calls that were judged most recently, at most those of the last 30 s. For `tenant`: the "
+            "attempts that ended before it was stopped."
         ),
     ]
-    failures: Annotated[int, Meta(description="How many of them failed.")]
-    forced: Annotated[Forced | None, Meta(description="null: it decides by itself.")]
+    failures: Annotated[int, Meta(description="How many of these calls failed.")]
+    forced: Annotated[Forced | None, Meta(description="The state that it is forced into. null: it decides by itself.")]
     note: str
 
 
@@ -77,7 +83,7 @@ LIST_BREAKERS = Operation(
     path="/v1/breakers",
     name="list_breakers",
     tag=_TAG,
-    summary="List the breakers that are not plainly closed, or are forced, by host",
+    summary="List the breakers that limit calls or are forced, by host",
     description="A host that is not listed is called as fast as there is work. `tenant` is the tenant's own breaker, "
     "which holds back all of its tasks.",
     parameters=PAGES,
@@ -89,9 +95,9 @@ PUT_BREAKER = Operation(
     name="put_breaker",
     tag=_TAG,
     summary="Force a breaker open or closed, or let it decide by itself again",
-    description="It takes effect on every node within a second. After `open`, `auto` begins with probes; after "
-    "`closed` it begins anew. The host `tenant` is the tenant's own breaker; after `open`, `auto` lets its tasks start "
-    "slowly again.",
+    description="Takes effect on every node within a second. After `open`, `auto` starts with probes. After "
+    "`closed`, it starts without any history. The host `tenant` is the tenant's own breaker: after `open`, "
+    "`auto` lets the tenant's tasks start slowly again.",
     body=BreakerRequest,
     example={"state": "open", "note": "maintenance until noon"},
     replies={200: Reply("The breaker as it is now.", BreakerView)},

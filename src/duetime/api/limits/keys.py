@@ -71,20 +71,24 @@ PUT_LIMIT = Operation(
     name="put_limit",
     tag=_TAG,
     summary="Limit the tasks that name a key",
-    description="`max_running` is for tasks with this `concurrency_key`, `rate` for tasks with this `rate_key`. A name "
-    "that ends in `*` is a pattern: each key that it fits has the limit for itself; the key's own name comes before "
-    "patterns, the longest pattern before others. Known to every node within a second.",
+    description="`max_running` limits tasks with this `concurrency_key`, `rate` limits tasks with this `rate_key`. "
+    "A name that ends in `*` is a pattern: the limit holds for each matching key separately. A limit for "
+    "the exact key has precedence over patterns, and a longer pattern over a shorter one. Takes effect on "
+    "every node within a second.",
     body=KeyLimitRequest,
     example={"max_running": 2, "rate": 10.0, "burst": 20},
-    replies={201: Reply("It is set.", KeyLimitPut), 200: Reply("It was changed, or is unchanged.", KeyLimitPut)},
+    replies={
+        201: Reply("The limit was created.", KeyLimitPut),
+        200: Reply("The limit was changed, or it was the same already.", KeyLimitPut),
+    },
 )
 DELETE_LIMIT = Operation(
     method="DELETE",
     path=_ONE,
     name="delete_limit",
     tag=_TAG,
-    summary="Lift the limit of a key",
-    replies={204: Reply("It is gone.")},
+    summary="Remove the limit of a key",
+    replies={204: Reply("The limit was removed.")},
 )
 OPERATIONS = [LIST_LIMITS, GET_LIMIT, PUT_LIMIT, DELETE_LIMIT]
 

@@ -31,13 +31,16 @@ _TAG = "Administration"
 class QueueRequest(Struct, forbid_unknown_fields=True):
     """What is set for a queue; what is left out stays as it is."""
 
-    state: Annotated[QueueState | UnsetType, Meta(description="`paused`: nothing of the queue starts.")] = UNSET
+    state: Annotated[QueueState | UnsetType, Meta(description="`paused`: no task of the queue starts.")] = UNSET
     limits: Annotated[
-        Limits | UnsetType | None, Meta(description="All limits of the queue; null or an empty object lifts them.")
+        Limits | UnsetType | None, Meta(description="All limits of the queue. null or an empty object removes them.")
     ] = UNSET
     max_silence: Annotated[
         Silence | UnsetType | None,
-        Meta(description="For workers that take from it and do not say it themselves; null: as long as is usual."),
+        Meta(
+            description="The longest silence of workers that lease from the queue and do not set their own. null: "
+            "the default of the server."
+        ),
     ] = UNSET
 
 
@@ -85,7 +88,7 @@ LIST_QUEUES = Operation(
     confined=Confined.PART,
     tag=_TAG,
     summary="List the queues, by name",
-    description="Those that a task was ever put into, and those for which something is set.",
+    description="Lists each queue that a task was ever put into or that has settings.",
     parameters=PAGES,
     replies={200: Reply("A page.", QueuePage)},
 )
@@ -104,11 +107,14 @@ PUT_QUEUE = Operation(
     name="put_queue",
     confined=Confined.PART,
     tag=_TAG,
-    summary="Pause or resume a queue, set its limits, and how long its workers may be silent",
-    description="Known to every node within a second. What runs already goes on; nothing is lost.",
+    summary="Pause or resume a queue, or set its limits and the longest silence of its workers",
+    description="Takes effect on every node within a second. Running attempts continue, and nothing is lost.",
     body=QueueRequest,
     example={"limits": {"max_running": 10, "rate": 50.0}},
-    replies={201: Reply("It is set.", QueuePut), 200: Reply("It was changed, or is unchanged.", QueuePut)},
+    replies={
+        201: Reply("The settings were created.", QueuePut),
+        200: Reply("The settings were changed, or they were the same already.", QueuePut),
+    },
 )
 DELETE_QUEUE = Operation(
     method="DELETE",
@@ -116,7 +122,7 @@ DELETE_QUEUE = Operation(
     name="delete_queue",
     confined=Confined.PART,
     tag=_TAG,
-    summary="Forget the state and the limits of a queue, not its tasks",
+    summary="Delete the state and the limits of a queue, but not its tasks",
     replies={204: Reply("The queue is active and has no limits.")},
 )
 OPERATIONS = [LIST_QUEUES, GET_QUEUE, PUT_QUEUE, DELETE_QUEUE]

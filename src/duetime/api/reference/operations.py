@@ -9,7 +9,7 @@ DOCUMENT = Operation(
     path="/openapi.json",
     name="openapi",
     tag="Server",
-    summary="This document",
+    summary="Get this document",
     replies={200: Reply("The OpenAPI document.", dict[str, Any])},
     needs_key=False,
 )
@@ -18,7 +18,7 @@ DOCS = Operation(
     path="/docs",
     name="docs",
     tag="Server",
-    summary="The reference, for people",
+    summary="Show the API reference as a web page",
     replies={200: Reply("A page.", content_type="text/html")},
     needs_key=False,
 )
@@ -27,7 +27,7 @@ START = Operation(
     path="/",
     name="start",
     tag="Server",
-    summary="The first page",
+    summary="Show the start page",
     replies={200: Reply("A page.", content_type="text/html")},
     needs_key=False,
 )

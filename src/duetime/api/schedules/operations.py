@@ -16,9 +16,9 @@ _EXAMPLE = {
     "task": {"type": "report.nightly", "payload": {"day": "{{fire_date}}"}},
 }
 _COUNT = Parameter(
-    "count", "How many.", {"type": "integer", "minimum": 1, "maximum": schemas.MAX_PREVIEW, "default": 10}
+    "count", "How many times to list.", {"type": "integer", "minimum": 1, "maximum": schemas.MAX_PREVIEW, "default": 10}
 )
-_FROM = Parameter("from", "From this time on; now if absent.", {"type": "string", "format": "date-time"})
+_FROM = Parameter("from", "The first possible time. Default: now.", {"type": "string", "format": "date-time"})
 
 
 def _text(longest: int) -> dict[str, object]:
@@ -32,12 +32,13 @@ PUT = Operation(
     confined=Confined.PART,
     tag=_TAG,
     summary="Create or replace a schedule",
-    description="The same again changes nothing. A change never fires the past and never skips the next time.",
+    description="Sending the same schedule again changes nothing. A change never fires times in the past and never "
+    "skips the next time.",
     body=schemas.ScheduleRequest,
     example=_EXAMPLE,
     replies={
-        201: Reply("It was made.", views.ScheduleView),
-        200: Reply("It was replaced, or is unchanged.", views.ScheduleView),
+        201: Reply("The schedule was created.", views.ScheduleView),
+        200: Reply("The schedule was replaced, or it was the same already.", views.ScheduleView),
     },
     also=(409,),
 )
@@ -48,13 +49,13 @@ PUT_BATCH = Operation(
     confined=Confined.PART,
     tag=_TAG,
     summary=f"Create or replace up to {schemas.MAX_SCHEDULE_BATCH:,} schedules at once",
-    description="Each has its result, in order: a wrong one does not keep the others out.",
+    description="Each schedule has a result, in order. A wrong one does not stop the others.",
     body=schemas.ScheduleBatchRequest,
     example={"items": [{"name": "nightly", **_EXAMPLE}]},
     parameters=(
-        Parameter("dry_run", "Store nothing, and say what would be done.", {"type": "boolean", "default": False}),
+        Parameter("dry_run", "Store nothing, only say what would be done.", {"type": "boolean", "default": False}),
     ),
-    replies={200: Reply("A result for each.", views.ScheduleBatchAnswer)},
+    replies={200: Reply("A result for each schedule, in order.", views.ScheduleBatchAnswer)},
     also=(409,),
     max_body=MAX_REQUEST_BYTES,
     is_large=True,
@@ -69,7 +70,7 @@ PREVIEW = Operation(
     summary="Say in words and times when a schedule would fire",
     body=schemas.PreviewRequest,
     example={"spec": {"cron": "30 2 * * *"}, "timezone": "Europe/Berlin", "count": 5},
-    replies={200: Reply("Its words and its next times.", views.PreviewView)},
+    replies={200: Reply("The description in words and the next times.", views.PreviewView)},
     also=(409,),
 )
 LIST = Operation(
@@ -80,10 +81,10 @@ LIST = Operation(
     tag=_TAG,
     summary="List schedules, by name",
     parameters=(
-        Parameter("state", "Only those in this state.", {"enum": [state.value for state in ScheduleState]}),
-        Parameter("origin", "Only those made by this.", {"enum": ["api", "file", "code"]}),
-        Parameter("source", "Only those of this source.", _text(schemas.MAX_SOURCE)),
-        Parameter("prefix", "Only names that begin with this.", _text(schemas.MAX_NAME)),
+        Parameter("state", "Only schedules in this state.", {"enum": [state.value for state in ScheduleState]}),
+        Parameter("origin", "Only schedules of this origin.", {"enum": ["api", "file", "code"]}),
+        Parameter("source", "Only schedules of this source.", _text(schemas.MAX_SOURCE)),
+        Parameter("prefix", "Only schedules whose names begin with this.", _text(schemas.MAX_NAME)),
         *PAGES,
     ),
     replies={200: Reply("A page.", views.SchedulePage)},
@@ -108,14 +109,16 @@ DELETE = Operation(
     parameters=(
         Parameter(
             "tasks",
-            "What becomes of the tasks it made that are not over.",
+            "What happens to the tasks that it made and that are not over.",
             {"enum": ["keep", "cancel"], "default": "keep"},
         ),
         Parameter(
-            "version", "Only if it has this version.", {"type": "integer", "minimum": 1, "maximum": schemas.MAX_VERSION}
+            "version",
+            "Delete it only if it has this version.",
+            {"type": "integer", "minimum": 1, "maximum": schemas.MAX_VERSION},
         ),
     ),
-    replies={200: Reply("It is gone.", views.DeletedView)},
+    replies={200: Reply("The schedule was deleted.", views.DeletedView)},
     also=(409,),
 )
 PAUSE = Operation(
@@ -124,7 +127,7 @@ PAUSE = Operation(
     name="pause_schedule",
     confined=Confined.PART,
     tag=_TAG,
-    summary="Fire no more until it is resumed",
+    summary="Pause a schedule: it does not fire until it is resumed",
     body=schemas.NoteRequest,
     is_body_optional=True,
     example={"note": "the warehouse is moving"},
@@ -137,8 +140,8 @@ RESUME = Operation(
     name="resume_schedule",
     confined=Confined.PART,
     tag=_TAG,
-    summary="Go on with the next time",
-    description="Times that went by while it was paused are not made up for; backfill them.",
+    summary="Resume a schedule with its next time",
+    description="Times that passed while it was paused are not made up for. Use a backfill for them.",
     body=schemas.NoteRequest,
     is_body_optional=True,
     example={},
@@ -151,7 +154,7 @@ TRIGGER = Operation(
     name="trigger_schedule",
     confined=Confined.PART,
     tag=_TAG,
-    summary="Run it now, whatever else it does",
+    summary="Run a schedule's task now, regardless of its state and policies",
     body=schemas.TriggerRequest,
     is_body_optional=True,
     example={},
@@ -165,11 +168,11 @@ BACKFILL = Operation(
     name="backfill_schedule",
     confined=Confined.PART,
     tag=_TAG,
-    summary="Make the tasks of a past range",
+    summary="Make the tasks of a past range (backfill)",
     body=schemas.BackfillRequest,
     example={"from": "2026-01-01T00:00:00Z", "to": "2026-02-01T00:00:00Z", "rate": 10},
     parameters=(REQUEST_KEY,),
-    replies={202: Reply("The backfill, which goes on by itself.", Backfill)},
+    replies={202: Reply("The backfill, which continues in the background.", Backfill)},
     also=(409,),
 )
 BACKFILLS = Operation(
@@ -187,7 +190,7 @@ GET_BACKFILL = Operation(
     name="get_backfill",
     confined=Confined.PART,
     tag=_TAG,
-    summary="Say how far a backfill has come",
+    summary="Get a backfill and its progress",
     replies={200: Reply("The backfill.", Backfill)},
 )
 CANCEL_BACKFILL = Operation(
@@ -196,7 +199,7 @@ CANCEL_BACKFILL = Operation(
     name="cancel_backfill",
     confined=Confined.PART,
     tag=_TAG,
-    summary="Make no more tasks of a backfill",
+    summary="Stop a backfill: it makes no more tasks",
     replies={200: Reply("The backfill.", Backfill)},
     also=(409,),
 )
@@ -206,7 +209,7 @@ RUNS = Operation(
     name="list_runs",
     confined=Confined.PART,
     tag=_TAG,
-    summary="List what became of a schedule's times, the latest first",
+    summary="List what happened at a schedule's times, the latest first",
     parameters=PAGES,
     replies={200: Reply("A page.", views.RunPage)},
     is_large=True,
@@ -217,9 +220,9 @@ PREVIEW_STORED = Operation(
     name="preview_stored_schedule",
     confined=Confined.PART,
     tag=_TAG,
-    summary="List a schedule's next times, with what DST and exclusions did to them",
+    summary="List a schedule's next times, with the effects of DST and exclusions",
     parameters=(_COUNT, _FROM),
-    replies={200: Reply("Its words and its next times.", views.PreviewView)},
+    replies={200: Reply("The description in words and the next times.", views.PreviewView)},
 )
 #: What can be done with a new schedule.
 NEXT_OF_SCHEDULE = [
@@ -253,11 +256,11 @@ PUT_CALENDAR = Operation(
     path=_CALENDAR,
     name="put_calendar",
     tag=_TAG,
-    summary="Create or replace a calendar that schedules leave out",
-    description="Schedules that use it find their next time anew.",
+    summary="Create or replace a calendar that schedules can exclude",
+    description="The next times of schedules that use it are computed again.",
     body=schemas.CalendarRequest,
     example={"dates": ["2027-12-24", {"from": "2027-12-27", "to": "2027-12-31"}]},
-    replies={200: Reply("It is stored.", views.CalendarPut)},
+    replies={200: Reply("The calendar is stored.", views.CalendarPut)},
 )
 DELETE_CALENDAR = Operation(
     method="DELETE",
@@ -265,7 +268,7 @@ DELETE_CALENDAR = Operation(
     name="delete_calendar",
     tag=_TAG,
     summary="Delete a calendar that no schedule uses",
-    replies={204: Reply("It is gone.")},
+    replies={204: Reply("The schedule was deleted.")},
     also=(409,),
 )
 

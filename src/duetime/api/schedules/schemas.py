@@ -112,7 +112,7 @@ class SpecRequest(Struct, forbid_unknown_fields=True):
         list[Exclusion],
         Meta(
             max_length=1_000,
-            description="What is left out: days (`2027-12-24`), ranges (`from`, `to`), a `cron`, a named `calendar`.",
+            description="What to exclude: days (`2027-12-24`), ranges (`from`, `to`), a `cron`, or a named `calendar`.",
         ),
     ] = []
 
@@ -122,7 +122,10 @@ class TemplateRequest(Struct, forbid_unknown_fields=True):
 
     type: TypeName
     payload: Annotated[
-        Raw, Meta(description="Any JSON, up to 64 KiB; in its texts `{{fire_time}}` and the like are filled in.")
+        Raw,
+        Meta(
+            description="Any JSON, up to 64 KiB. In its strings `{{fire_time}}` and similar placeholders are filled in."
+        ),
     ] = field(default_factory=Raw)
     queue: QueueName | UnsetType = UNSET
     priority: Priority | UnsetType = UNSET
@@ -146,7 +149,7 @@ class ScheduleTimes(Struct, forbid_unknown_fields=True):
         str,
         Meta(
             max_length=100,
-            description="An IANA time zone, as Europe/Berlin.",
+            description="An IANA time zone, such as Europe/Berlin.",
             extra_json_schema={"format": "timezone"},
         ),
     ] = "UTC"
@@ -160,23 +163,31 @@ class SchedulePolicies(ScheduleTimes, forbid_unknown_fields=True, kw_only=True):
     """When to fire, and what to do if something goes wrong."""
 
     max_fires: Annotated[int, Meta(ge=1, le=1_000_000_000)] | None = None
-    overlap: Annotated[Overlap, Meta(description="What to do while a run before it is not over.")] = Overlap.SKIP
-    misfire: Annotated[Misfire, Meta(description="What to do with times that went by unserved.")] = Misfire.FIRE_LATEST
+    overlap: Annotated[Overlap, Meta(description="What to do if an earlier run is not over.")] = Overlap.SKIP
+    misfire: Annotated[Misfire, Meta(description="What to do with times that were missed.")] = Misfire.FIRE_LATEST
     misfire_threshold: MisfireThreshold = cast(MisfireThreshold, DEFAULT_MISFIRE_THRESHOLD_SECONDS)
     catchup_window: CatchupWindow | UnsetType = UNSET
-    catchup_rate: Annotated[float, Meta(ge=0.01, le=1_000, description="Late fires a second.")] | UnsetType = UNSET
+    catchup_rate: (
+        Annotated[float, Meta(ge=0.01, le=1_000, description="The most late fires per second.")] | UnsetType
+    ) = UNSET
     pause_on_failure: bool = False
     paused: bool | None = None
     note: Note | None = None
     origin: Literal["api", "file", "code"] = "api"
     source: Annotated[
-        str, Meta(max_length=MAX_SOURCE, pattern=NO_NUL, description="Which file set or program it comes from.")
+        str,
+        Meta(
+            max_length=MAX_SOURCE, pattern=NO_NUL, description="The file set or program that the schedule comes from."
+        ),
     ] = ""
     version: Annotated[
         Annotated[int, Meta(ge=0, le=MAX_VERSION)] | None,
-        Meta(description="The version that is replaced; 0: there must be none. Another one is a 409."),
+        Meta(
+            description="The version to replace. 0: no schedule may exist yet. If the version is another one, the "
+            "answer is 409."
+        ),
     ] = None
-    force: Annotated[bool, Meta(description="Take over a schedule of another origin.")] = False
+    force: Annotated[bool, Meta(description="Take over a schedule that has another origin.")] = False
 
 
 class ScheduleRequest(SchedulePolicies, forbid_unknown_fields=True, kw_only=True):
@@ -210,7 +221,7 @@ class PreviewRequest(SchedulePolicies, forbid_unknown_fields=True, kw_only=True,
 
     task: TemplateRequest | None = None
 
-    name: Annotated[ScheduleName | None, Meta(description="Decides the slots of `H` and jitter.")] = None
+    name: Annotated[ScheduleName | None, Meta(description="The seed for `H` fields and jitter.")] = None
     from_: Instant | None = None
     count: Annotated[int, Meta(ge=1, le=MAX_PREVIEW)] = 10
 
@@ -220,7 +231,7 @@ class NoteRequest(Struct, forbid_unknown_fields=True):
 
 
 class TriggerRequest(Struct, forbid_unknown_fields=True):
-    as_of: Annotated[Instant | None, Meta(description="The time that the run stands for; now if absent.")] = None
+    as_of: Annotated[Instant | None, Meta(description="The time that the run stands for. Default: now.")] = None
 
 
 class BackfillRequest(Struct, forbid_unknown_fields=True, rename={"from_": "from"}):
@@ -228,7 +239,7 @@ class BackfillRequest(Struct, forbid_unknown_fields=True, rename={"from_": "from
 
     from_: Instant
     to: Instant
-    rate: Annotated[float, Meta(ge=0.01, le=1_000, description="Tasks a second.")] = 10.0
+    rate: Annotated[float, Meta(ge=0.01, le=1_000, description="The most tasks per second.")] = 10.0
 
 
 class CalendarRequest(Struct, forbid_unknown_fields=True):

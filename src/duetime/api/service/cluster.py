@@ -15,7 +15,7 @@ LIST_NODES = Operation(
     roles=ADMINS,
     tag="Administration",
     summary="List the nodes and how many shards each feeds",
-    description="As seen by the node that answers. Of nodes that were started one by one, each feeds all shards.",
+    description="As seen by the node that answers. If nodes were started one by one, each of them feeds all shards.",
     replies={200: Reply("The nodes.", NodePage)},
     also=(
         403,

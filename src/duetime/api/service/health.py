@@ -14,7 +14,7 @@ HEALTH = Operation(
     name="health",
     tag="Server",
     summary="Is the process alive?",
-    replies={200: Reply("It is.", HealthAnswer)},
+    replies={200: Reply("The process is alive.", HealthAnswer)},
     needs_key=False,
 )
 READY = Operation(
@@ -23,9 +23,9 @@ READY = Operation(
     name="ready",
     tag="Server",
     summary="Is the node ready?",
-    description="Ready means that this node feeds shards and that it can write to the database, which it tries when "
-    "it is asked, at most once a second. The problem says why it is not ready.",
-    replies={200: Reply("It is.", HealthAnswer)},
+    description="Ready means that this node feeds shards and can write to the database. The node tests the database "
+    "on request, at most once a second. If it is not ready, the problem says why.",
+    replies={200: Reply("The node is ready.", HealthAnswer)},
     needs_key=False,
 )
 OPERATIONS = [HEALTH, READY]

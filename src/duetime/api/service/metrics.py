@@ -20,9 +20,9 @@ METRICS = Operation(
     path="/metrics",
     name="metrics",
     tag="Server",
-    summary="What this process counts, in the text format of Prometheus",
-    description="Of the process that answers, which each line names. Without a key, lines that name tenants are left "
-    "out; with an admin key they are there.",
+    summary="Get the metrics of this process in the text format of Prometheus",
+    description="The metrics are those of the process that answers. Each line names it. Without a key, lines that "
+    "name tenants are left out. An admin key shows them.",
     replies={200: Reply("The metrics.", content_type="text/plain")},
     also=(
         401,

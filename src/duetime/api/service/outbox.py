@@ -52,9 +52,9 @@ LIST_REFUSED = Operation(
     name="list_refused",
     confined=Confined.PART,
     tag=_TAG,
-    summary="List what was refused, by number",
-    description="What producers wrote with `duetime.enqueue` and could not become a task. It is kept as long as dead "
-    "letters are.",
+    summary="List refused outbox rows, by number",
+    description="Lists what producers wrote with `duetime.enqueue` and what could not become a task. Rows are kept "
+    "as long as dead letters.",
     parameters=PAGES,
     replies={200: Reply("A page.", RefusedPage)},
     is_large=True,
@@ -65,9 +65,9 @@ GET_NUMBER = Operation(
     name="get_outbox",
     confined=Confined.PART,
     tag=_TAG,
-    summary="Find what became of a number",
+    summary="Find out what happened to an outbox number",
     description="The id of its task is known for a day.",
-    replies={200: Reply("Where it is.", OutboxView)},
+    replies={200: Reply("The state of the outbox row.", OutboxView)},
 )
 RETRY_NUMBER = Operation(
     method="POST",
@@ -75,9 +75,9 @@ RETRY_NUMBER = Operation(
     name="retry_outbox",
     confined=Confined.PART,
     tag=_TAG,
-    summary="Judge a refused one again",
-    description="Under the same number: it becomes a task, or is refused anew.",
-    replies={202: Reply("It waits, or was accepted before.", OutboxView)},
+    summary="Try a refused row again",
+    description="The row keeps its number. It becomes a task, or it is refused again.",
+    replies={202: Reply("The row waits to be tried, or it was accepted already.", OutboxView)},
 )
 DELETE_NUMBER = Operation(
     method="DELETE",
@@ -85,8 +85,8 @@ DELETE_NUMBER = Operation(
     name="delete_outbox",
     confined=Confined.PART,
     tag=_TAG,
-    summary="Throw a refused one away",
-    replies={204: Reply("It is gone.")},
+    summary="Delete a refused row",
+    replies={204: Reply("The row was deleted.")},
 )
 OPERATIONS = [LIST_REFUSED, GET_NUMBER, RETRY_NUMBER, DELETE_NUMBER]
 

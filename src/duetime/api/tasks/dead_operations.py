@@ -14,7 +14,11 @@ LIST = Operation(
     tag="Dead letters",
     summary="List dead letters",
     description=f"Tasks whose attempts are used up or whose failure is permanent, latest due time first. {SEARCH}",
-    parameters=(Parameter("state", "Only `dead`, which all of them are.", {"enum": ["dead"]}), *FILTERS, *PAGES),
+    parameters=(
+        Parameter("state", "Only `dead` is allowed. All dead letters are in this state.", {"enum": ["dead"]}),
+        *FILTERS,
+        *PAGES,
+    ),
     replies={200: Reply("A page.", DeadPage)},
 )
 REDRIVE = Operation(
@@ -24,8 +28,9 @@ REDRIVE = Operation(
     confined=Confined.PART,
     tag="Dead letters",
     summary="Give dead letters another chance",
-    description="They get new budgets and become due: at once, or `rate` a second. By ids, by filter, or all. "
-    f"By filter, go on with `next` as the cursor until it is null. {SEARCH}",
+    description="Redriven tasks get new retry budgets and become due: all at once, or `rate` per second. Select "
+    "them by ids, by filter, or all. With a filter, repeat with `next` as the cursor until it is null. "
+    f"{SEARCH}",
     body=RedriveRequest,
     example={"filter": {"type": "email.send"}, "rate": 10},
     replies={200: Reply("What was done.", RedriveAnswer)},
@@ -37,8 +42,8 @@ DROP = Operation(
     confined=Confined.PART,
     tag="Dead letters",
     summary="Drop dead letters",
-    description="They are cancelled for good. By ids, by filter, or all. By filter, go on with `next` as the cursor "
-    f"until it is null. {SEARCH}",
+    description="Dropped tasks are cancelled for good. Select them by ids, by filter, or all. With a filter, repeat "
+    f"with `next` as the cursor until it is null. {SEARCH}",
     body=DropRequest,
     example={"filter": {"type": "email.send"}},
     replies={200: Reply("What was done.", DropAnswer)},

@@ -35,7 +35,11 @@ def printable(description: str) -> Meta:
 FlowKey = Annotated[str, printable("Tasks of the same type and key belong together.")]
 States = Annotated[
     list[TaskState],
-    Meta(min_length=1, max_length=len(TaskState), description="In which states it counts; all that are not over."),
+    Meta(
+        min_length=1,
+        max_length=len(TaskState),
+        description="The states in which a task blocks another one. Default: all states that are not over.",
+    ),
 ]
 
 
@@ -48,8 +52,8 @@ class DebounceRequest(Struct, forbid_unknown_fields=True):
 
 
 class UniqueRequest(Struct, forbid_unknown_fields=True):
-    """One task at a time: a submission under the same key gives the task back that is there."""
+    """One task at a time: a submission under the same key returns the existing task."""
 
-    key: Annotated[FlowKey | None, Meta(description="What must not be there twice; the payload where absent.")] = None
+    key: Annotated[FlowKey | None, Meta(description="The key that must be unique. Default: the payload.")] = None
     states: States | None = None
     period: UniquePeriod | None = None

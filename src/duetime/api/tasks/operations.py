@@ -21,8 +21,8 @@ from duetime.views.tasks import MAX_ATTEMPTS, TaskView
 
 REQUEST_KEY = Parameter(
     "Idempotency-Key",
-    "A UUID of version 7, made for this request within the last hour: repeating the request with it gives the same "
-    "tasks, so that trying again is safe.",
+    "A UUID of version 7, created for this request within the last hour. Repeating the request with the same value "
+    "returns the same tasks, so it is safe to retry.",
     {
         "type": "string",
         "format": "uuid7",
@@ -33,10 +33,10 @@ REQUEST_KEY = Parameter(
 FILTERS = (
     Parameter("type", "Only tasks of this type.", {"type": "string", "pattern": NAME_PATTERN}),
     Parameter("queue", "Only tasks of this queue.", {"type": "string", "pattern": NAME_PATTERN}),
-    Parameter("priority", "Only tasks of this class.", {"enum": [each.word for each in PriorityClass]}),
+    Parameter("priority", "Only tasks of this priority.", {"enum": [each.word for each in PriorityClass]}),
     Parameter(
         "label",
-        "Only tasks with this label, as `name=value`; may be given several times, and all must hold.",
+        "Only tasks with this label, as `name=value`. If it is given several times, tasks must have all of the labels.",
         {"type": "string", "format": "label", "pattern": f"{LABEL_KEY_PATTERN[:-1]}={PRINTABLE}{{0,255}}$"},
         is_many=True,
     ),
@@ -44,7 +44,7 @@ FILTERS = (
     Parameter("to", "Only tasks that are due before this time.", {"type": "string", "format": "date-time"}),
     Parameter(
         "schedule",
-        "Only tasks that the schedule of this name made, the latest fire time first.",
+        "Only tasks made by the schedule with this name, the latest fire time first.",
         {"type": "string", "pattern": NAME_PATTERN},
     ),
 )
@@ -53,11 +53,14 @@ SEARCH = (
     "it is a 503 with the code `search_incomplete`, whose `next` is the cursor to go on from."
 )
 PAGES = (
-    Parameter("cursor", "`next` of the page before, with the same filters.", {"type": "string", "format": "cursor"}),
+    Parameter(
+        "cursor", "The `next` of the previous page, with the same filters.", {"type": "string", "format": "cursor"}
+    ),
     Parameter(
         "limit",
-        "How many to give. A page may be shorter and still have a next one: where its items are large, it ends after "
-        f"{PAGE_BYTES // 2**20} MiB of what they hold. It is empty only at the end, so go on until `next` is null.",
+        "The most items to return. A page may have fewer items although a next page exists: with large items it "
+        f"ends after {PAGE_BYTES // 2**20} MiB of content. Only the last page can be empty, so continue "
+        "until `next` is null.",
         {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT},
     ),
 )
@@ -70,16 +73,17 @@ SUBMIT = Operation(
     confined=Confined.PART,
     tag="Tasks",
     summary="Submit a task",
-    description="Stored when this is answered: it survives any crash from then on. A task with `target` is sent to "
-    "that HTTP endpoint; one without is taken by a worker that leases from its queue. If it fails, it is tried again "
-    "by `retry`; without one it has 20 attempts, with waits that double from 1 s to 1 h, about 8 hours in all.",
+    description="The task is stored before the answer is sent, and then it survives any crash. A task with `target` "
+    "is sent to that HTTP endpoint. A task without one is taken by a worker that leases from its queue. If "
+    "it fails, it is tried again as `retry` says. The default is 20 attempts, with waits that double from 1 "
+    "s to 1 h, about 8 hours in all.",
     body=TaskRequest,
     example={"type": "email.send", "payload": {"to": "ada@example.com"}, "delay": "5m"},
     parameters=(REQUEST_KEY,),
     replies={
         202: Reply("The new task.", TaskView, headers={"Location": "The task's path."}),
         200: Reply(
-            "The key was used before, or the task is unique and there: that task.",
+            "The existing task: the key was used before, or the task is unique and exists already.",
             TaskView,
             headers={"Location": "The task's path."},
         ),
@@ -94,14 +98,15 @@ SUBMIT_BATCH = Operation(
     confined=Confined.PART,
     tag="Tasks",
     summary=f"Submit up to {MAX_BATCH:,} tasks at once",
-    description="A JSON array of tasks, or one task a line. Each has its result, in order: a wrong one does not keep "
-    "the others out, unless `atomic=true`. What a quota of the tenant leaves no room for is refused from the end on, "
-    "with the code of the quota in its place; if nothing is accepted, the answer is a 429.",
+    description="A JSON array of tasks, or one task per line. Each task has a result, in order. A wrong task does "
+    "not stop the others, unless `atomic=true`. If a quota of the tenant leaves no room for all tasks, the "
+    "last ones are refused, and their results have the code of the quota. If none is accepted, the answer "
+    "is 429.",
     body=list[TaskRequest],
     other_bodies={kind: {"type": "string", "format": "ndjson"} for kind in NDJSON},
     example=[{"type": "email.send", "payload": {"to": "ada@example.com"}}, {"type": "report", "queue": "nightly"}],
     parameters=(
-        Parameter("atomic", "Store none if any is wrong.", {"type": "boolean", "default": False}),
+        Parameter("atomic", "Store no task if any is wrong.", {"type": "boolean", "default": False}),
         REQUEST_KEY,
     ),
     replies={200: Reply("A result for each task, in order.", BatchAnswer)},
@@ -116,10 +121,10 @@ LIST = Operation(
     confined=Confined.PART,
     tag="Tasks",
     summary="List tasks",
-    description="Without a state the newest first by what happened: a task stands at its due time, or at the time at "
-    "which it was cancelled or made due before that; those whose time is still to come stand at the end, soonest "
-    "first. With a state, soonest first for `scheduled` and `ready`, else latest due time first. "
-    f"{SEARCH}",
+    description="Without `state`, the tasks are listed by the time at which something happened last, newest first: "
+    "by the due time, or by the time at which a task was cancelled or made due earlier. Tasks whose time is "
+    "in the future come last, soonest first. With `state`, `scheduled` and `ready` tasks are listed soonest "
+    f"first, others by due time, latest first. {SEARCH}",
     parameters=(
         Parameter("state", "Only tasks in this state.", {"enum": [state.value for state in SHOWN_STATES]}),
         *FILTERS,
@@ -134,8 +139,8 @@ GET = Operation(
     confined=Confined.PART,
     tag="Tasks",
     summary="Get a task with its attempts",
-    description=f"With its latest attempts: up to {MAX_ATTEMPTS:,}, and of large ones those that fit into a megabyte. "
-    "`attempts_omitted` says how many earlier ones there are.",
+    description=f"Includes the latest attempts: at most {MAX_ATTEMPTS}, and if they are large, as many as fit into a "
+    "megabyte. `attempts_omitted` is the number of earlier ones.",
     replies={200: Reply("The task.", TaskView)},
     is_large=True,
 )
@@ -157,19 +162,19 @@ EXPLAIN = Operation(
     name="explain_task",
     confined=Confined.PART,
     tag="Tasks",
-    summary="Say why a task is where it is, and what would free it",
+    summary="Explain why a task is in its state, and what would let it continue",
     replies={200: Reply("The explanation.", Explanation)},
 )
 
 _VERBS = {
-    "cancel": ("Cancel", "A running task's worker hears of it at its next beat or report."),
-    "pause": ("Pause", "A waiting task is kept back until it is resumed."),
-    "resume": ("Resume", "A paused task waits for its time again, or runs if that has passed."),
+    "cancel": ("Cancel", "The worker of a running task learns of it at its next beat or report."),
+    "pause": ("Pause", "A waiting task is held back until it is resumed."),
+    "resume": ("Resume", "A paused task waits for its time again, or runs at once if its time has passed."),
     "reschedule": (
         "Reschedule",
-        "A waiting or paused task gets another time, never before now; `first_run_at` shows its first one.",
+        "A waiting or paused task gets a new time, never before now. `first_run_at` shows its original time.",
     ),
-    "retry": ("Retry", "A dead letter gets new budgets; a task that waits for its next attempt gets it now."),
+    "retry": ("Retry", "A dead letter gets new retry budgets. A task that waits for its next attempt gets it now."),
     "run-now": ("Run now", "A waiting or paused task becomes due at once."),
 }
 VERBS = {
@@ -196,8 +201,8 @@ BULK_VERBS = {
         confined=Confined.PART,
         tag="Tasks",
         summary=f"{summary} tasks by filter" if verb != "run-now" else "Run tasks now, by filter",
-        description=f"{description} Takes up to `limit` tasks that fit; go on with `next` as the cursor until it is "
-        f"null. {SEARCH}",
+        description=f"{description} Handles up to `limit` tasks that match. Repeat with `next` as the cursor until "
+        f"it is null. {SEARCH}",
         body=BulkRescheduleRequest if verb == "reschedule" else BulkRequest,
         example={"filter": {"state": "scheduled", "queue": "nightly"}}
         | ({"delay": "1h"} if verb == "reschedule" else {}),

@@ -39,12 +39,12 @@ LIST_KEYS = Operation(
     roles=OWNERS,
     tag="Administration",
     summary="List the tenant's API keys, by id",
-    description="Never the keys themselves: those are shown once, when they are made. `last_used_at` and "
-    "`last_used_from` are exact to about a minute; null: the key was not used since its use is noted.",
+    description="The keys themselves are shown only once, when they are created. `last_used_at` and "
+    "`last_used_from` are exact to about a minute. null: no use has been recorded.",
     parameters=(
         Parameter(
             "unused_for",
-            'Only keys that are valid and were not used for so long, such as "90d".',
+            'Only valid keys that have not been used for this long, such as "90d".',
             {"type": "string", "pattern": DURATION_PATTERN, "format": "duration-unused"},
         ),
         *PAGES,
@@ -77,8 +77,8 @@ REVOKE_KEY = Operation(
     roles=OWNERS,
     tag="Administration",
     summary="Revoke an API key",
-    description="It ends at once on this node, and within a second on every other.",
-    replies={204: Reply("It is revoked.")},
+    description="Takes effect at once on this node, and within a second on every other.",
+    replies={204: Reply("The key is revoked.")},
     also=(403,),
 )
 ROTATE_KEY = Operation(
@@ -87,9 +87,9 @@ ROTATE_KEY = Operation(
     name="rotate_key",
     roles=OWNERS,
     tag="Administration",
-    summary="Replace an API key by one with the same rights",
-    description="The old one goes on for `overlap` (an hour), so that its users can change over. One that has "
-    "expired already is not replaced.",
+    summary="Replace an API key with a new one that has the same rights",
+    description="The old key stays valid for `overlap` (an hour), so that its users can change over. An expired key "
+    "cannot be replaced.",
     body=RotateRequest,
     is_body_optional=True,
     example={"overlap": "1d"},

@@ -42,52 +42,63 @@ class QuotasRequest(Struct, forbid_unknown_fields=True):
     """Quotas; what is left out stays as it is, null removes it."""
 
     submit_rate: Annotated[
-        Rate | UnsetType | None, Meta(description="Tasks that may be submitted in a second, 0.001 to 1,000,000.")
+        Rate | UnsetType | None, Meta(description="Tasks that may be submitted per second, 0.001 to 1,000,000.")
     ] = UNSET
     submit_burst: Annotated[
         Burst | UnsetType | None,
-        Meta(description="Tasks that may be submitted at once; one second's worth where absent. Only with a rate."),
+        Meta(description="Tasks that may be submitted at once. Default: one second's worth. Only with a rate."),
     ] = UNSET
     submit_bytes_rate: Annotated[
         BytesRate | UnsetType | None,
-        Meta(description="Bytes of payloads that may be submitted in a second, 1,024 to 2^40."),
+        Meta(description="Bytes of payloads that may be submitted per second, 1,024 to 2^40."),
     ] = UNSET
     submit_bytes_burst: Annotated[
         BytesBurst | UnsetType | None,
         Meta(
-            description="Bytes of payloads that may be submitted at once, from 65,536 on; one second's worth where "
-            "absent. Only with a rate."
+            description="Bytes of payloads that may be submitted at once, at least 65,536. Default: one second's "
+            "worth. Only with a rate."
         ),
     ] = UNSET
     max_waiting: Annotated[
-        Waiting | UnsetType | None, Meta(description="Tasks that may wait; submissions beyond it are refused.")
+        Waiting | UnsetType | None, Meta(description="Tasks that may wait. Further submissions are refused.")
     ] = UNSET
     max_running: Annotated[
-        Running | UnsetType | None, Meta(description="Attempts that run at once; 0 lets nothing start.")
+        Running | UnsetType | None, Meta(description="Attempts that may run at once. 0 lets none start.")
     ] = UNSET
-    rate: Annotated[Rate | UnsetType | None, Meta(description="Attempts that start in a second.")] = UNSET
+    rate: Annotated[Rate | UnsetType | None, Meta(description="Attempts that may start per second.")] = UNSET
     burst: Annotated[
         Burst | UnsetType | None,
-        Meta(description="Attempts that may start at once; one second's worth where absent. Only with a rate."),
+        Meta(description="Attempts that may start at once. Default: one second's worth. Only with a rate."),
     ] = UNSET
 
-    max_schedules: Annotated[Schedules | UnsetType | None, Meta(description="Schedules that it may have.")] = UNSET
-    max_types: Annotated[TypeCount | UnsetType | None, Meta(description="Types that it may have registered.")] = UNSET
-    max_keys: Annotated[Keys | UnsetType | None, Meta(description="Valid API keys that it may have.")] = UNSET
-    max_calendars: Annotated[Calendars | UnsetType | None, Meta(description="Calendars that it may have.")] = UNSET
+    max_schedules: Annotated[
+        Schedules | UnsetType | None, Meta(description="The most schedules that the tenant may have.")
+    ] = UNSET
+    max_types: Annotated[
+        TypeCount | UnsetType | None, Meta(description="The most types that the tenant may register.")
+    ] = UNSET
+    max_keys: Annotated[
+        Keys | UnsetType | None, Meta(description="The most valid API keys that the tenant may have.")
+    ] = UNSET
+    max_calendars: Annotated[
+        Calendars | UnsetType | None, Meta(description="The most calendars that the tenant may have.")
+    ] = UNSET
     max_calendar_bytes: Annotated[
         CalendarBytes | UnsetType | None,
-        Meta(description="Bytes that its calendars may have together, as they are stored."),
+        Meta(description="The most bytes that all calendars of the tenant may take in storage."),
     ] = UNSET
 
     breaker_failure_rate: Annotated[
         FailureRate | UnsetType | None,
-        Meta(description="More than this share of its attempts must fail to stop it, 0.1 to 1; 1: never."),
+        Meta(
+            description="The tenant is stopped when more than this share of its attempts fail, 0.1 to 1. 1: it is "
+            "never stopped."
+        ),
     ] = UNSET
     breaker_window: BreakerWindow | UnsetType | None = UNSET
     breaker_probe_every: ProbeEvery | UnsetType | None = UNSET
     breaker_min_attempts: Annotated[
-        MinAttempts | UnsetType | None, Meta(description="With fewer attempts in the window it is not stopped.")
+        MinAttempts | UnsetType | None, Meta(description="The tenant is not stopped if the window has fewer attempts.")
     ] = UNSET
 
     def given(self) -> dict[str, float | None]:
@@ -128,48 +139,53 @@ class TenantRequest(Struct, forbid_unknown_fields=True):
 
     weight: Annotated[
         Weight | UnsetType | None,
-        Meta(description="Its share of what tenants compete for, beside the others'; null: its tier's, else 1."),
+        Meta(
+            description="The tenant's share of resources that tenants compete for, relative to the others. null: "
+            "the weight of its tier, else 1."
+        ),
     ] = UNSET
     state: Annotated[
         Literal["active", "suspended"] | None,
-        Meta(description="`suspended`: nothing of it runs, and nothing is lost."),
+        Meta(description="`suspended`: none of its tasks run, and nothing is lost."),
     ] = None
     tier: Annotated[
         Annotated[str, Meta(extra_json_schema={"pattern": SHORT_NAME_PATTERN})] | UnsetType | None,
-        Meta(description="The tier whose values hold where the tenant sets none; null: none."),
+        Meta(description="The tier whose values hold where the tenant sets none. null: no tier."),
     ] = UNSET
     spread: Annotated[
         Annotated[int, Meta(ge=1, le=MAX_SPREAD)] | None,
-        Meta(description="Over how many shards new lanes of the tenant go (1)."),
+        Meta(description="The number of shards that new lanes of the tenant are spread over. Default: 1."),
     ] = None
-    quotas: Annotated[QuotasRequest | UnsetType | None, Meta(description="Quotas of its own; null takes all away.")] = (
-        UNSET
-    )
+    quotas: Annotated[
+        QuotasRequest | UnsetType | None, Meta(description="Quotas of the tenant itself. null removes them all.")
+    ] = UNSET
     defaults: Annotated[
         bool | None,
-        Meta(description="Whether the default quotas hold where neither it nor its tier says anything (true)."),
+        Meta(
+            description="Whether the default quotas hold where neither the tenant nor its tier sets one. Default: true."
+        ),
     ] = None
     egress: Annotated[
-        EgressRequest | UnsetType | None, Meta(description="Where its HTTP targets may be; null: anywhere.")
+        EgressRequest | UnsetType | None, Meta(description="Where its HTTP targets may be. null: anywhere.")
     ] = UNSET
 
 
 class TierRequest(Struct, forbid_unknown_fields=True):
     """A tier; what is left out stays as it is, or has the default of a new tier."""
 
-    weight: Annotated[Weight | UnsetType | None, Meta(description="The weight of its tenants; null: 1.")] = UNSET
+    weight: Annotated[Weight | UnsetType | None, Meta(description="The weight of its tenants. null: 1.")] = UNSET
     quotas: Annotated[
-        QuotasRequest | UnsetType | None, Meta(description="The quotas of its tenants; null takes all away.")
+        QuotasRequest | UnsetType | None, Meta(description="The quotas of its tenants. null removes them all.")
     ] = UNSET
     egress: Annotated[
-        EgressRequest | UnsetType | None, Meta(description="Where their HTTP targets may be; null: anywhere.")
+        EgressRequest | UnsetType | None, Meta(description="Where their HTTP targets may be. null: anywhere.")
     ] = UNSET
 
 
 class TenantPut(Tenant, frozen=True):
     """The tenant as it is now."""
 
-    notes: Annotated[tuple[str, ...], Meta(description="What the change means for what is there already.")] = ()
+    notes: Annotated[tuple[str, ...], Meta(description="What the change means for existing tasks and the like.")] = ()
 
 
 class TenantPage(Struct):

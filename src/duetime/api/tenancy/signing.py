@@ -21,8 +21,9 @@ GET_SECRET = Operation(
     roles=OPERATORS,
     tag="Administration",
     summary="Get the secret that signs calls to the tenant's HTTP targets",
-    description="A Standard Webhooks secret; check `webhook-id`, `webhook-timestamp` and `webhook-signature` with "
-    "any library of that standard. After a rotation `former_until` says until when the secret before it signs as well.",
+    description="A Standard Webhooks secret. Any library of that standard can check `webhook-id`, "
+    "`webhook-timestamp` and `webhook-signature`. After a rotation the former secret also signs until "
+    "`former_until`.",
     replies={200: Reply("The secret.", SecretAnswer)},
     also=(404,),
 )
@@ -34,8 +35,8 @@ ROTATE_SECRET = Operation(
     tag="Administration",
     summary="Replace the secret that signs calls to the tenant's HTTP targets",
     description="For `overlap` (a day) each call carries two signatures, the newest first, so that receivers can "
-    "change over. A rotation within an overlap drops the older of the two former secrets at once; `notes` say so. "
-    "Every node knows of it within a second.",
+    "change over. A second rotation within that time drops the older of the two former secrets at once, and "
+    "`notes` says so. Takes effect on every node within a second.",
     body=RotateSigningRequest,
     is_body_optional=True,
     example={"overlap": "1d"},

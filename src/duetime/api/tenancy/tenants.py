@@ -60,7 +60,7 @@ GET_TENANT = Operation(
     roles=OWNERS,
     tag=_TAG,
     summary="Get a tenant",
-    description="An owner's key gets its own, and finds no other.",
+    description="With an owner's key only its own tenant is found.",
     replies={200: Reply("The tenant.", Tenant)},
 )
 PUT_TENANT = Operation(
@@ -70,11 +70,15 @@ PUT_TENANT = Operation(
     roles=ADMINS,
     tag=_TAG,
     summary="Create or change a tenant",
-    description="What is left out stays as it is; null takes a value away, so that the tier's or the default holds. "
-    "Every node knows of it within a second. `notes` say what the change means for tasks that are there already.",
+    description="Absent fields stay as they are. null removes a value, so that the tier's value or the default "
+    "holds. Takes effect on every node within a second. `notes` says what the change means for existing "
+    "tasks.",
     body=TenantRequest,
     example={"weight": 2, "quotas": {"submit_rate": 100, "max_waiting": 1_000_000}},
-    replies={201: Reply("It was made.", TenantPut), 200: Reply("It is as asked for.", TenantPut)},
+    replies={
+        201: Reply("The tenant was created.", TenantPut),
+        200: Reply("The tenant was changed, or it was the same already.", TenantPut),
+    },
     also=(404,),
 )
 AUDIT = Operation(
@@ -83,10 +87,10 @@ AUDIT = Operation(
     name="list_acts",
     roles=OWNERS,
     tag=_TAG,
-    summary="List what was done to tenants and keys, the latest first",
-    description="With an owner's key: what was done to its own tenant.",
+    summary="List changes to tenants and keys, the latest first",
+    description="With an owner's key only changes to its own tenant are listed.",
     parameters=(
-        Parameter("tenant", "Only what was done to this tenant.", {"type": "string", "maxLength": 63}),
+        Parameter("tenant", "Only changes to this tenant.", {"type": "string", "maxLength": 63}),
         *PAGES,
     ),
     replies={200: Reply("A page.", AuditPage)},

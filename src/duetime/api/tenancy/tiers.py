@@ -41,11 +41,14 @@ PUT_TIER = Operation(
     roles=ADMINS,
     tag=_TAG,
     summary="Create or change a tier",
-    description="Its values hold for its tenants where they set none of their own, on every node within a second. "
-    "What is left out stays as it is; null takes a value away.",
+    description="The values of a tier hold for its tenants where they set none of their own. Takes effect on every "
+    "node within a second. Absent fields stay as they are. null removes a value.",
     body=TierRequest,
     example={"weight": 4, "quotas": {"submit_rate": 1000, "submit_burst": 5000}},
-    replies={201: Reply("It was made.", Tier), 200: Reply("It is as asked for.", Tier)},
+    replies={
+        201: Reply("The tier was created.", Tier),
+        200: Reply("The tier was changed, or it was the same already.", Tier),
+    },
 )
 DELETE_TIER = Operation(
     method="DELETE",
@@ -54,7 +57,7 @@ DELETE_TIER = Operation(
     roles=ADMINS,
     tag=_TAG,
     summary="Delete a tier that no tenant has",
-    replies={204: Reply("It is gone.")},
+    replies={204: Reply("The tier was deleted.")},
     also=(409,),
 )
 OPERATIONS = [LIST_TIERS, GET_TIER, PUT_TIER, DELETE_TIER]

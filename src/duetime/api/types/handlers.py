@@ -57,16 +57,20 @@ PUT_TYPE = Operation(
     confined=Confined.PART,
     tag=_TAG,
     summary="Register a task type: a schema for its payloads, defaults, limits, flow control",
-    description="All of it counts for what is submitted from then on, on every node within a second; limits and "
-    "throttle for what waits as well. The type is replaced whole: what is left out is not there any more. The answer "
-    "says how many of the tasks that wait (a sample of up to 10,000) do not match the schema; they stay as they are.",
+    description="Takes effect on every node within a second. All of it applies to new submissions; limits and "
+    "throttle also apply to waiting tasks. The whole type is replaced: what is left out is removed. The "
+    "answer says how many of the waiting tasks (a sample of up to 10,000) do not match the schema. Those "
+    "tasks stay as they are.",
     body=TypeRequest,
     example={
         "schema": {"type": "object", "required": ["to"], "properties": {"to": {"type": "string"}}},
         "defaults": {"queue": "mail", "timeout": "30s"},
         "throttle": {"limit": 100, "period": "1m", "key": "to"},
     },
-    replies={201: Reply("It is registered.", TypePut), 200: Reply("It was changed, or is unchanged.", TypePut)},
+    replies={
+        201: Reply("The type was registered.", TypePut),
+        200: Reply("The type was changed, or it was the same already.", TypePut),
+    },
 )
 PREVIEW_TYPE = Operation(
     method="POST",
@@ -74,12 +78,12 @@ PREVIEW_TYPE = Operation(
     name="preview_type",
     confined=Confined.PART,
     tag=_TAG,
-    summary="Say what registering a task type would mean, and store nothing",
-    description="It is judged as `PUT` would judge it. The answer says how many of the tasks that wait (a sample of up "
-    "to 10,000) would not match the schema, and names up to ten of them with what is wrong.",
+    summary="Check what registering a task type would mean, without storing anything",
+    description="The checks are those of `PUT`. The answer says how many of the waiting tasks (a sample of up to "
+    "10,000) would not match the schema, and names up to ten of them with what is wrong.",
     body=TypeRequest,
     example={"schema": {"type": "object", "required": ["to", "subject"]}},
-    replies={200: Reply("What it would mean.", TypePreview)},
+    replies={200: Reply("What registering it would mean.", TypePreview)},
     may_name_new=True,
 )
 DELETE_TYPE = Operation(
@@ -88,8 +92,8 @@ DELETE_TYPE = Operation(
     name="delete_type",
     confined=Confined.PART,
     tag=_TAG,
-    summary="Forget a task type: its payloads may be anything again, and nothing limits it",
-    replies={204: Reply("It is gone.")},
+    summary="Delete a task type: its payloads may be any JSON again, and nothing limits it",
+    replies={204: Reply("The type was deleted.")},
 )
 OPERATIONS = [LIST_TYPES, GET_TYPE, PUT_TYPE, PREVIEW_TYPE, DELETE_TYPE]
 

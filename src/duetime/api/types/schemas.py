@@ -21,8 +21,8 @@ class Period(Seconds):
 KeyPath = Annotated[
     str,
     Meta(
-        description="Where in the payload the key is: `customer`, `order.shop`; each value counts for itself. "
-        "Without it the whole type is one.",
+        description="The path of the key in the payload: `customer`, `order.shop`. Each value counts separately. "
+        "Without a key the whole type counts as one.",
         extra_json_schema={"pattern": KEY_PATH_PATTERN, "format": "key-path", "maxLength": 807},
     ),
 ]
@@ -57,7 +57,12 @@ class ThrottleRequest(RateLimitRequest, forbid_unknown_fields=True):
     """Start `limit` attempts, and then one every `period / limit`; attempts beyond that wait."""
 
     burst: Annotated[
-        int, Meta(ge=0, le=MAX_BURST, description="How many more may start at once after a rest, beyond `limit`.")
+        int,
+        Meta(
+            ge=0,
+            le=MAX_BURST,
+            description="How many more attempts may start at once after a quiet time, beyond `limit`.",
+        ),
     ] = 0
 
 
@@ -75,11 +80,13 @@ class TypeRequest(Struct, forbid_unknown_fields=True):
     """A whole task type: what is left out is not set."""
 
     schema: Annotated[
-        Raw, Meta(description="A JSON Schema for payloads, up to 64 KiB, without references to elsewhere.")
+        Raw, Meta(description="A JSON Schema for payloads, up to 64 KiB, without external references.")
     ] = field(default_factory=Raw)
     defaults: DefaultsRequest | None = None
     limits: TypeLimits | None = None
-    throttle: Annotated[ThrottleRequest | None, Meta(description="Not with `limits.rate`: it is the same.")] = None
+    throttle: Annotated[
+        ThrottleRequest | None, Meta(description="Not allowed with `limits.rate`, which does the same.")
+    ] = None
     rate_limit: RateLimitRequest | None = None
-    debounce: Annotated[TypeDebounceRequest | None, Meta(description="Not with `unique`.")] = None
+    debounce: Annotated[TypeDebounceRequest | None, Meta(description="Not allowed with `unique`.")] = None
     unique: TypeUniqueRequest | None = None

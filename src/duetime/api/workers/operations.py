@@ -13,11 +13,12 @@ LEASE = Operation(
     confined=Confined.PART,
     tag="Workers",
     summary="Lease tasks to run",
-    description="A long poll: answered as soon as something is due, or empty when `wait` is over. Ask for no more than "
-    "there is room for, and name the types that you handle. Closing the connection takes the question back.",
+    description="A long poll: the answer comes as soon as a task is due, or is empty after `wait`. Ask for no more "
+    "tasks than there is room for, and name the types that you handle. Closing the connection withdraws the "
+    "request.",
     body=LeaseRequest,
     example={"worker": "mailer-7f3a", "queues": ["default"], "types": ["email.send"], "max": 10, "wait": 30},
-    replies={200: Reply("The tasks, perhaps none.", LeaseAnswer)},
+    replies={200: Reply("The leased tasks. The list may be empty.", LeaseAnswer)},
     also=(409,),
 )
 SETTLE = Operation(
@@ -28,8 +29,8 @@ SETTLE = Operation(
     confined=Confined.PART,
     tag="Workers",
     summary="Report how attempts ended",
-    description="Repeating a report is safe. An attempt that the worker does not hold (any more) is named in `lost`, "
-    "and its report changed nothing.",
+    description="Repeating a report is safe. A report for an attempt that the worker does not hold (any more) "
+    "changes nothing, and the attempt is listed in `lost`.",
     body=SettleRequest,
     example={
         "worker": "mailer-7f3a",
@@ -42,7 +43,7 @@ SETTLE = Operation(
             }
         ],
     },
-    replies={200: Reply("What became of the reports.", SettleAnswer)},
+    replies={200: Reply("What happened to each report.", SettleAnswer)},
     also=(409,),
     max_body=MAX_REQUEST_BYTES,
 )
@@ -54,15 +55,15 @@ BEAT = Operation(
     confined=Confined.PART,
     tag="Workers",
     summary="Say that the worker is alive, and what it holds",
-    description="Every `beat_every` seconds. A worker that is silent for three beats has lost what it held; an attempt "
-    "that two beats do not name is given to somebody else. With `leaving` the worker signs off: it is gone at once, "
-    "what it still holds is given back, and a lease that waits ends.",
+    description="Send one every `beat_every` seconds. A worker that is silent for three beats loses all that it "
+    "held. An attempt that two beats do not name is given to another worker. With `leaving` the worker "
+    "signs off: it is removed at once, what it still holds is released, and its waiting lease request ends.",
     body=BeatRequest,
     example={
         "worker": "mailer-7f3a",
         "attempts": [{"id": "0199f6b8-2f40-8a3c-9d11-3b5f00000100", "attempt": 1, "started": True}],
     },
-    replies={200: Reply("What to stop.", BeatAnswer)},
+    replies={200: Reply("The attempts to stop.", BeatAnswer)},
     also=(409,),
     max_body=2 * 1024 * 1024,
     is_vital=True,
