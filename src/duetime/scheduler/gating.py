@@ -11,6 +11,7 @@ there it goes only to its holder while its limits stay the same, so two gates ca
 send it to each other.
 """
 
+import asyncio
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -105,6 +106,13 @@ class GateVerdict:
     foreign: dict[int, Foreign] = field(default_factory=dict)
     #: Lanes that are not planned until the rows that follow are moved as well, with their hints.
     held: dict[int, uuid.UUID] = field(default_factory=dict)
+    #: Each is set when rows that were claimed earlier are at the same gates.
+    behind: list[asyncio.Event] = field(default_factory=list)
+    is_over: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def gates(self) -> set[LaneKey]:
+        return {row.gate_key for row in self.parked}
 
     def put_aside(self, row: _Row) -> None:
         self.aside.setdefault(row.lane, set()).add(row.place)
@@ -131,6 +139,8 @@ class Gatekeeper:
         self._calls = calls
         #: Gates to which rows are on their way: tasks that are claimed meanwhile may not overtake them.
         self._approached: Counter[LaneKey] = Counter()
+        #: The verdicts with such rows, in the order of their claims.
+        self._approaching: list[GateVerdict] = []
         #: The number of this node among those that compete for the same places.
         self._asker = draw_bits(31)
 
@@ -150,11 +160,19 @@ class Gatekeeper:
         except BaseException:
             self.forget(verdict)
             raise
+        if verdict.parked:
+            gates = verdict.gates
+            verdict.behind = [each.is_over for each in self._approaching if not gates.isdisjoint(each.gates)]
+            self._approaching.append(verdict)
         return verdict
 
     def forget(self, verdict: GateVerdict) -> None:
         """Note that the rows of a verdict have been parked, as far as possible."""
+        if not verdict.parked:
+            return
         self._approached -= Counter(row.gate_key for row in verdict.parked)
+        self._approaching = [each for each in self._approaching if each is not verdict]
+        verdict.is_over.set()
 
     def is_parking(self, key: LaneKey) -> bool:
         """Whether rows of such a lane are on their way to a gate."""
@@ -351,6 +369,9 @@ class Gatekeeper:
 
     async def park(self, verdict: GateVerdict) -> list[uuid.UUID]:
         """Park the rows where they belong; returns their wakes."""
+        # The line at a gate has the order in which rows are parked.
+        for is_over in verdict.behind:
+            await is_over.wait()
         parked = []
         for row in verdict.parked:
             wait_ms = 0
