@@ -1,8 +1,8 @@
-"""Keep the node's idea of the database's time fresh, and report jumps.
+"""Keep the node's copy of the database's clock up to date, and report jumps.
 
-A jump is noticed by the first answer that carries the time.  After a large one
-nothing is claimed or fired until the clock was read once more: an answer that
-was wrong for a moment then does no harm.
+The first answer that carries the time shows a jump.  After a large one nothing is
+claimed or fired until the clock has been read again: an answer that was wrong for a
+moment then does no harm.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from duetime.service import Loop
 
 log = structlog.get_logger()
 READ_EVERY = timedelta(seconds=1)
-#: Between two readings, while the clock jumps to and fro or the database does not answer.
+#: The time between two readings while the clock jumps to and fro or the database does not answer.
 _AGAIN_SECONDS = 0.1
 
 

@@ -194,10 +194,10 @@ class Core:
         return answers
 
     def reserve(self, wanted: dict[int, tuple[LaneKey, int]], now_ms: int) -> dict[int, list[tuple[int, int]]]:
-        """Asks for tasks that are about to be stored, as (ask, how many) by lane.
+        """Reserve asks for tasks that are about to be stored, as (ask, how many) by lane.
 
-        Only where nothing else is due for them: whoever waits already comes first.  The asks fly until
-        the reservation ends.
+        Only asks for which nothing else is due: tasks that wait already come first.  No claim is planned
+        for these asks until the reservation ends.
         """
         asks = {number: asked.ask for number, asked in self._asks.items() if not asked.is_flying}
         reserved = reserve(wanted, asks, self._table, self._suspended, self.governor, now_ms)
@@ -207,7 +207,7 @@ class Core:
         return reserved
 
     def end_reservation(self, numbers: Iterable[int], served: Container[int]) -> None:
-        """What was reserved is over: asks that got something wait no more."""
+        """End a reservation: asks that got something wait no more."""
         for number in numbers:
             if number in served:
                 self._asks.pop(number, None)
@@ -313,8 +313,7 @@ class Core:
             numbers = tenants.get((kind, tenant), []) + everywhere.get(kind, [])
             lanes = self._competitors((kind, tenant), numbers, now_ms)
             if lanes:
-                # If an executor serves all tenants, they compete with each other; else each tenant has its own
-                # workers.
+                # If an executor serves all tenants, they compete; else each tenant has its own workers.
                 markets.setdefault((kind, None if kind in everywhere else tenant), []).extend(lanes)
                 count += len(lanes)
                 if count >= MAX_LANES_PER_CLAIM:

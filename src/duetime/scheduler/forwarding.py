@@ -92,8 +92,7 @@ class Forwarding:
             if tasks or self.is_stopping or left <= 0 or not self._holders.knows(ask.holder):
                 return tasks
             if self._membership.name not in rooms or now - asked_at < PAUSE_SECONDS:
-                # The node is unknown, stops, went away, or knows that the holder has ended: this node will learn it,
-                # too.
+                # The node is unknown, stops, went away, or knows that the holder has ended: this node will learn it.
                 await asyncio.sleep(min(left, PAUSE_SECONDS))
 
     async def give_back(self, tasks: Sequence[LeasedTask], delay_seconds: float = 0.0) -> None:

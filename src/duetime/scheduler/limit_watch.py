@@ -1,4 +1,4 @@
-"""What a feeder has to look at so that its limits are right: shared budgets, places, ends that nobody told it of."""
+"""What a feeder has to check to keep its limits right: shared budgets, places, ends that were not reported to it."""
 
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -30,7 +30,7 @@ class LimitWatch:
         meet: Callable[[frozenset[int]], Awaitable[None]],
         changed: Callable[[], None],
     ) -> None:
-        """`meet` learns what has to be known of shards before they are fed; `changed` plans anew."""
+        """`meet` reads what has to be known of shards before they are fed; `changed` starts a new plan."""
         self._database = database
         self._lanes = lanes
         self._core = core
@@ -45,7 +45,7 @@ class LimitWatch:
         )
 
     async def draw(self) -> timedelta:
-        """Tokens for the rates of tenants that several nodes feed, and places under their caps."""
+        """Draw tokens for the rates of tenants that several nodes feed, and look for places under their caps."""
         governor = self._core.governor
         has_places = await self._gates.look_for_places()
         wanted = governor.wants() if self._budgets is not None else {}
@@ -59,12 +59,12 @@ class LimitWatch:
         return _DRAW_EVERY if governor.is_shared else _LOOK_FOR_SHARED_EVERY
 
     async def notice_ended(self) -> timedelta:
-        """Ends of attempts of which nobody told this node, and meters that are at rest."""
+        """Find ends of attempts that were not reported to this node, and forget meters at rest."""
         self._polls.recent_asks()
         governor = self._core.governor
         governor.forget_idle(self._database.clock.now_ms())
         if governor.uncounted:
-            # The database was away when they came here.
+            # The database was away when these shards came here.
             await self._lanes.load()
             await self._meet(governor.uncounted)
             self._changed()

@@ -1,10 +1,10 @@
-"""Who may start how many now: caps on what runs, and rates, kept in the memory of the node that feeds a tenant.
+"""How many tasks may start now: caps on running tasks, and rates, in the memory of the node that feeds a tenant.
 
 A meter is one limit in force.  A lane has the meters of its tenant and queue,
 and, if it is the lane of a gate, those of the gate: then none of its rows is
-read while one of them is used up.  What a claim is about to take is reserved
-beforehand; what it brought is started, task by task, and the reservation ends at
-the meters where it was made, whatever the limits are by then.
+read while one of them is used up.  A claim reserves beforehand what it may take;
+what it brought is started, task by task, and the reservation ends at the meters
+where it was made, whatever the limits are by then.
 
 Nothing here does I/O: time comes in as milliseconds of the database's clock.
 """
@@ -26,28 +26,28 @@ from duetime.scheduler.meter import UNLIMITED, Limitation, Meter, in_words
 from duetime.scheduler.rooms import Room, RoomMeter, Slots
 from duetime.scheduler.tenant_gate import TenantGate
 
-#: Meters of keys that are kept in memory; who would make more waits until others are at rest.
+#: The most meters of keys in memory; a task that needs another one waits until some are at rest.
 MAX_METERS_PER_TENANT = 20_000
 
 _TENANT: MeterName = ("tenant", "", "")
 
 
 class Rulebook(Protocol):
-    """What is limited, as it is stored; false if nothing is."""
+    """The stored limits; false if there are none."""
 
     def __bool__(self) -> bool: ...
 
     def limits_of(self, tenant: int, name: MeterName) -> Limits | None: ...
 
     def is_limited(self, tenant: int) -> bool:
-        """Whether anything of the tenant is."""
+        """Whether the tenant has any limit."""
         ...
 
     def is_paused(self, tenant: int, queue: str) -> bool: ...
 
 
 class Throttle(Protocol):
-    """A meter that decides by itself: the breaker of a target, the room of the executor."""
+    """A meter with rules of its own: the breaker of a target, the room of the executor."""
 
     def available(self, now_ms: int) -> int: ...
     def took(self, count: int, now_ms: int) -> None: ...
@@ -58,13 +58,13 @@ class Throttle(Protocol):
     def reason(self) -> str: ...
 
 
-#: The meters at which something was reserved.
+#: The meters at which a reservation was made.
 Reserved = tuple[Meter | Throttle, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """An attempt that counts, and where."""
+    """An attempt that counts against limits, and its meters."""
 
     number: int
     meters: tuple[Meter, ...]
@@ -81,8 +81,8 @@ class Governor:
         tenant_gate_of: "TenantGateOf | None" = None,
         nodes: FeedingNodes | None = None,
     ) -> None:
-        """`throttle_of` finds the breaker of a target, `tenant_gate_of` what every lane of a stopped tenant passes."""
-        #: Before this nobody here counted: buckets began empty then.
+        """`throttle_of` finds the breaker of a target, `tenant_gate_of` the gate for all lanes of a stopped tenant."""
+        #: This node did not count before this time: buckets were empty then.
         self.since_ms = since_ms
         self._book: Rulebook | None = None
         self._meters: dict[int, dict[MeterName, Meter]] = {}
@@ -91,29 +91,29 @@ class Governor:
         self._throttle_of = throttle_of or _no_throttle
         self._tenant_gate_of = tenant_gate_of or _no_gate
         self._at_hosts: dict[tuple[int, str], set[int]] = {}
-        #: Of the executor that asks here; None: there is none.
+        #: The room of the executor on this node; None: there is none.
         self.executor_room: Room | None = None
         self._nodes = nodes or FeedingNodes()
-        #: Shards that are new here: what runs there has not been counted yet, nor is known which targets fail.
+        #: Newly gained shards: their running tasks have not been counted yet, nor is it known which targets fail.
         self.uncounted: frozenset[int] = frozenset()
 
     def begin(self, now_ms: int) -> None:
-        """Nobody here counted before this time."""
+        """Begin to count: this node has counted nothing before this time."""
         self.since_ms = now_ms
 
     def feed_only(self, gained: frozenset[int], shards: frozenset[int]) -> None:
-        """These shards are fed from now on; those gained are not counted yet."""
+        """Set the shards that are fed from now on; those gained are not counted yet."""
         self.uncounted = (self.uncounted | gained) & shards
 
     def count_anew(self, shards: frozenset[int]) -> None:
         self.uncounted |= shards
 
     def know(self, shards: frozenset[int] | None) -> None:
-        """What runs in these shards, or in all, is counted now."""
+        """Note that running tasks of these shards, or of all, are counted now."""
         self.uncounted = frozenset() if shards is None else self.uncounted - shards
 
     def rule(self, book: Rulebook) -> None:
-        """These are the limits from now on."""
+        """Set the limits that hold from now on."""
         self._book = book
         self._of_lane.clear()
         for tenant, meters in self._meters.items():
@@ -122,7 +122,7 @@ class Governor:
                 meter.is_refused = False
 
     def share(self, nodes: Mapping[int, int]) -> bool:
-        """These tenants are fed by several nodes from now on, and no others; whether that is new."""
+        """Set which tenants several nodes feed from now on; returns whether anything changed."""
         if not self._nodes.become(nodes):
             return False
         for tenant, meters in self._meters.items():
@@ -136,7 +136,7 @@ class Governor:
         return tenant in self._nodes.spread
 
     def wants(self) -> dict[str, Want]:
-        """What the meters of shared tenants want of the common budgets."""
+        """The tokens that the meters of shared tenants want from the common budgets."""
         wanted = {}
         for tenant in self._nodes.spread:
             for meter in self._meters.get(tenant, {}).values():
@@ -155,7 +155,7 @@ class Governor:
         return bool(self._nodes.spread)
 
     def serve(self, slots: Slots) -> None:
-        """This executor asks for push tasks."""
+        """Set the executor that asks for push tasks, by its slots."""
         if self.executor_room is None or self.executor_room.slots is not slots:
             self.executor_room = Room(slots)
             self._of_lane.clear()
@@ -175,7 +175,7 @@ class Governor:
         return self._tenant_gate_of(tenant) is not None
 
     def tenants_changed(self) -> None:
-        """Tenants are stopped, or are not any more."""
+        """Find the meters again, because tenants were stopped or resumed."""
         self._of_lane.clear()
 
     def room(self, key: LaneKey, now_ms: int) -> int:
@@ -186,14 +186,14 @@ class Governor:
         return most
 
     def take(self, key: LaneKey, count: int, now_ms: int) -> Reserved:
-        """Reserve for so many; it ends with `land`."""
+        """Reserve for this many tasks; `land` ends the reservation."""
         meters = self.meters(key, now_ms)
         for meter in meters:
             meter.took(count, now_ms)
         return meters
 
     def land(self, key: LaneKey, reserved: Reserved, count: int, started: int, now_ms: int) -> set[int]:
-        """So many of those reserved were started; returns the lanes that waited for what the others leave."""
+        """End a reservation of which this many were started; returns the lanes that waited for the rest."""
         _release(reserved, count, started, now_ms)
         if started == count:
             return set()
@@ -208,7 +208,7 @@ class Governor:
         return woken
 
     def wait_for(self, lane: int, key: LaneKey, now_ms: int) -> int | None:
-        """When a lane without room may have some; None: it is told (`ended`)."""
+        """When a lane without room may have some; None: `ended` will report it."""
         until: int | None = now_ms
         for meter in self.meters(key, now_ms):
             if meter.available(now_ms) > 0:
@@ -230,13 +230,13 @@ class Governor:
         return until
 
     def not_called(self, tenant: int, host: str, now_ms: int) -> None:
-        """A call that the target's breaker let through is not made after all."""
+        """Take back a call that the target's breaker let through and that is not made."""
         throttle = self._throttle_of(tenant, host)
         if throttle is not None:
             throttle.gave_back(1, now_ms)
 
     def host_changed(self, tenant: int, host: str) -> set[int]:
-        """A target may be called more, or less; returns the lanes that waited for it."""
+        """Note that more or fewer calls to a target may be made; returns the lanes that waited for it."""
         return self._at_hosts.pop((tenant, host), set())
 
     def meters(self, key: LaneKey, now_ms: int) -> tuple[Meter | Throttle, ...]:
@@ -255,7 +255,7 @@ class Governor:
             found.append(self.executor_room.of_tenant(key.tenant))
         if key.gate:
             found += self._of_gate(key.tenant, decode_gate(key.gate), now_ms)
-            # What stands at a gate is few and comes and goes: a breaker may be gone tomorrow.
+            # Gates have few lanes, which change often (a breaker may be gone tomorrow), so these are not cached.
             return tuple(found)
         self._of_lane[key] = tuple(found)
         return self._of_lane[key]
@@ -263,7 +263,7 @@ class Governor:
     # Tasks
 
     def admit(self, tenant: int, gate: Gate, now_ms: int) -> Reserved | None:
-        """Reserve a place at a gate for one task that was claimed from its home; None: there is none."""
+        """Reserve a place at a gate for one task that was claimed from its home; None: there is no place."""
         if not self._has_room(tenant, gate):
             return None
         meters = tuple(self._of_gate(tenant, gate, now_ms))
@@ -282,9 +282,9 @@ class Governor:
         admitted: Reserved = (),
         meters: Sequence[Meter] | None = None,
     ) -> None:
-        """A task is given to its holder; the place at the gate that was reserved for it alone is its own.
+        """Start a task that is given to its holder; it uses the place at the gate that was reserved for it alone.
 
-        `meters` is what `counted` gives for such a task, where that is known.
+        `meters` is the result of `counted` for such a task, if it is known.
         """
         _release(admitted, 1, 1, now_ms)
         self.found(attempt, key, gate, now_ms, meters)
@@ -294,12 +294,12 @@ class Governor:
     def found(
         self, attempt: Attempt, key: LaneKey, gate: Gate, now_ms: int, meters: Sequence[Meter] | None = None
     ) -> None:
-        """A task runs, and counts here from now on, and nowhere else."""
+        """Count a running task from now on, at these meters only."""
         task, number = attempt
         if meters is None:
             meters = self.counted(key, gate, now_ms)
         if (before := self._running.pop(task, None)) is not None:
-            # An attempt before this one whose end has not been heard of, or limits that were others.
+            # An earlier attempt whose end was not reported yet, or the same one under other limits.
             for meter in before.meters:
                 meter.ended()
         for meter in meters:
@@ -308,12 +308,12 @@ class Governor:
             self._running[task] = Run(number, tuple(meters))
 
     def ended(self, attempts: Iterable[Past]) -> set[int]:
-        """These run no more; returns the lanes that waited for it."""
+        """Stop counting ended attempts; returns the lanes that waited for them."""
         woken: set[int] = set()
         for task, number, never_began in attempts:
             run = self._running.get(task)
             if run is None or run.number > number:
-                # The task's next attempt runs already: this was heard late.
+                # The task's next attempt runs already: this report came late.
                 continue
             del self._running[task]
             for meter in run.meters:
@@ -331,17 +331,17 @@ class Governor:
         return self._running
 
     def refused(self) -> list[tuple[int, Meter]]:
-        """Where other nodes have all places, with the tenant."""
+        """The meters for which other nodes have all places, with their tenants."""
         return [
             (tenant, meter) for tenant, meters in self._meters.items() for meter in meters.values() if meter.is_refused
         ]
 
     def withdraw(self, admitted: Reserved, now_ms: int) -> None:
-        """What was admitted at a gate is not started after all; its lane's reservation is the claim's."""
+        """Undo the admission of a task that does not start; the reservation of its lane belongs to the claim."""
         _release(admitted, 1, 0, now_ms)
 
     def take_opened(self, now_ms: int) -> set[int]:
-        """Lanes that wait at meters which have room: whatever it was that nobody told them."""
+        """Lanes that wait at meters with room, although no event has opened them."""
         opened: set[int] = set()
         for meters in self._meters.values():
             for meter in meters.values():
@@ -351,7 +351,7 @@ class Governor:
         return opened
 
     def forget_idle(self, now_ms: int) -> None:
-        """Drop meters that a new one would equal."""
+        """Drop meters that are in the same state as new ones."""
         dropped = False
         for tenant, meters in list(self._meters.items()):
             idle = [name for name, meter in meters.items() if meter.is_at_rest(now_ms)]
@@ -364,7 +364,7 @@ class Governor:
             self._of_lane.clear()
 
     def describe(self, key: LaneKey, now_ms: int) -> tuple[tuple[Limitation, str, datetime | None], ...]:
-        """What keeps a lane from being served now, in words, and until when if that is known."""
+        """Why a lane cannot be served now, in words, and until when if that is known."""
         found: list[tuple[Limitation, str, datetime | None]] = []
         for meter in self.meters(key, now_ms):
             if isinstance(meter, RoomMeter):
@@ -403,7 +403,7 @@ class Governor:
         return found
 
     def _has_room(self, tenant: int, gate: Gate) -> bool:
-        """For the meters of a gate; those of lanes and of what runs are always made, and are few beside these."""
+        """Whether the meters of a gate exist or may be made; those of lanes and running tasks are always made."""
         meters = self._meters.get(tenant, {})
         return len(meters) < MAX_METERS_PER_TENANT or all(name[0] == "host" or name in meters for name in gate)
 
@@ -420,7 +420,7 @@ class Governor:
 
 
 def strict_of(meters: Iterable[Meter]) -> list[tuple[Meter, int]]:
-    """Those with a cap that must hold even beside another feeder."""
+    """The meters with a cap that must hold even beside another feeder."""
     return [
         (meter, meter.limits.max_running)
         for meter in meters
@@ -429,7 +429,7 @@ def strict_of(meters: Iterable[Meter]) -> list[tuple[Meter, int]]:
 
 
 def _release(reserved: Reserved, count: int, started: int, now_ms: int) -> None:
-    """End a reservation: what is started counts as running by now, the rest is given back."""
+    """End a reservation: started tasks count as running already, the rest is given back."""
     for meter in reserved:
         if isinstance(meter, Meter):
             meter.reserved -= started
@@ -458,7 +458,7 @@ def _no_gate(tenant: int) -> TenantGate | None:
 
 
 class Used:
-    """What a claim in the making takes of limits that several of its lanes have in common."""
+    """How much a claim takes of limits that several of its lanes share, while it is planned."""
 
     def __init__(self, governor: Governor, now_ms: int) -> None:
         self._governor = governor

@@ -1,9 +1,9 @@
-"""Who is alive: holders whose counter stands still are ended.
+"""Liveness: holders whose counter does not change are ended.
 
-A holder lapses when its counter was seen unchanged for nine seconds (or as long
-as it may be silent) of this process's own monotonic time, while its own calls
-to the database succeeded throughout.  A database that was away, a process that was stopped, or a clock
-that jumped therefore lapse nobody: the watch begins anew.
+A holder lapses when this process has seen its counter unchanged for nine seconds (or
+for as long as it may be silent) of its own monotonic time, while its own calls to the
+database succeeded throughout.  So a database that was away, a process that was stopped,
+or a clock that jumped lapses no holder: the watch begins again.
 """
 
 import time
@@ -30,17 +30,17 @@ from duetime.signals import ignore
 log = structlog.get_logger()
 SILENCE_SECONDS = DEFAULT_SILENCE_SECONDS
 LOOK_EVERY = timedelta(seconds=1)
-#: A longer gap between two looks means that this process stood still itself.
+#: A longer gap between two looks means that this process itself stood still.
 LONGEST_GAP_SECONDS = 3.0
-#: Whatever any holder ever left behind; between such sweeps only those that ended lately are looked at.
+#: How often to sweep what any holder ever left behind; sweeps in between cover only holders that ended lately.
 FULL_SWEEP_EVERY_SECONDS = 60.0
 _EVER = timedelta(days=3650)
-#: So many of those that lapsed, or are not heard, have a line of their own after one look.
+#: How many lapsed or unheard holders get a log line of their own after one look.
 MOST_NAMED = 20
 
 
 class Watch:
-    """Counters and since when they are unchanged; no I/O."""
+    """The counters, and since when each is unchanged; no I/O."""
 
     def __init__(self, silence_seconds: float = SILENCE_SECONDS) -> None:
         self._silence_seconds = silence_seconds
@@ -52,7 +52,7 @@ class Watch:
     ) -> list[tuple[int, int]]:
         """Take the counters read at this time; returns the holders that have been silent too long.
 
-        Those in `silences` may be silent for so long, the others for as long as is usual.
+        `silences` says how long some holders may be silent; the others may for the usual time.
         """
         if self._looked_at is not None and at - self._looked_at > LONGEST_GAP_SECONDS:
             self._seen.clear()
@@ -68,7 +68,7 @@ class Watch:
         ]
 
     def interrupted(self) -> None:
-        """The database did not answer: nobody could have beaten."""
+        """Start counting again: the database did not answer, so no holder could beat."""
         self._seen.clear()
         self._looked_at = None
 
@@ -85,7 +85,7 @@ class Liveness:
         watch: Watch | None = None,
         on_lapsed: Callable[[set[int]], None] = ignore,
     ) -> None:
-        """`on_lapsed` is told of the holders that were ended here."""
+        """`on_lapsed` is called with the holders that were ended here."""
         self._database = database
         self._holders = holders
         self._onward = onward
@@ -97,21 +97,21 @@ class Liveness:
         self.loop = Loop("liveness", self.step, jitter=0.0)
 
     async def step(self) -> timedelta:
-        """Look at the counters once, end who is silent, and move on what they left."""
+        """Look at the counters once, end silent holders, and move on the attempts that they left."""
         known = self._holders.known()
         asked = set() if self._polls is None else self._polls.holders()
         try:
             rows = await self._database.run(SQL["read_beats"], timeout=2.0)
             silences = {row["id"]: row["max_silence"] for row in rows if row["max_silence"] is not None}
             silent = self._watch.look({row["id"]: row["beats"] for row in rows}, self._monotonic(), silences)
-            # Another node may have written what this one took for stored.
+            # Another node may have overwritten the values that this one takes for the stored ones.
             self._holders.learn_silences(silences)
             ended = await end_silent_holders(self._database, self._holders, silent)
         except Unavailable:
             self._watch.interrupted()
             if self._polls is not None:
                 self._polls.hearing.interrupted()
-            # A sweep may have been cut off, and its holders ended longer ago than the next one looks back.
+            # A sweep may have been cut off, and its holders ended longer ago than the next sweep covers.
             self._full_sweep_at = self._monotonic()
             raise
         # Another node may have ended a holder that this one still knows by name.
@@ -140,11 +140,11 @@ class Liveness:
         # A node's own executor has no tenant.
         tenants = {row["tenant"] for row in lapsed if row["tenant"] is not None}
         names = await read_names(self._database, tenants)
-        # A tenant may make up thousands of workers: those of others have their lines all the same.
+        # A tenant may invent thousands of workers: the workers of other tenants still get their lines.
         counts = Counter(row["tenant"] for row in lapsed)
         lapsed = sorted(lapsed, key=lambda row: counts[row["tenant"]])
         for row in lapsed[:MOST_NAMED]:
-            # Who never beat may be the last question of a worker that has signed off by now.
+            # A holder that never beat may come from the last poll of a worker that has signed off since.
             tell = log.warning if row["beats"] else log.info
             tell("holder lapsed", holder=row["name"], tenant=names.get(row["tenant"], row["tenant"]))
         if left := Counter(names.get(row["tenant"], row["tenant"]) for row in lapsed[MOST_NAMED:]):

@@ -1,8 +1,8 @@
-"""The feeder's look at its lanes: it finds what nobody told it.
+"""The feeder's look at its lanes: it finds rows that were not reported to it.
 
-Once a second, or every third second where looking is dear, it looks at its
-lanes from where they are drained for certain, which finds rows whose commit
-became visible late; a look from the very beginning takes at most 0.05 % of the time.
+Once a second, or every third second if looking is costly, it looks at its lanes from
+where they are drained for certain, which finds rows whose commit became visible late; a
+look from the very beginning takes at most 0.05 % of the time.
 """
 
 import asyncio
@@ -27,12 +27,12 @@ from duetime.service import Loop
 
 log = structlog.get_logger()
 LOOK_EVERY = timedelta(seconds=1)
-#: Looks take at most this share of the time, but are no further apart than this.
+#: Looks take at most this share of the time, but come at least this often.
 _LOOK_SHARE = 0.01
 _LOOK_AT_LEAST_EVERY_SECONDS = 3.0
 _NOTE_AHEAD_SECONDS = 0.1
 KEEP_HINTS_EVERY_SECONDS = 15.0
-#: At most so many lanes are looked at in one pass; more take turns.
+#: The most lanes that one pass looks at; with more, lanes take turns.
 LANES_PER_LOOK = 2_000
 SQL = load(__package__, "looking.sql")
 
@@ -57,7 +57,7 @@ class Looker:
         self.loop = Loop("look", self.step, jitter=0.0)
 
     async def start(self) -> None:
-        """Look at everything once, from where whoever fed before had got to."""
+        """Look at everything once, from the point that the former feeder had reached."""
         rows = await self._database.run(SQL["read_hints"])
         self.hints.restore({row["lane"]: row["drained"] for row in rows}, self._database.clock.now_ms())
         await self.look_at(self._own_lanes())
@@ -70,7 +70,7 @@ class Looker:
         chosen, self._look_turn = _take_turns(lanes, self._look_turn)
         around = await note(self._database)
         self.hints.note(around.now_us // 1000, around.oldest_open, around.next_new)
-        # The statements of that moment have ended by then, so that the look can tell what is drained up to it.
+        # By then the statements of that moment have ended, so the look can tell what is drained up to it.
         await asyncio.sleep(_NOTE_AHEAD_SECONDS)
         looked_at = self._monotonic()
         await self._look({lane: self.hints.low(lane) for lane in chosen})
@@ -87,7 +87,7 @@ class Looker:
             await self._look({lane: self.hints.low(lane) for lane in lanes[place : place + LANES_PER_LOOK]})
 
     async def keep_hints(self) -> None:
-        """For whoever feeds next; without them it begins further back."""
+        """Store the hints for the next feeder, which begins further back without them."""
         lows = self.hints.take_changed()
         if lows:
             await run_once(self._database, SQL["keep_hints"], lanes=list(lows), drained=list(lows.values()))
@@ -99,7 +99,7 @@ class Looker:
             log.warning("hints could not be kept", error=str(error))
 
     async def _go_round(self, lanes: list[int]) -> None:
-        """From the very beginning, whatever the hints say, as far as the time for it goes."""
+        """Look from the very beginning, whatever the hints say, as far as the allowed time goes."""
         while stretch := self._rounds.next(self._database.clock.now_ms(), began := self._monotonic()):
             from_ms, until_ms = stretch
             chosen, turn = _take_turns(lanes, self._round_turn)

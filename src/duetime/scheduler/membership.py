@@ -1,7 +1,7 @@
 """Which nodes share the shards, and which of them feeds which shard.
 
 Views may differ for a second, so this is advice: two feeders of one shard cannot claim
-one row, and the feeder's look finds what nobody told it.
+one row, and the feeder's look finds rows that were not reported to it.
 """
 
 import asyncio
@@ -37,16 +37,16 @@ class Membership:
         self._database = database
         self._feeder = feeder
         self._lanes = lanes
-        #: The shards have moved between the nodes.
+        #: Sent when shards have moved between the nodes.
         self.moved = Signal[[]]()
-        #: Shards have moved, or a node was started again: what it was asked is lost.
+        #: Sent when shards have moved, or a node was restarted: requests to it are lost.
         self.changed = Signal[[]]()
         self._names: frozenset[str] = frozenset()
         self._owners: tuple[str | None, ...] = assign(frozenset())
         self._own: frozenset[int] = frozenset()
         self._errands = Errands("membership")
         self._is_leaving = False
-        # Before it has joined it feeds nothing.
+        # A node that has not joined feeds nothing.
         feeder.feed_only(frozenset())
         messenger.called.listen(self._look_soon)
         messenger.lost.listen(self._lost)
@@ -54,7 +54,7 @@ class Membership:
         messenger.serve(DatabaseAt, self._hear_place)
 
     async def join(self) -> None:
-        """Become one of those that share the shards; the feeder then starts with its own."""
+        """Join the nodes that share the shards; the feeder then starts with its own."""
         member = await self._messenger.listen(secrets.randbits(62))
         self._coordinator.on_change(self._see_members)
         await self._coordinator.join(member)
@@ -62,7 +62,7 @@ class Membership:
             self._errands.begin(self._tell_place(DatabaseAt(place)))
 
     async def leave(self) -> None:
-        """Leave the shards to the others, and let them know."""
+        """Leave the shards to the other nodes, and tell them."""
         self._is_leaving = True
         await self._coordinator.leave()
         self._see(self._names - {self.name})
@@ -76,7 +76,7 @@ class Membership:
         return [NodeView(name, self._owners.count(name), name == self.name) for name in sorted(self._names)]
 
     def has_duty(self, duty: str) -> bool:
-        """Whether this node is the one that sees to it."""
+        """Whether this node has this duty."""
         return self.owner_of(f"duty {duty}") == self.name
 
     @property
@@ -84,7 +84,7 @@ class Membership:
         return bool(self._own)
 
     def owner_of(self, name: str) -> str | None:
-        """The node that sees to what has this name."""
+        """The node that is responsible for this name."""
         return owner_of(name, self._names)
 
     def feeder_of(self, lane: int) -> str | None:
@@ -111,7 +111,7 @@ class Membership:
 
     async def _take_over(self, gained: frozenset[int]) -> None:
         try:
-            # Who is gone may have made lanes of which nobody here has heard.
+            # A node that is gone may have made lanes that this node does not know.
             await self._lanes.load()
             await self._feeder.look_at(gained)
         except Unavailable as error:
@@ -119,7 +119,7 @@ class Membership:
 
     def _lost(self, member: Member) -> None:
         if self._is_leaving:
-            # Nothing here hears of it when it comes back: calls to it fail at once instead of waiting for that.
+            # This node does not notice when that node comes back: calls to it fail at once instead of waiting.
             self._messenger.part(member)
         else:
             self._coordinator.doubt(member)
@@ -142,9 +142,9 @@ class Membership:
     # The database's history
 
     async def _tell_place(self, said: DatabaseAt) -> None:
-        """Tell those whose rows were here already: the server that they work on may have been replaced by this one.
+        """Tell the nodes whose rows were here already: the server that they use may have been replaced by this one.
 
-        Who is connected to it cannot tell.  They are there for as long as nobody knows that their counters stand still.
+        A node cannot tell that its server was replaced.  Its row stays until its counter is known to stand still.
         """
         told: set[Member] = set()
         for _ in range(TELL_PLACE_TIMES):
@@ -154,6 +154,6 @@ class Membership:
             await asyncio.sleep(TELL_PLACE_EVERY_SECONDS)
 
     async def _hear_place(self, said: DatabaseAt) -> Done:
-        # Only a connection that is opened tells it, and the server that was replaced may live on.
+        # Only a new connection shows it, and the replaced server may still be running.
         self._database.hear(said.place)
         return Done()

@@ -1,7 +1,7 @@
-"""What nodes that share the shards say to each other: requests and replies, as they travel between them.
+"""Messages between the nodes that share the shards: requests and replies, in the form in which they are sent.
 
-Each is a MessagePack array that begins with its tag; what has another tag or another
-form is not understood, and dropped.
+Each is a MessagePack array that begins with its tag; a message with another tag or
+another form is not understood, and dropped.
 """
 
 import uuid
@@ -26,7 +26,7 @@ class Wake(msgspec.Struct, frozen=True, array_like=True, tag=0):
 
 
 class Lease(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """A worker's poll, passed on."""
+    """A worker's poll, forwarded."""
 
     ask: Ask
     wait_seconds: float
@@ -39,7 +39,7 @@ class Ended(msgspec.Struct, frozen=True, array_like=True, tag=2):
 
 
 class LaneMade(msgspec.Struct, frozen=True, array_like=True, tag=3):
-    """There is a new lane, or one that is of another gate now."""
+    """A lane is new, or belongs to another gate now."""
 
     lane: int
 
@@ -72,17 +72,17 @@ class CountOutcomes(msgspec.Struct, frozen=True, array_like=True, tag=8):
 
 
 class BreakersForced(msgspec.Struct, frozen=True, array_like=True, tag=9):
-    """A breaker was forced by hand: read them now."""
+    """A breaker was forced by hand: read the forced breakers now."""
 
 
 class DatabaseAt(msgspec.Struct, frozen=True, array_like=True, tag=10):
-    """How far the database is that the caller works on; yours may have been replaced by it."""
+    """How far the caller's database is; the receiver's may have been replaced by it."""
 
     place: TimelinePosition
 
 
 class NodesChanged(msgspec.Struct, frozen=True, array_like=True, tag=11):
-    """Look who is there."""
+    """The nodes have changed: read them again."""
 
 
 Request = (
@@ -104,7 +104,7 @@ Request = (
 
 
 class Done(msgspec.Struct, frozen=True, array_like=True, tag=0):
-    """It was heard."""
+    """The message was received."""
 
 
 class Leased(msgspec.Struct, frozen=True, array_like=True, tag=1):

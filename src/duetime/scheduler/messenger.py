@@ -1,8 +1,8 @@
-"""Typed messages between the nodes that share the shards, over the lines of the mesh.
+"""Typed messages between the nodes that share the shards, over the connections of the mesh.
 
-A request is answered by the part that serves its type.  What cannot be understood, because
-its tag is unknown or its form is another, is dropped: the caller gets no answer, and
-the log has one line a minute of it.
+The part that serves its type answers a request.  A message that cannot be understood,
+because its tag is unknown or its form is another, is dropped: the caller gets no answer,
+and one log line a minute reports it.
 """
 
 import asyncio
@@ -29,18 +29,18 @@ _MOST_LOGGED = 200
 class Messenger:
     def __init__(self, name: str, secret: bytes) -> None:
         self.name = name
-        #: Another node has opened a line to this one.
+        #: Sent when another node has opened a connection to this one.
         self.called = Signal[[]]()
-        #: The line to this node is closed, or cannot be opened.
+        #: Sent when the connection to a node is closed, or cannot be opened.
         self.lost = Signal[Member]()
-        #: A reply for which nobody waited any more.
+        #: Sent with a reply that no call waits for any more.
         self.came_late = Signal[Reply]()
         self._mesh = Mesh(name, secret, self._handle, self._undelivered, on_called=self.called, on_lost=self.lost)
         self._served: dict[type[object], Callable[[Request], Awaitable[Reply]]] = {}
         self._dropped = Sparing(1, seconds=_LOG_EVERY_SECONDS)
 
     def serve(self, kind: type[Asked], answer: Callable[[Asked], Awaitable[Reply]]) -> None:
-        """Requests of this type are answered so."""
+        """Set the function that answers requests of this type."""
 
         async def serve(request: Request) -> Reply:
             assert isinstance(request, kind)
@@ -48,16 +48,16 @@ class Messenger:
 
         self._served[kind] = serve
 
-    # Lines
+    # Connections
 
     async def listen(self, incarnation: int) -> Member:
-        """Be reachable, under this incarnation."""
+        """Accept connections, under this incarnation."""
         member = Member(self.name, incarnation, await self._mesh.listen())
         self._mesh.be(incarnation)
         return member
 
     def meet(self, members: Sequence[Member]) -> None:
-        """Keep lines to these and to no others."""
+        """Keep connections to these nodes and to no others."""
         self._mesh.meet(members)
 
     def part(self, member: Member) -> None:
@@ -74,7 +74,7 @@ class Messenger:
     async def ask(
         self, node: str, request: Request, wanted: type[Wanted], timeout: float, calls: set[Ending] | None = None
     ) -> Wanted | None:
-        """The other node's reply; None if there is none to be had."""
+        """Ask another node; None if there is no reply."""
         try:
             answer = await self._mesh.peer(node).call(type(request).__name__, encode(request), timeout, calls)
         except PeerGone:
@@ -92,7 +92,7 @@ class Messenger:
         return reply
 
     async def ask_all(self, request: Request, wanted: type[Wanted], timeout: float) -> list[Wanted]:
-        """The replies of the other nodes that answer."""
+        """Ask all other nodes; returns the replies of those that answer."""
         replies = await asyncio.gather(*(self.ask(member.name, request, wanted, timeout) for member in self.others()))
         return [reply for reply in replies if reply is not None]
 

@@ -1,4 +1,4 @@
-"""One limit in force: how many run, and a bucket of tokens; no I/O, and time comes in as milliseconds."""
+"""One limit in force: a count of running tasks, and a bucket of tokens; no I/O, and time comes in as milliseconds."""
 
 from typing import Literal
 
@@ -7,11 +7,11 @@ from duetime.model.limits import MAX_STRICT, Limits
 from duetime.model.token_bucket import TokenBucket
 
 UNLIMITED = 1_000_000_000
-#: A claim that comes so much later than it could costs a rate nothing.
+#: A claim that comes this much later than it could costs a rate nothing.
 LATENESS_SECONDS = 0.05
-#: A fast rate is waited for until it is worth a claim: so much of a second's tokens.
+#: With a fast rate, tokens gather until a claim is worth it: the tokens of this part of a second.
 WORTH_SECONDS = 0.01
-#: A node that feeds a tenant beside others draws for so long, so often.
+#: If several nodes feed a tenant, each draws tokens for this long, this often.
 DRAW_SECONDS = 0.5
 DRAW_EVERY_MS = 100
 
@@ -33,28 +33,29 @@ class Meter:
     )
 
     def __init__(self, name: MeterName, limits: Limits, since_ms: int) -> None:
-        """Its bucket was empty at `since_ms`."""
+        """The bucket was empty at `since_ms`."""
         self.name = name
         self.bucket = TokenBucket(0.0, 0.0, 0.0, since_ms)
-        #: Started and not ended, and what claims under way may bring.
+        #: Tasks that started and have not ended, and those that claims under way may bring.
         self.running = 0
         self.reserved = 0
         #: Lanes that wait for an attempt or a reservation to end.
         self.waiting: set[int] = set()
         #: Lanes that wait for the next token, which comes earlier if one is given back.
         self.delayed: set[int] = set()
-        #: How many nodes feed its tenant.  More than one draw their tokens from a common budget (`granted`), and take
+        #: How many nodes feed its tenant.  If there are several, they draw tokens from a common budget (`granted`),
+        #: and take
         #: places under its cap; a cap that is too large for that is divided.
         self.nodes = 1
-        #: Something was started or wanted since tokens were last drawn.
+        #: A task was started or wanted since tokens were last drawn.
         self.is_used = False
-        #: Other nodes have the places under its cap: nothing is claimed until there is one
+        #: Other nodes have all places under its cap: nothing is claimed until there is one
         #: (`Gatekeeper.look_for_places`).
         self.is_refused = False
         self.rule(limits)
 
     def rule(self, limits: Limits) -> None:
-        """These limits hold from now on."""
+        """Set the limits that hold from now on."""
         self.limits = limits
         if limits.rate is None:
             self.bucket.change(0.0, 0.0)
@@ -89,12 +90,12 @@ class Meter:
 
     @property
     def wanted(self) -> float:
-        """What it lacks of half a second's worth; it asks several times a second."""
+        """The tokens that are missing for half a second; called several times a second."""
         if self.limits.rate is None or not self.is_used:
             return 0.0
         tokens, capacity = self.bucket.tokens, self.bucket.capacity
         wanted = max(0.0, min(capacity, max(1.0, self.limits.rate * DRAW_SECONDS)) - tokens)
-        # With a part of a token, from when nobody shared it, nothing can start.
+        # With a part of a token, left from a time with one node, nothing can start.
         return max(1.0, wanted) if tokens < 1.0 else wanted
 
     def took(self, count: int, now_ms: int) -> None:
@@ -103,17 +104,17 @@ class Meter:
             self.bucket.tokens -= count
 
     def gave_back(self, count: int, now_ms: int) -> None:
-        """Reserved, and not started after all."""
+        """Give back what was reserved and not started."""
         self.reserved -= count
         if self.limits.rate is not None:
-            # Also more than the bucket holds: tokens of a common budget are paid for.
+            # Even beyond what the bucket holds: tokens of a common budget are paid for.
             self.bucket.tokens += count
 
     def ended(self) -> None:
         self.running -= 1
 
     def next_ms(self, now_ms: int) -> int | None:
-        """When there is more by itself; None: when something ends."""
+        """When more becomes available with time; None: only when something ends."""
         limits, cap = self.limits, self.cap
         if cap is not None and self.running + self.reserved >= cap:
             return None
@@ -126,7 +127,7 @@ class Meter:
         return self.bucket.full_ms(worth, now_ms)
 
     def is_at_rest(self, now_ms: int) -> bool:
-        """A new one would be the same."""
+        """Whether a new meter would be in the same state."""
         self._refill(now_ms)
         if self.running or self.reserved or self.is_refused:
             return False

@@ -1,4 +1,4 @@
-"""What goes into the core and comes out of it: asks of holders, and plans for claims."""
+"""The input and output of the core: asks of holders, and plans for claims."""
 
 import uuid
 from collections.abc import Iterable, Mapping
@@ -16,28 +16,28 @@ class Ask:
     """A holder's room, and what it can run."""
 
     holder: int
-    #: None: every tenant, for an executor of ours.
+    #: None: every tenant, for an executor of a node.
     tenant: int | None
     kind: Kind
     #: None: every queue.
     queues: frozenset[str] | None
     tags: frozenset[str]
     room: int
-    #: What it handles; None: every type.
+    #: The types that it handles; None: every type.
     types: frozenset[str] | None = None
-    #: The holder's name, for people and for `hearing`; an older node does not say it.
+    #: The holder's name, for people and for `hearing`; an older node does not send it.
     worker: str = ""
-    #: Of an executor: how much of its room is for whom.  It tells at any time, so an ask that waits stays true.
+    #: For an executor: how its room is divided.  It can be asked at any time, so a waiting ask stays correct.
     slots: Slots | None = field(default=None, compare=False)
 
     def fits(self, key: LaneKey) -> bool:
-        """Whether the lane may have something for it; of what type each row there is, only the lanes of types say."""
+        """Whether the lane may have tasks for it; only the lanes of types say which type each row has."""
         return self.serves(key) and (
             self.types is None or not key.gate or (name := type_at(key.gate)) is None or name in self.types
         )
 
     def serves(self, key: LaneKey) -> bool:
-        """Whether it takes from such a lane, if it handles what is in it."""
+        """Whether it takes from such a lane, if it handles the types in it."""
         return (
             key.kind is self.kind
             and (self.tenant is None or key.tenant == self.tenant)
@@ -47,7 +47,7 @@ class Ask:
 
 
 def handled_by(asks: Iterable[Ask]) -> tuple[str, ...] | None:
-    """The types that these handle, all together; None: every type."""
+    """The types that these asks handle together; None: every type."""
     types: set[str] = set()
     for ask in asks:
         if ask.types is None:
@@ -73,7 +73,7 @@ class Order:
 class Plan:
     orders: tuple[Order, ...]
     holders: dict[int, int]
-    #: By ask, what it handles; those that handle everything are left out.
+    #: By ask, the types that it handles; asks that handle every type are left out.
     types: Mapping[int, frozenset[str]] = field(default_factory=dict)
 
 
@@ -87,8 +87,8 @@ class LaneStatus:
     is_known: bool
     #: The limits that are used up, in words, and when each opens by itself.
     limited_by: tuple[tuple[Limitation, str, datetime | None], ...] = ()
-    #: How many workers there are for such a lane, whatever they handle, and what they do; None: every type.
+    #: How many workers there are for such a lane, whatever types they handle, and which types; None: every type.
     workers: int = 0
     handled: tuple[str, ...] | None = None
-    #: Workers that would be there if their beats were heard.
+    #: Workers that would count if their beats were heard.
     unheard: tuple[str, ...] = ()

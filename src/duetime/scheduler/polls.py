@@ -1,4 +1,4 @@
-"""Holders that wait for work: each of their polls is answered once, with what it got or with nothing.
+"""Holders that wait for work: each poll is answered once, with the tasks it got or with nothing.
 
 A poll of a holder whose beats are not heard waits as well, but the core does not know of it (`hearing`).
 """
@@ -13,9 +13,9 @@ from duetime.scheduler.core import Core
 from duetime.scheduler.hearing import Hearing
 from duetime.scheduler.plan import Ask
 
-#: A worker whose hands are full does not ask; it is still there.
+#: A worker that is fully occupied does not ask, but still counts as present for this long.
 REMEMBER_ASKS_SECONDS = 90.0
-#: So many holders that have ended are remembered: another node may pass on a poll before it knows.
+#: How many ended holders are remembered: another node may forward a poll before it learns of the end.
 _MOST_ENDED = 10_000
 
 
@@ -27,19 +27,19 @@ class Polls:
         give_back: Callable[[list[LeasedTask]], object],
         monotonic: Monotonic = time.monotonic,
     ) -> None:
-        """`give_back` is called with what a poll got in the very moment in which its caller went away."""
+        """`give_back` is called with the tasks of a poll whose caller went away at the moment of the answer."""
         self._core = core
         self._on_ask = on_ask
         self._give_back = give_back
         self._monotonic = monotonic
         self._waiting: dict[int, tuple[Ask, asyncio.Future[list[LeasedTask]]]] = {}
         self.hearing = Hearing(monotonic)
-        #: Those that wait for a beat of their holder.
+        #: Asks that wait for a beat of their holder.
         self._muted: dict[int, Ask] = {}
-        #: Those whose time was over while a claim for them was under way.
+        #: Polls whose time ended while a claim for them was under way.
         self._overdue: set[int] = set()
         self._numbers = 0
-        #: By holder, what it asked for last, and when.
+        #: By holder, its last ask and when it came.
         self._asked: dict[int, tuple[Ask, float]] = {}
         #: Holders that have ended, the latest last.
         self._ended: dict[int, None] = {}
@@ -48,7 +48,7 @@ class Polls:
         return len(self._waiting)
 
     async def wait(self, ask: Ask, seconds: float) -> list[LeasedTask]:
-        """What the holder is answered; nothing when the time is over, or the holder has ended."""
+        """Wait for tasks for the holder; none when the time is over, or the holder has ended."""
         if ask.holder in self._ended:
             return []
         self._numbers += 1
@@ -62,7 +62,7 @@ class Polls:
         else:
             self._core.ask(number, ask)
             self._on_ask()
-        # Not `asyncio.timeout`, which would need a shield: the caller goes on in the round after its answer.
+        # Not `asyncio.timeout`, which would need a shield: the caller continues in the round after its answer.
         waited = loop.call_later(seconds, self._end, number)
         try:
             return await answer
@@ -78,30 +78,30 @@ class Polls:
             self._core.withdraw(number)
 
     def is_open(self, number: int) -> bool:
-        """Whether somebody waits there who was not answered yet."""
+        """Whether a poll waits there that was not answered yet."""
         waiting = self._waiting.get(number)
         return waiting is not None and not waiting[1].done()
 
     def answer(self, number: int, tasks: list[LeasedTask]) -> None:
-        """Only while it is open."""
+        """Answer a poll; only while it is open."""
         ask, answer = self._waiting[number]
         if tasks:
             self.hearing.gave(ask)
         answer.set_result(tasks)
 
     def end_overdue(self, numbers: Iterable[int]) -> None:
-        """The claim for these is over, and brought nothing to those whose time is."""
+        """Answer overdue polls with nothing: the claim for them has ended and brought them nothing."""
         for number in self._overdue.intersection(numbers):
             if self.is_open(number):
                 self.answer(number, [])
 
     def end_all(self) -> None:
-        """Answer with nothing; those for which a claim is under way get what that brings."""
+        """Answer all polls with nothing; polls with a claim under way get what it brings."""
         for number in list(self._waiting):
             self._end(number)
 
     def close(self) -> None:
-        """Answer all that are left with nothing: no claim is under way any more."""
+        """Answer all remaining polls with nothing: no claim is under way any more."""
         for _, answer in list(self._waiting.values()):
             if not answer.done():
                 answer.set_result([])
@@ -114,11 +114,11 @@ class Polls:
             self.answer(number, [])
 
     def holders(self) -> set[int]:
-        """Those that asked for work lately."""
+        """The holders that asked for work lately."""
         return set(self._asked)
 
     def forget(self, holders: Collection[int]) -> None:
-        """These have ended: their polls end now, and what a claim under way brings for them is given back."""
+        """End the polls of holders that have ended; what a claim under way brings for them is released."""
         self._asked = {holder: asked for holder, asked in self._asked.items() if holder not in holders}
         self.hearing.forget(holders)
         muted = [number for number, ask in self._muted.items() if ask.holder in holders]
@@ -131,7 +131,7 @@ class Polls:
             del self._ended[next(iter(self._ended))]
 
     def hear(self, beats: Mapping[int, int]) -> list[Ask]:
-        """Take the counters of all living holders; returns the asks of those that get nothing from now on."""
+        """Take the counters of all living holders; returns the asks that get nothing from now on."""
         fallen_silent = self.hearing.look(beats)
         unheard = self.hearing.unheard
         for number, ask in [each for each in self._muted.items() if each[1].holder not in unheard]:
@@ -145,11 +145,11 @@ class Polls:
         return fallen_silent
 
     def has_ended(self, holder: int) -> bool:
-        """Whether it is known here that the holder has."""
+        """Whether this node knows that the holder has ended."""
         return holder in self._ended
 
     def recent_asks(self) -> list[Ask]:
-        """Of holders that wait now, or asked for work lately, and get it."""
+        """The asks of heard holders that wait now, or asked for work lately."""
         lately = self._monotonic() - REMEMBER_ASKS_SECONDS
         self._asked = {holder: asked for holder, asked in self._asked.items() if asked[1] >= lately}
         return [ask for ask, _ in self._asked.values() if ask.holder not in self.hearing.unheard]

@@ -1,10 +1,10 @@
 """Whether this node should get requests: it runs, feeds shards, and can write to the database.
 
 Only a write proves that writing works: with a full disk, a read-only server or
-a `statement_timeout` of a millisecond, questions may be answered as before.  A
-node writes when somebody asks, at most once a second for all who ask.  One
-failure makes no node unready and one success makes none ready again: the node
-tries on by itself until it is sure, so that a balancer does not see it come and go.
+a `statement_timeout` of a millisecond, reads may be answered as before.  A node
+writes when it is asked, at most once a second for all callers.  One failure makes no
+node unready and one success makes none ready again: the node repeats the write by
+itself until it is sure, so that a balancer does not see it come and go.
 """
 
 import asyncio
@@ -21,16 +21,16 @@ from duetime.errors import Unavailable
 
 SQL = load(__package__, "readiness.sql")
 log = structlog.get_logger()
-#: From one proof to the next.
+#: The time between two proofs.
 PROVE_EVERY_SECONDS = 1.0
 #: A write that takes longer has failed.
 TIMEOUT_SECONDS = 3.0
-#: Whoever asks waits this long for the proof under way, and then gets what was known before.
+#: A caller waits this long for the proof under way, and then gets the last result.
 _PATIENCE_SECONDS = 0.8
-#: So many failures in a row make a ready node unready, and so many successes an unready one ready.
+#: This many failures in a row make a ready node unready, and this many successes an unready one ready.
 FAILURES = 2
 SUCCESSES = 3
-# A row of the table has a page to itself.
+# Makes each row of the table fill a page.
 _FILLER = bytes(7_000)
 _UNKNOWN = "the database has not answered yet"
 
@@ -49,13 +49,13 @@ class Readiness:
     ) -> None:
         self._database = database
         self._node = node
-        #: What else keeps the node from serving requests.
+        #: Other reasons why the node cannot serve requests.
         self._why_not = why_not
         self._monotonic = monotonic
         self._pause = pause
         #: Why the database cannot be written to; None: it can.
         self._problem: str | None = _UNKNOWN
-        #: Proofs in a row that say the opposite.
+        #: Proofs in a row that contradict the present result.
         self._against = 0
         self._proved_at = float("-inf")
         self._has_proof = asyncio.Event()
@@ -79,7 +79,7 @@ class Readiness:
         return self._problem
 
     async def settled(self) -> None:
-        """Wait until it is certain whether the database can be written to."""
+        """Wait until it is known whether the database can be written to."""
         if self._proving is not None:
             await asyncio.wait([self._proving])
 
@@ -99,7 +99,7 @@ class Readiness:
             await self._pause(PROVE_EVERY_SECONDS)
 
     async def _try(self) -> str | None:
-        """Why the write failed; None if it did not."""
+        """Write once; returns why it failed, or None if it succeeded."""
         try:
             await self._database.run(SQL["prove_write"], node=self._node, filler=_FILLER, timeout=TIMEOUT_SECONDS)
         except (Unavailable, asyncpg.PostgresError) as error:

@@ -1,10 +1,10 @@
-"""Turns of schedules that the database refuses: whose fault it is, and when they are tried again.
+"""Turns of schedules that the database refuses: what causes it, and when they are tried again.
 
-Only what is wrong with a schedule's own data pauses it, and only if the
-database takes the tasks of others.  Everything else is the database's: a
-missing right, a trigger that raises, a full disk.  Such turns stay where they
-are and are tried again; the misfire policy then decides about times that are
-late.  One line in the log tells of it, and the metric counts.
+An error in a schedule's own data pauses the schedule, but only if the database accepts
+the tasks of others.  Every other error counts as the database's: a missing right, a
+trigger that raises, a full disk.  Such turns stay where they are and are tried again;
+the misfire policy then decides about late times.  One line in the log reports it, and
+the metric counts it.
 """
 
 import random
@@ -21,16 +21,16 @@ from duetime.errors import Unavailable, Unknown
 from duetime.telemetry import Sparing
 
 log = structlog.get_logger()
-#: One that fails alone, while no other was fired to compare it with, is paused after this time.
+#: A schedule that fails alone, while no other fired for comparison, is paused after this time.
 ALONE_SECONDS = 60.0
 LEAST_WAIT_SECONDS, MOST_WAIT_SECONDS = 0.5, 5.0
-#: A batch is split no further when so many statements have failed and none has not: halving 500 turns down to
+#: A batch is split no further when this many statements have failed and none has succeeded: halving 500 turns down to
 #: the first of them takes nine.
 MOST_FAILURES = 20
 _SAY_EVERY_SECONDS = 60.0
-#: Of schedules that are held back; beyond it, the oldest are tried again sooner.
+#: The most schedules that are held back; beyond it, the oldest are tried again sooner.
 _MOST_HELD = 10_000
-#: Errors of a statement's own that the pool takes for the database's: it is full, or two statements met.
+#: Errors of a statement that the pool attributes to the database: it is full, or two statements conflicted.
 _REFUSED = (asyncpg.InsufficientResourcesError, asyncpg.TransactionRollbackError)
 
 Part = TypeVar("Part")
@@ -43,7 +43,7 @@ class TurnsRefused(Unavailable):
 async def try_apart(
     parts: Sequence[Part], attempt: Callable[[list[Part]], Awaitable[None]]
 ) -> list[tuple[Part, Exception]]:
-    """Try all at once, and what is refused in halves, until what is refused is alone; returns that."""
+    """Try all parts at once, and refused ones in halves, until each refused part is alone; returns these."""
     refused: list[tuple[Part, Exception]] = []
     waiting = [list(parts)] if parts else []
     failures, has_succeeded, last = 0, False, None
@@ -63,7 +63,7 @@ async def try_apart(
                 refused.append((some[0], error))
                 continue
             if failures == 1:
-                # The next try begins with others: no few bad ones keep the same good ones waiting.
+                # Shuffle, so that a few bad parts do not keep the same good ones waiting each time.
                 random.shuffle(some)
             middle = len(some) // 2
             waiting += [some[middle:], some[:middle]]
@@ -71,13 +71,13 @@ async def try_apart(
 
 
 class Refusals:
-    """What is remembered of schedules whose turns were refused."""
+    """The schedules whose turns were refused."""
 
     def __init__(self, monotonic: Monotonic = time.monotonic) -> None:
         self._monotonic = monotonic
         #: By schedule: since when it is refused, how often it was, and when it is tried again.
         self._held: dict[int, tuple[float, int, float]] = {}
-        #: When a schedule's task was stored last.
+        #: When a task of a schedule was last stored.
         self._stored_at = float("-inf")
         self._is_refusing = False
         self._said = Sparing(1, monotonic, _SAY_EVERY_SECONDS)
@@ -91,7 +91,7 @@ class Refusals:
         return held is not None and self._monotonic() < held[2]
 
     def fired(self, schedules: Iterable[int], *, has_tasks: bool) -> None:
-        """These have had their turn; only with tasks does that say that the database takes tasks."""
+        """Note schedules that had their turn; only a turn with tasks shows that the database accepts tasks."""
         for schedule in schedules:
             self._held.pop(schedule, None)
         if has_tasks:
@@ -101,7 +101,7 @@ class Refusals:
                 log.info("the database takes the tasks of schedules again")
 
     def judge(self, refused: Sequence[tuple[int, Exception]], began_at: float, *, are_all: bool) -> set[int]:
-        """The schedules that are to be paused; the others are held back for a while.
+        """The schedules to pause; the others are held back for a while.
 
         Raises `TurnsRefused` if these are all that were tried since then, and more than one.
         """
@@ -120,7 +120,7 @@ class Refusals:
         return own
 
     def _is_alone(self, schedule: int, began_at: float) -> bool:
-        """Whether the database took tasks of others meanwhile, or has refused this one for long."""
+        """Whether the database accepted tasks of others meanwhile, or has refused this schedule for long."""
         since = self._held.get(schedule, (began_at, 0, 0.0))[0]
         return self._stored_at >= since or self._monotonic() - since >= ALONE_SECONDS
 
@@ -153,9 +153,9 @@ def reason_of(error: Exception) -> str:
 
 
 def is_about_data(error: Exception) -> bool:
-    """Whether it says something about values of a row, and nothing about the table."""
+    """Whether the error concerns values of a row, and not the table."""
     if isinstance(error, asyncpg.UniqueViolationError):
-        # Ids are minted anew at the next try.
+        # The next try makes new ids.
         return False
     if isinstance(error, asyncpg.CheckViolationError):
         # Without a constraint's name it means that there is no partition.
@@ -171,12 +171,12 @@ def sqlstate_of(error: Exception) -> str:
 
 
 def _is_refusal(error: Exception) -> bool:
-    """Whether the database has answered, and said no."""
+    """Whether the database has answered with a refusal."""
     if isinstance(error, asyncpg.PostgresError):
         return True
     return not isinstance(error, Unknown) and isinstance(error.__cause__, _REFUSED)
 
 
 def _sentence(error: Exception) -> str:
-    """Without the lines that show the row."""
+    """The message without the lines that show the row."""
     return str(error).partition("\n")[0]

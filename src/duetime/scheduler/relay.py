@@ -1,17 +1,16 @@
-"""The relay: looks into the outbox four times a second, and makes tasks of what became visible.
+"""The relay: looks into the outbox four times a second, and makes tasks of rows that became visible.
 
 One node has the duty; two at once are harmless.  A look reads what the look
 before could not see: rows of transactions that were open then, or that began
 since.  So it costs next to nothing when nothing was written, however many rows
-went through, and misses none, however late it was committed.  A look that finds
-much goes on in turns with new looks, so that nobody waits for somebody's million.
+went through, and misses none, however late it was committed.  A look that finds many
+rows takes turns with new looks, so that one producer's million delays no other.
 
-What was put aside, because its tenant may have no more tasks waiting, is looked
-at once a second, tenant by tenant.
+Rows that were put aside, because their tenant may have no more tasks waiting, are
+tried again once a second, tenant by tenant.
 
-Whenever anything went wrong, and now and then anyway, a look begins from
-nothing: numbers of transactions mean nothing any more after the database was
-restored or failed over.
+After every error, and now and then anyway, a look begins from nothing: numbers of
+transactions mean nothing any more after the database was restored or failed over.
 """
 
 import time
@@ -27,7 +26,7 @@ BATCH = 1_000
 _PAUSE = timedelta(seconds=0.25)
 _AT_ONCE = timedelta(0)
 _ASIDE_PAUSE = timedelta(seconds=1)
-#: How many looks go on in turns; no new one begins beyond.
+#: How many unfinished looks there may be; no new one begins beyond.
 _MAX_LOOKS = 8
 _WHOLE_EVERY_SECONDS = 10.0
 #: A look at everything takes at most this share of the time.
@@ -37,7 +36,7 @@ _BEGINNING = (0, 0)
 
 @dataclass(frozen=True)
 class _Look:
-    """One pass over what `base` did not show, from a place on."""
+    """One pass over what `base` did not show, starting after a place."""
 
     base: Snapshot
     after: tuple[int, int] = _BEGINNING
@@ -56,7 +55,7 @@ class Relay:
         self._has_duty = has_duty
         self._batch = batch
         self._monotonic = monotonic
-        #: What this shows is relayed, or left to looks that go on.
+        #: The rows of this snapshot are relayed, or left to unfinished looks.
         self._seen = NOTHING_SEEN
         self._looks: deque[_Look] = deque()
         self._is_turn_of_old = False
@@ -65,7 +64,7 @@ class Relay:
         self.aside_loop = Loop("outbox aside", self.step_aside)
 
     async def step(self) -> timedelta:
-        """Relay one batch; come back at once if there is more."""
+        """Relay one batch; return no delay if there is more."""
         if not self._has_duty("outbox"):
             self._forget()
             return _PAUSE
@@ -81,7 +80,7 @@ class Relay:
             self._forget()
             raise
         if not is_complete:
-            # Another relay has them; if it gives up, they must be found again.
+            # Another relay has these rows; if it gives up, they must be found again.
             self._forget()
             return _PAUSE
         if look.after == _BEGINNING:
@@ -91,13 +90,13 @@ class Relay:
         return _AT_ONCE if self._looks else _PAUSE
 
     async def step_aside(self) -> timedelta:
-        """Relay some of what was put aside and may be a task by now."""
+        """Relay some rows that were put aside and may become tasks by now."""
         if not self._has_duty("outbox"):
             return _ASIDE_PAUSE
         return _AT_ONCE if await self._outbox.relay_aside() else _ASIDE_PAUSE
 
     def _next(self) -> _Look:
-        """The old and a new one in turns."""
+        """The next look: an unfinished one and a new one in turns."""
         if self._looks and (self._is_turn_of_old or len(self._looks) >= _MAX_LOOKS):
             self._is_turn_of_old = False
             return self._looks.popleft()

@@ -1,6 +1,6 @@
-"""Who may get tasks that are about to be stored: asks with room, if nothing waits for them.
+"""Reserve waiting asks for tasks that are about to be stored: asks with room for which nothing else is due.
 
-`lifecycle/submission/handover.py` says what for.
+`lifecycle/submission/handover.py` explains the purpose.
 """
 
 from collections.abc import Callable, Container, Mapping
@@ -12,7 +12,7 @@ from duetime.scheduler.limits import Governor
 from duetime.scheduler.plan import Ask
 from duetime.scheduler.shares import deal
 
-#: With more lanes due than this nothing is reserved: looking through them would cost more than it saves.
+#: With more due lanes than this nothing is reserved: checking them would cost more than it saves.
 MAX_LANES_PER_RESERVE = 64
 
 
@@ -24,7 +24,7 @@ def reserve(
     governor: Governor,
     now_ms: int,
 ) -> dict[int, list[tuple[int, int]]]:
-    """By lane, (ask, how many) for so many tasks; whoever waits already comes first."""
+    """Reserve asks for these tasks, as (ask, how many) by lane; tasks that wait already come first."""
     keys = [key for key, _ in wanted.values()]
     fitting = [(number, ask) for number, ask in asks.items() if any(ask.fits(key) for key in keys)]
     if not fitting:
@@ -32,7 +32,7 @@ def reserve(
     table.let_come_due(now_ms)
     left = {number: ask.room for number, ask in fitting if not _has_due_for(ask, table, suspended, now_ms)}
     reserved: dict[int, list[tuple[int, int]]] = {}
-    #: What the executor has room for, by tenant.
+    #: How much room the executor has, by tenant.
     rooms: dict[int, int] = {}
     if not left:
         return reserved
@@ -41,11 +41,11 @@ def reserve(
         if key.tenant in suspended or (work is not None and (work.is_flying or table.is_due(work))):
             continue
         if governor.is_limited(key.tenant) or governor.is_closed(key):
-            # What has to be counted, or may not start, goes the way of all others.
+            # Tasks that have to be counted, or may not start, take the normal path.
             continue
         if (room := governor.executor_room) is not None and key.kind is Kind.PUSH:
             if room.has_full(key.tenant, now_ms):
-                # Those who wait at the gate of a full host come first.
+                # Tasks that wait at the gate of a full host come first.
                 continue
             rooms.setdefault(key.tenant, room.of_tenant(key.tenant).available(now_ms))
             count = min(count, rooms[key.tenant])
@@ -61,7 +61,7 @@ def reserve(
 
 
 def make_reservation(dealt: Mapping[int, list[tuple[int, int]]], ask_of: Callable[[int], Ask]) -> Reservation:
-    """What was reserved, a place for each task."""
+    """The reservation, with a place for each task."""
     by_lane: dict[int, list[tuple[frozenset[str] | None, list[tuple[int, int]]]]] = {}
     for lane, counts in dealt.items():
         rows = dict(counts)
@@ -72,7 +72,7 @@ def make_reservation(dealt: Mapping[int, list[tuple[int, int]]], ask_of: Callabl
 
 
 def _alike(asks: Mapping[int, Ask]) -> list[list[int]]:
-    """Asks that handle the same types: of what types the tasks are is not looked at here, any of them may be all."""
+    """Group asks that handle the same types; the types of the tasks are not checked here and may be any."""
     groups: dict[frozenset[str] | None, list[int]] = {}
     for number, ask in asks.items():
         groups.setdefault(ask.types, []).append(number)
@@ -89,7 +89,7 @@ def _has_due_for(ask: Ask, table: DueLanes, suspended: Container[int], now_ms: i
         work
         for place in places
         for work in table.due[place].values()
-        # Lanes of types that nobody handles may be many, and stay due.
+        # Lanes of types that no holder handles may be many, and stay due.
         if work.closed_until_ms <= now_ms and (work.source is None or ask.fits(work.key))
     ]
     return len(works) > MAX_LANES_PER_RESERVE or any(ask.fits(work.key) for work in works)

@@ -1,4 +1,4 @@
-"""Claims that nobody will run: given back, or ended because their time to begin was over."""
+"""Claimed tasks that no holder will run: released, or ended because their time to begin was over."""
 
 from collections.abc import Sequence
 
@@ -17,11 +17,11 @@ class Returns:
         self._onward = onward
 
     async def give_back(self, tasks: Sequence[LeasedTask], delay_seconds: float = 0.0) -> None:
-        """These were claimed and never handed out: they wait again, and it costs them nothing."""
+        """Release tasks that were claimed and never handed out: they wait again, and it uses up no attempt."""
         await self._end(tasks, Ended(Outcome.RELEASED, retry_after=delay_seconds, is_certain=True))
 
     async def take_back(self, unwanted: Sequence[LeasedTask], late: Sequence[LeasedTask] = ()) -> None:
-        """The same, with those that expired before they were handed out; a database that is away is no error."""
+        """The same, with tasks that expired before they were handed out; no error if the database is away."""
         try:
             if late:
                 await self._end(late, Ended(Outcome.EXPIRED))

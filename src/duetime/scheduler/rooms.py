@@ -1,12 +1,12 @@
 """The room of the executor, as meters: nothing is claimed of a tenant, or for a host, whose calls could not begin.
 
-The executor shares its slots between tenants and hosts, and says at any time how
-many of whose calls it would begin.  A lane of push tasks has a meter for its
-tenant's room, and the lane of a host's gate one for the host's.  What is claimed is
-promised until the executor has taken it.
+The executor shares its slots between tenants and hosts, and says at any time how many
+calls of each it would begin.  A lane of push tasks has a meter for its tenant's room,
+and the lane of a host's gate one for the host's.  Room for claimed tasks is promised
+until the executor has taken them.
 
-A host that had no place is full for some seconds: its tasks pass its gate, so that
-those who wait there are not overtaken.  No I/O.
+A host that had no place counts as full for some seconds: its tasks pass its gate, so
+that they do not overtake those that wait there.  No I/O.
 """
 
 from collections import Counter, OrderedDict
@@ -14,24 +14,24 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Protocol
 
-#: Room that trickles in is gathered for so long, so that a claim is worth its statement.
+#: Room that comes in small pieces is gathered this long, so that a claim is worth its statement.
 GATHER_MS = 10
-#: Room is told (`Room.take_opened`); what changes by time alone is found by looking.
+#: The executor reports room (`Room.take_opened`); changes by time alone are found by looking this often.
 _LOOK_MS = 2_000
 _FULL_MS = 5_000
 _MAX_FULL = 10_000
 _MAX_LOOKS = 256
-#: So many tasks of a tenant are read at once that has full hosts, and room for others.
+#: How many tasks are read at once of a tenant that has full hosts, and room for others.
 _READ_ON = 100
 _MAX_AT_REST = 1_000
 
 
 class Slots(Protocol):
-    """What an executor begins at this moment."""
+    """What an executor would begin at this moment."""
 
     @property
     def worthwhile(self) -> int:
-        """So much room is worth a claim of its own."""
+        """How much room is worth a claim."""
         ...
 
     def room(self, tenant: int) -> int:
@@ -39,15 +39,15 @@ class Slots(Protocol):
         ...
 
     def places(self, tenant: int, host: str) -> int:
-        """How many tasks for a host of the tenant could."""
+        """How many tasks for a host of the tenant could begin, or wait in line."""
         ...
 
     def is_quick(self, tenant: int, host: str) -> bool:
-        """Whether the host answers, and has fewer calls than it may: what finds no place gets one within a moment."""
+        """Whether the host answers, and has fewer calls than it may: a task without a place gets one in a moment."""
         ...
 
     def describe(self, tenant: int, host: str) -> str:
-        """Why there is no room, for people; of the tenant as a whole if `host` is empty."""
+        """Why there is no room, for people; about the whole tenant if `host` is empty."""
         ...
 
 
@@ -62,12 +62,12 @@ class RoomMeter:
         self.host = host
         self.promised = 0
         self._took_ms = 0
-        #: Lanes that are to be opened when there is room.
+        #: Lanes to open when there is room.
         self.waiting: set[int] = set()
 
     @property
     def room(self) -> int:
-        """What the executor says."""
+        """The room that the executor reports."""
         slots = self._rooms.slots
         return slots.places(self.tenant, self.host) if self.host else slots.room(self.tenant)
 
@@ -80,7 +80,7 @@ class RoomMeter:
         if self.host or left <= 0:
             return max(0, left)
         if self._rooms.has_full(self.tenant, now_ms):
-            # Most of what stands first may be for its full hosts, and goes to their gates.
+            # Most of the first rows may be for the tenant's full hosts, and go to their gates.
             return max(left, _READ_ON)
         return 0 if left < self._rooms.slots.worthwhile and 0 <= now_ms - self._took_ms < GATHER_MS else left
 
@@ -106,12 +106,12 @@ class Room:
     def __init__(self, slots: Slots) -> None:
         self.slots = slots
         self._tenants: dict[int, RoomMeter] = {}
-        #: Those of hosts for which something is promised or waits, and some others.
+        #: The meters of hosts with promised places or waiting lanes, and some others.
         self._hosts: dict[tuple[int, str], RoomMeter] = {}
         self.promised: set[RoomMeter] = set()
-        #: Where lanes wait, the one that was looked at longest ago first.
+        #: Meters at which lanes wait, the one that was checked longest ago first.
         self._wanted: OrderedDict[RoomMeter, None] = OrderedDict()
-        #: Hosts that are full, until when, the next to end first; and how many of each tenant.
+        #: Full hosts with the time until which they are, the next to end first; and how many each tenant has.
         self._full: OrderedDict[tuple[int, str], int] = OrderedDict()
         self._full_of: Counter[int] = Counter()
 
@@ -148,7 +148,7 @@ class Room:
         return tenant in self._full_of
 
     def note_full(self, tenant: int, host: str, now_ms: int) -> None:
-        """There was no place for something; to send all that waits for a quick host to its gate would cost more."""
+        """Note that a host had no place; not for a quick host, because moving all its tasks to its gate costs more."""
         if self.slots.is_quick(tenant, host):
             return
         if (tenant, host) not in self._full:
@@ -173,7 +173,7 @@ class Room:
     # Claims
 
     def take_all(self, tenant: int, hosts: Mapping[str, int], now_ms: int) -> bool:
-        """Promise places to all of these; False: one of the hosts is full, and nothing was promised."""
+        """Promise places to all these calls; False: one of the hosts is full, and nothing was promised."""
         if tenant in self._full_of:
             return False
         for host, count in hosts.items():
@@ -192,17 +192,17 @@ class Room:
             self.of_host(tenant, host).gave_back(count, now_ms)
 
     def landed(self) -> None:
-        """The executor has taken what was promised: it counts there."""
+        """End the promises: the executor has taken the tasks and counts them itself."""
         for meter in self.promised:
             meter.promised = 0
         self.promised.clear()
         if len(self._hosts) > 2 * len(self._wanted) + _MAX_AT_REST:
             self._hosts = {place: meter for place, meter in self._hosts.items() if meter.waiting}
 
-    # Lanes that wait
+    # Waiting lanes
 
     def wait(self, meter: RoomMeter, lane: int, now_ms: int) -> None:
-        """The lane is to be opened when there is room."""
+        """Open the lane when there is room."""
         meter.waiting.add(lane)
         self._wanted[meter] = None
         if meter.host:
@@ -213,7 +213,7 @@ class Room:
         return bool(self._wanted)
 
     def take_opened(self) -> set[int]:
-        """Lanes for which there is room again, as far as one look goes."""
+        """Lanes for which there is room again; each call checks a limited number of meters."""
         opened: set[int] = set()
         for meter in list(islice(self._wanted, _MAX_LOOKS)):
             if meter.left > 0:

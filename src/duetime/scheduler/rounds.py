@@ -1,8 +1,8 @@
-"""When to look at which stretch of time, on the rounds from the very beginning to the present, without I/O.
+"""When to look at which stretch of time, in rounds from the very beginning to the present, without I/O.
 
-Such a round passes over everything that was ever there and is not cleared away
-yet, so it goes by stretches, the younger the shorter, and rests after each one
-in proportion to how long that took.
+Such a round passes over every row that was ever there and is not cleared away yet.  So
+it goes by stretches, shorter for younger rows, and rests after each one in proportion
+to how long that took.
 """
 
 #: A round takes at most this share of the time.
@@ -19,17 +19,17 @@ class Rounds:
         self._not_before = 0.0
 
     def next(self, now_ms: int, monotonic: float) -> tuple[int, int | None] | None:
-        """The stretch whose turn it is, from its first to before its last ms; None: rest.  The last has no end."""
+        """The next stretch, from its first to before its last ms; None: rest.  The last stretch has no end."""
         if monotonic < self._not_before:
             return None
         until_ms = next((now_ms - age for age in _AGES_MS if now_ms - age > self._from_ms), None)
         return self._from_ms, until_ms
 
     def looked(self, until_ms: int | None, began: float, ended: float) -> None:
-        """It is done; after the last stretch the next round begins."""
+        """Note that a stretch is done; after the last one the next round begins."""
         self._from_ms = 0 if until_ms is None else until_ms
         took = ended - began
-        # A stretch in which there was next to nothing needs no rest, except between two rounds.
+        # A stretch with next to nothing in it needs no rest, except between two rounds.
         if until_ms is None:
             self._not_before = began + max(took / SHARE, REST_SECONDS)
         elif took > 0.005:

@@ -1,8 +1,8 @@
-"""What is about a shard goes to the node that feeds it, or comes from there.
+"""Route what concerns a shard to the node that feeds it, and answer what comes from others.
 
-A row that was put into due is told to the node that feeds its lane, again and again until
-that has heard it.  None of this is needed for safety: the feeder's look finds what nobody
-told it.
+A row that was put into due is reported to the node that feeds its lane, again and again
+until that node has received it.  None of this is needed for safety: the feeder's look
+finds rows that were not reported to it.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -51,13 +51,13 @@ class Records(Protocol):
 
 
 class OtherNodes:
-    """What the other nodes know of the attempts of tenants; made before the parts that know it here."""
+    """What the other nodes know of the attempts of tenants; made before the parts that know it on this node."""
 
     def __init__(self, messenger: Messenger) -> None:
         self._messenger = messenger
 
     async def records(self, tenants: list[int]) -> list[dict[int, Record]]:
-        """Of those that answer."""
+        """The records of the nodes that answer."""
         replies = await self._messenger.ask_all(CountOutcomes(tenants), OutcomesCounted, DESCRIBE_SECONDS)
         return [reply.records for reply in replies]
 
@@ -77,7 +77,7 @@ class Routing:
         ended: OnEnded,
         records_of: Records,
     ) -> None:
-        """`woken` and `ended` are told of lanes that are fed here."""
+        """`woken` and `ended` are called for lanes that are fed here."""
         self._messenger = messenger
         self._membership = membership
         self._shards = shards
@@ -114,15 +114,15 @@ class Routing:
 
     async def _hear_wakes(self, said: Wake) -> Done:
         for wake in said.wakes:
-            # The lane may have been made by the node that tells us of it.
+            # The sending node may have made the lane.
             await self._lanes.resolve(lane_of(wake))
         self._woken(said.wakes)
         return Done()
 
-    # Attempts that have ended
+    # Ended attempts
 
     def ended(self, attempts: Sequence[Past]) -> None:
-        """The node that feeds their lane counts what runs, if there is a limit."""
+        """Report ended attempts to the nodes that feed their lanes and count running tasks, if there is a limit."""
         own: list[Past] = []
         others: dict[str, list[Past]] = {}
         if not self._feeder.has_limits:
@@ -137,7 +137,7 @@ class Routing:
         if own:
             self._ended_here(own)
         for owner, ended in others.items():
-            # Not repeated: the other looks once a second what has ended.
+            # Not repeated: the other node looks for ended attempts once a second.
             self._errands.begin(self._tell_ended(owner, ended))
 
     async def _tell_ended(self, owner: str, attempts: list[Past]) -> None:
@@ -159,7 +159,7 @@ class Routing:
         await self._feeder.share({tenant: len(names) for tenant, names in owners.items() if len(names) > 1})
 
     async def _announce_lane(self, lane: int) -> None:
-        """Whoever lists a tenant's tasks goes by the lanes it knows."""
+        """Tell all nodes, because a list of a tenant's tasks covers only known lanes."""
         self._forget_shards(lane)
         await self._messenger.ask_all(LaneMade(lane), Done, ANNOUNCE_SECONDS)
 
@@ -169,7 +169,7 @@ class Routing:
         return Done()
 
     def _forget_shards(self, lane: int) -> None:
-        """Its tenant may have a shard more now."""
+        """Forget the shards of the lane's tenant, which may have one more now."""
         if (key := self._lanes.key_of(lane)) is not None:
             self._shards.forget(key.tenant)
 
@@ -188,7 +188,7 @@ class Routing:
     # Breakers
 
     async def describe_breakers(self, tenant: int) -> list[BreakerStatus]:
-        """The tenant's breakers, of the nodes that feed it; if several call a host, the one that lets less through."""
+        """The tenant's breakers on the nodes that feed it; if several call a host, the one that lets least through."""
         feeders = {self._membership.feeder_of(shard) for shard in await self._shards.of(tenant)}
         owners = [owner for owner in feeders if owner is not None]
         return strictest([each for owner in owners for each in await self._breakers_at(owner, tenant)])
@@ -208,7 +208,7 @@ class Routing:
         return OutcomesCounted(self._records_of(asked.tenants))
 
     async def _announce_forced(self) -> None:
-        """Who is not reached finds out by itself, unless it was undone by then."""
+        """Tell all nodes; a node that is not reached finds the change by itself, unless it was undone by then."""
         await self._messenger.ask_all(BreakersForced(), Done, ANNOUNCE_SECONDS)
 
     async def _hear_forced(self, _: BreakersForced) -> Done:

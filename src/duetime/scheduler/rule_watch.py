@@ -1,4 +1,4 @@
-"""What people change of tenants, types, limits and forced breakers takes effect within a second on every node."""
+"""Changes that people make to tenants, types, limits and forced breakers take effect on every node within a second."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
@@ -21,7 +21,7 @@ READ_EVERY = timedelta(seconds=0.5)
 
 
 class RuleWatch:
-    """Reads what has changed, and tells the parts that obey it."""
+    """Reads what has changed, and passes it to the parts that apply it."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class RuleWatch:
         share: Callable[[Mapping[int, int]], Awaitable[None]] | None,
         on_rotated: Callable[[], None],
     ) -> None:
-        """`share` is told which tenants are spread, `on_rotated` of changed signing secrets."""
+        """`share` is called with the spread tenants, `on_rotated` with changed signing secrets."""
         self._database = database
         self._rules = rules
         self._types = types
@@ -52,7 +52,7 @@ class RuleWatch:
         self._admission = admission
         self._share = share
         self._on_rotated = on_rotated
-        #: What the limits in force were made of.
+        #: The rows from which the present limits were made.
         self._limited_by: Rules | None = None
         self._limited: tuple[int, int] = (-1, -1)
         self.loop = Loop("tenants", self.step, jitter=0.0)

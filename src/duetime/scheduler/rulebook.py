@@ -33,7 +33,7 @@ class Book:
     #: The limits of a key that a task names, and the tenants that have any.
     key_limits: Callable[[int, str], Limits | None] = _none
     keyed: frozenset[int] = frozenset()
-    #: Whether calls to a target are held back, and whether a tenant has any such target: this changes by itself.
+    #: Whether calls to a target are restricted, and whether a tenant has such a target: this changes by itself.
     slowed: Callable[[int, str], bool] = _never
     has_slowed: Callable[[int], bool] = _nobody
     _limited: frozenset[int] = field(init=False)
@@ -77,7 +77,7 @@ class Book:
 
 
 def put_together(tenants: Mapping[int, Limits], limits: LimitRules, types: Types, breakers: Breakers) -> Book:
-    """What holds by the tables, as they were a moment ago."""
+    """The limits of the tables, as they were a moment ago."""
 
     def of_key(tenant: int, key: str) -> Limits | None:
         found = limits.of_key(tenant, key)
@@ -105,7 +105,7 @@ def _rate(limits: Limits | None) -> Limits | None:
 
 
 def _of_type(scope: str, limits: TypeLimits | None) -> Limits | None:
-    """Of a type's limits those that are its own, or those of each value of a key."""
+    """A type's limits: either those for the type as a whole, or those for each value of a key."""
     if limits is None:
         return None
     has_cap = (limits.concurrency_key is not None) == (scope == "type_key")

@@ -1,6 +1,6 @@
-"""Workers whose beats arrive at any node: one node hears all of a worker, and all hear that it has ended.
+"""Workers whose beats arrive at any node: one node hears all beats of a worker, and all learn that it has ended.
 
-It alone knows what two beats in a row did not name.
+Only that node knows which attempts two beats in a row did not name.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,7 +16,7 @@ BEAT_SECONDS = 5.0
 
 
 class SharedHolders:
-    """What the API asks of holders, on whichever node they are heard."""
+    """What the API needs from holders, on whichever node they are heard."""
 
     def __init__(self, messenger: Messenger, membership: Membership, holders: Holders) -> None:
         self._messenger = messenger
@@ -33,7 +33,7 @@ class SharedHolders:
         return await self._holders.register(tenant, name, key)
 
     async def beat(self, tenant: int, name: str, attempts: Sequence[Named], key: int | None = None) -> BeatAnswer:
-        """One node hears all beats of a holder; without it, this one does."""
+        """Pass a beat to the one node that hears the holder; without that node, this one hears it."""
         owner = self._membership.owner_of(f"holder {tenant} {name}")
         if owner is not None and owner != self._membership.name:
             beat = Beat(tenant, name, list(attempts), key)
@@ -48,14 +48,14 @@ class SharedHolders:
         await self._holders.allow_silence(holder, seconds)
 
     async def sign_off(self, tenant: int, name: str, attempts: Sequence[Named], key: int | None = None) -> int | None:
-        """Who is not told of it finds out within a second, by itself."""
+        """Sign off, and tell the other nodes; a node that is not reached learns of it within a second by itself."""
         holder = await self._holders.sign_off(tenant, name, attempts, key)
         if holder is not None:
             await self._tell_left(holder)
         return holder
 
     def tell_ended(self, holders: Iterable[int]) -> None:
-        """These were ended here: their polls end on the other nodes, too."""
+        """End the polls of these holders on the other nodes, too: they were ended here."""
         for holder in holders:
             self._errands.begin(self._tell_left(holder))
 

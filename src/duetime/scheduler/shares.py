@@ -1,4 +1,4 @@
-"""How room is divided: between tenants by weight, within a tenant by class and by age, within what limits allow."""
+"""How room is divided: between tenants by weight, within a tenant by class and by age, within the limits."""
 
 import heapq
 from collections import Counter
@@ -15,13 +15,13 @@ CLASS_SHARES = {
     PriorityClass.LOW: 1,
 }
 MAX_SHARE = 8
-#: Whoever waits for so long counts as one class higher, and again after the same time.
+#: A task that has waited this long counts as one class higher, and again after the same time.
 AGE_MS = 10_000
 
 
 @dataclass(frozen=True)
 class Competitor:
-    """A lane that can be served now: its share, where it stands, what its limits allow, and the asks that fit."""
+    """A lane that can be served now: its share, its position, what its limits allow, and the asks that fit."""
 
     lane: int
     tenant: int
@@ -46,7 +46,7 @@ def share_of(priority: PriorityClass, age_ms: int = 0) -> int:
 def deal_by_weight(
     lanes: Sequence[Competitor], rooms: Mapping[int, int], room: int, weights: Mapping[int, int]
 ) -> Slots:
-    """Much room: each lane gets its share of it at once, rounded, and at least one row."""
+    """With much room: give each lane its share at once, rounded, and at least one row."""
     shares = _shares(lanes, room, weights)
     left = dict(rooms)
     dealt = {lane.lane: deal(shares[lane.lane], lane.asks, left) for lane in lanes}
@@ -54,7 +54,7 @@ def deal_by_weight(
 
 
 def _shares(lanes: Sequence[Competitor], room: int, weights: Mapping[int, int]) -> dict[int, int]:
-    """How much of the room each lane may use; what it may not use because of a limit goes to the others."""
+    """How much of the room each lane may use; what a limit keeps one lane from using goes to the others."""
     shares: dict[int, int] = {}
     open_lanes, left = list(lanes), room
     while open_lanes:
@@ -86,7 +86,7 @@ def _divide(lanes: Sequence[Competitor], room: int, weights: Mapping[int, int]) 
 def deal_by_turns(
     lanes: Sequence[Competitor], rooms: Mapping[int, int], tenants: Mapping[int, float], weights: Mapping[int, int]
 ) -> Slots:
-    """Little room: row by row to who has had least, because rounding would make weights and classes meaningless."""
+    """With little room: row by row to the lane that has had least, because rounding would make weights meaningless."""
     left = dict(rooms)
     choices = Counter(number for lane in lanes for number in lane.asks)
     of_tenant: dict[int, list[tuple[float, int, Competitor]]] = {}
@@ -102,7 +102,7 @@ def deal_by_turns(
         had, tenant = heapq.heappop(order)
         queue = of_tenant[tenant]
         lane_had, place, lane = heapq.heappop(queue)
-        # Who has the fewest others to choose from goes first, so that no room is left unused.
+        # The ask with the fewest other lanes to choose from gets the row, so that no room is left unused.
         number = min((each for each in lane.asks if left[each]), key=choices.__getitem__, default=None)
         if number is not None:
             left[number] -= 1
@@ -111,7 +111,7 @@ def deal_by_turns(
             had += 1 / weights.get(tenant, 1)
             if sum(got.values()) < lane.most:
                 heapq.heappush(queue, (lane_had + 1 / lane.share, place, lane))
-        # A lane without an ask that has room left takes part no more.
+        # A lane whose asks have no room left takes no further part.
         if queue:
             heapq.heappush(order, (had, tenant))
     return {lane: list(got.items()) for lane, got in dealt.items()}
@@ -133,7 +133,7 @@ def deal(wanted: int, numbers: Sequence[int], left: dict[int, int]) -> list[tupl
 
 
 def cut(slots: list[tuple[int, int]], most: int) -> list[tuple[int, int]]:
-    """No more rows than that, the first ones first."""
+    """Keep the first rows, up to this number."""
     kept = []
     for number, rows in slots:
         rows = min(rows, most)

@@ -2,9 +2,9 @@
 
 The feeder knows which of its lanes are due; the oldest row of each is read from
 the database, because a lane that was just drained to its end looks due until
-the next claim.  Lanes of suspended tenants and of paused queues wait because
-somebody wants them to, and are left out.  Tasks of types that nobody handles are
-in the lanes of these types, and are counted there.
+the next claim.  Lanes of suspended tenants and of paused queues wait on purpose,
+and are left out.  Tasks of types that no worker handles are in the lanes of these
+types, and are counted there.
 """
 
 import time
@@ -27,14 +27,14 @@ from duetime.service import Loop
 
 log = structlog.get_logger()
 LOOK_EVERY = timedelta(seconds=5)
-#: At most so many lanes are read, those first that have waited longest.
+#: The most lanes that are read, those that have waited longest first.
 MAX_LANES = 2_000
-#: At most so many tenants and sets of tags are named.
+#: The most tenants and sets of tags that are named.
 MAX_NAMED = 200
-#: Tasks of types that nobody handles are counted in so many lanes, and up to so many in each.
+#: Tasks of types that no worker handles are counted in this many lanes, up to this many in each.
 MAX_COUNTED_LANES = 100
 MAX_COUNTED = 1_000
-#: A class may wait so much longer than a lower one before it counts.
+#: How much longer than a lower class a class may wait before it counts.
 INVERSION_SECONDS = 5.0
 WARN_EVERY_SECONDS = 60.0
 
@@ -43,7 +43,7 @@ SQL = load(__package__, "survey.sql")
 
 @dataclass(frozen=True)
 class Wait:
-    """A lane whose oldest task has waited so long past its time."""
+    """A lane, and how long its oldest task has waited past its time."""
 
     key: LaneKey
     tenant: str
@@ -91,7 +91,7 @@ class Survey:
         return LOOK_EVERY
 
     async def read_waits(self) -> list[Wait]:
-        """What waits past its time now, in the lanes of this node."""
+        """The lanes of this node with tasks that wait past their time."""
         paused = self._paused_queues()
         lanes = {
             lane: (key, hint, has_holders)
@@ -119,7 +119,7 @@ class Survey:
         ]
 
     async def count_unhandled(self, waits: Iterable[Wait]) -> Counter[tuple[str, str]]:
-        """By tenant and type, the tasks that wait because nobody who is there handles their type."""
+        """By tenant and type, the tasks that wait because no present worker handles their type."""
         counts: Counter[tuple[str, str]] = Counter()
         found = {
             wait.lane: (wait.tenant, name)
@@ -136,7 +136,7 @@ class Survey:
 
 
 def find_inversion(waits: Iterable[Wait]) -> tuple[Wait, Wait] | None:
-    """A lane that waits too much longer than one of a lower class that the same holders serve; the worst of all."""
+    """The worst pair of lanes for the same holders in which the higher class waits too much longer than the lower."""
     alike: dict[LaneKey, list[Wait]] = {}
     for wait in waits:
         if wait.has_holders:

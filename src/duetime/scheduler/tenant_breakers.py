@@ -1,10 +1,10 @@
-"""The breakers of tenants: who fails at nearly everything for minutes is stopped, probed, and resumed slowly.
+"""The breakers of tenants: a tenant that fails at nearly everything for minutes is stopped, probed, and resumed slowly.
 
-Each node counts the attempts that it settles, wherever they ran.  The one whose
-own count looks bad asks the others for theirs, and judges all of them together.
-What it decides is a row (`admin.tenant_breakers`) that every node reads within a
-second and each feeder obeys; so it outlives any of them.  A probe is let through
-by the feeder that gets the right to it, which then looks how it ended.
+Each node counts the attempts that it settles, wherever they ran.  A node whose own
+count looks bad asks the others for theirs, and judges all of them together.  Its
+decision is a row (`admin.tenant_breakers`) that every node reads within a second and
+each feeder obeys; so the row outlives any node.  The feeder that gets the right to a
+probe lets it through, and then looks how it ended.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -44,12 +44,12 @@ from duetime.signals import Signal
 
 log = structlog.get_logger()
 STEP_EVERY = timedelta(seconds=1)
-#: The other nodes are asked for their counts no more often.
+#: The other nodes are asked for their counts at most this often.
 _ASK_EVERY_MS = 5_000
-#: The end of a probe is awaited for so long.
+#: How long to wait for the end of a probe.
 _PROBE_MS = 3_600_000
 
-#: What the other nodes know of these tenants.
+#: Asks the other nodes for their records of these tenants.
 AskOthers = Callable[[list[int]], Awaitable[Sequence[dict[int, Record]]]]
 
 
@@ -66,7 +66,7 @@ class TenantBreakers:
         ask_others: AskOthers | None = None,
         now_ms: Callable[[], int] | None = None,
     ) -> None:
-        """`changed` makes all nodes read the rows again: one is another now."""
+        """`changed` makes all nodes read the rows again, after one has changed."""
         self._database = database
         self._lanes = lanes
         self._onward = onward
@@ -82,12 +82,12 @@ class TenantBreakers:
         self._nodes = nodes or FeedingNodes()
         self._changed = changed or self.refresh
         self._ask_others = ask_others
-        #: More or less of some tenant may start here.
+        #: Sent when more or fewer tasks of some tenant may start here.
         self.gates_changed = Signal[[]]()
         self.loop = Loop("tenant breakers", self.step, jitter=0.0)
 
     def rule(self, quotas: Mapping[int, Quotas]) -> None:
-        """These tenants have numbers of their own from now on, and no others."""
+        """Set the tenants that have breaker rules of their own; all others use the defaults."""
         if quotas is not self._quotas:
             self._quotas = quotas
             self._rules = {tenant: each.breaker_rules(self._defaults) for tenant, each in quotas.items()}
@@ -95,35 +95,35 @@ class TenantBreakers:
     def rules_of(self, tenant: int) -> BreakerRules:
         return self._rules.get(tenant, self._defaults)
 
-    # What holds
+    # Present state
 
     def find(self, tenant: int) -> TenantGate | None:
-        """What every lane of the tenant has to pass; None: nothing."""
+        """The gate that all lanes of the tenant have to pass; None: there is none."""
         return self._gates.get(tenant)
 
     def status(self, tenant: int) -> BreakerStatus | None:
-        """As a breaker among those of its hosts; None: nothing was found against the tenant."""
+        """Its status, shown among the breakers of its hosts; None: nothing was found against the tenant."""
         gate = self._gates.get(tenant)
         return None if gate is None else gate.status(self._now_ms())
 
     def obey(self, forced: Mapping[tuple[int, str], Forced]) -> None:
-        """These are held by hand, and no others; those of hosts are not meant."""
+        """Force the breakers of these tenants by hand, and no others; those of hosts are ignored."""
         of_tenants = {tenant: state for (tenant, host), state in forced.items() if host == TENANT_HOST}
         if of_tenants == self._forced:
             return
         for tenant in self._forced:
             if tenant not in of_tenants:
-                # Who decides by itself again begins with an empty record.
+                # A breaker that is not forced any more begins with an empty record.
                 self._outcomes.pop(tenant, None)
         self._forced = of_tenants
         self._apply()
 
     async def refresh(self) -> None:
-        """Read the rows again: one has changed."""
+        """Read the rows again, because one has changed."""
         before, self._rows = self._rows, await read_tenant_breakers(self._database)
         for tenant in before:
             if tenant not in self._rows:
-                # What it was stopped for is no reason to stop it again.
+                # The failures for which it was stopped must not stop it again.
                 self._outcomes.pop(tenant, None)
         self._apply()
 
@@ -142,14 +142,14 @@ class TenantBreakers:
         if is_news:
             self.gates_changed()
 
-    # What is learned
+    # Counting and judging
 
     def records(self, tenants: Sequence[int]) -> dict[int, Record]:
-        """What this node knows of the last attempts of these tenants."""
+        """This node's records of the last attempts of these tenants."""
         return {tenant: self._outcomes[tenant].record for tenant in tenants if tenant in self._outcomes}
 
     async def step(self) -> timedelta:
-        """Judge what has ended since, and see to those that are stopped."""
+        """Judge the attempts that have ended since, then handle probes and resumptions."""
         now = self._now_ms()
         self._count(now)
         await self._judge(now)
@@ -175,7 +175,7 @@ class TenantBreakers:
             del self._outcomes[tenant]
 
     async def _judge(self, now: int) -> None:
-        """Stop those of whom nearly everything fails, by what all nodes know."""
+        """Stop the tenants that fail at nearly everything, by the counts of all nodes."""
         suspects = [
             tenant
             for tenant, known in self._outcomes.items()
@@ -198,10 +198,10 @@ class TenantBreakers:
                 if (stopped := self._rows.get(tenant)) is not None:
                     log.warning("tenant stopped: its attempts fail", tenant=stopped.name, reason=stopped.reason)
 
-    # Those that are stopped, or resume
+    # Stopped and resuming tenants
 
     async def _see_to_probes(self, gate: TenantGate, now: int) -> bool:
-        """Look how probes ended, and let the next one through; whether the row is another."""
+        """Look how probes ended, and let the next one through; returns whether the row has changed."""
         assert gate.row is not None
         for attempt in [attempt for attempt, since in gate.probes.items() if now - since > _PROBE_MS]:
             del gate.probes[attempt]
@@ -221,7 +221,7 @@ class TenantBreakers:
         return True
 
     async def _end(self, gate: TenantGate, now: int) -> bool:
-        """Nothing is held back any more when the rate is no limit; whether it was this that ended it."""
+        """End a resumption when its rate restricts nothing any more; returns whether this call has ended it."""
         assert gate.row is not None
         if not gate.is_free(now) or not await close_tenant(self._database, gate.tenant, "closing"):
             return False

@@ -1,4 +1,4 @@
-"""What one node lets start of a tenant that is stopped, resumes, or is held open by hand; no I/O."""
+"""How much of a tenant that is stopped, resumes, or is held open by hand one node lets start; no I/O."""
 
 from duetime.admin.tenant_breakers import TenantBreakerRow
 from duetime.model.attempt import Attempt
@@ -6,11 +6,11 @@ from duetime.model.breaker_status import TENANT_HOST, BreakerStatus, Forced
 from duetime.model.tenant_breaker import FREE_RATE, Resumption
 from duetime.scheduler.feeding_nodes import FeedingNodes
 
-#: The right to a probe that nobody used for so long is over.
+#: The right to a probe expires when it is not used for this long.
 UNUSED_MS = 30_000
-#: Of so many probes the end is awaited.
+#: For how many probes the end is awaited.
 _MAX_PROBES = 20
-#: Whether the next probe is this node's is asked about as often as this.
+#: How often to ask whether this node may let the next probe through.
 _ASK_AGAIN_MS = 250
 
 
@@ -22,7 +22,7 @@ class TenantGate:
         self._nodes = nodes
         self.row: TenantBreakerRow | None = None
         self.forced: Forced | None = None
-        #: Something of it could be run here if it were not for this.
+        #: A task of the tenant could run here if it were not for this gate.
         self.is_wanted = False
         #: Probes whose end is awaited, and when each was let through.
         self.probes: dict[Attempt, int] = {}
@@ -31,7 +31,7 @@ class TenantGate:
         self._resumption: Resumption | None = None
 
     def become(self, row: TenantBreakerRow | None, forced: Forced | None) -> bool:
-        """This holds from now on; whether it is something else than before."""
+        """Set the state that holds from now on; returns whether it differs from the last one."""
         row_before, forced_before = self.row, self.forced
         self.row, self.forced = row, forced
         state = None if row is None else (row.state, row.since_ms)
@@ -44,19 +44,19 @@ class TenantGate:
         return (state, forced) != (state_before, forced_before)
 
     def want(self) -> None:
-        """Something of it could be run here if it were not for this."""
+        """Note that a task of the tenant could run here if it were not for this gate."""
         self.is_wanted = True
 
     def grant(self, now_ms: int) -> None:
-        """One task may start, as a probe."""
+        """Let one task start, as a probe."""
         self._free_probes, self._granted_ms, self.is_wanted = 1, now_ms, False
 
     def started(self, attempt: Attempt, now_ms: int) -> None:
-        """A task of the tenant was given to its holder."""
+        """Note that a task of the tenant was given to its holder."""
         if self.row is not None and self.row.state == "open" and len(self.probes) < _MAX_PROBES:
             self.probes[attempt] = now_ms
 
-    # A throttle
+    # The methods of a throttle
 
     def available(self, now_ms: int) -> int:
         if self.forced == "open" or self.row is None:
@@ -96,10 +96,10 @@ class TenantGate:
             return f"its tenant is stopped, because {self.row.reason}; one task at a time is let through as a probe"
         return f"its tenant resumes slowly: {self.row.reason}"
 
-    # What is seen
+    # Its state
 
     def is_free(self, now_ms: int) -> bool:
-        """Whether it resumes, and the rate is no limit any more."""
+        """Whether it resumes, and its rate restricts nothing any more."""
         return self._resumption is not None and self._resumption.rate(now_ms, 1) >= FREE_RATE
 
     def status(self, now_ms: int) -> BreakerStatus | None:

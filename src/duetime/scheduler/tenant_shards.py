@@ -1,4 +1,4 @@
-"""Which shards have tasks of a tenant: its own, and those that its lanes were spread over."""
+"""Which shards have tasks of a tenant: its own, and those over which its lanes were spread."""
 
 import time
 
@@ -11,7 +11,7 @@ _SQL = load(__package__, "tenant_shards.sql")
 
 
 class TenantShards:
-    """Remembers them for a while; who hears of a new lane lets it forget."""
+    """Remembers them for a while; a new lane makes the caller `forget` them."""
 
     def __init__(self, database: Database, monotonic: Monotonic = time.monotonic) -> None:
         self._database = database

@@ -1,8 +1,8 @@
-"""Upkeep: partitions made ahead, tasks expired, old things retired; one node at a time.
+"""Upkeep: make partitions ahead, end expired tasks, retire old rows; one node at a time.
 
-Each duty is a step of its own.  Of the nodes that share the shards one has it,
-the others stand by; an advisory lock keeps nodes apart that do not know each
-other, and goes with its connection.
+Each duty is a separate step.  Of the nodes that share the shards one has the duty, the
+others stand by; an advisory lock separates nodes that do not know each other, and ends
+with its connection.
 """
 
 import uuid
@@ -41,7 +41,7 @@ _SQL = load(__package__, "upkeep.sql")
 log = structlog.get_logger()
 _BATCH = 1_000
 _HOUR_MS = 3_600_000
-#: Rows may become visible after their end has passed; look at the last minute again.
+#: Rows may become visible after their end has passed, so the last minute is looked at again.
 _LOOK_BACK = timedelta(minutes=1)
 
 
@@ -88,13 +88,13 @@ class Upkeep:
         return timedelta(seconds=1)
 
     async def prepare(self) -> timedelta:
-        """Make partitions ahead, and meet the lanes that other nodes made."""
+        """Make partitions ahead, and learn the lanes that other nodes made."""
         await self._partitions.make_ahead()
         await self._lanes.load()
         return timedelta(seconds=30)
 
     async def tidy(self) -> timedelta:
-        """Drop what has a time of its own: keys, dead letters, holders long gone."""
+        """Drop rows with their own retention: keys, dead letters, holders that ended long ago."""
         async with self._alone("tidy") as is_alone:
             if is_alone:
                 now = self._database.clock.now()
@@ -111,7 +111,7 @@ class Upkeep:
         return timedelta(minutes=1)
 
     async def retire(self) -> timedelta:
-        """Drop partitions past retention, freeze those whose time is over."""
+        """Drop partitions past retention, and freeze those whose time is over."""
         async with self._alone("retire") as is_alone:
             if is_alone:
                 now_ms = self._database.clock.now_ms()

@@ -1,7 +1,7 @@
-"""Tell of rows that were put into due: to the own feeder, or to the node that feeds their lane.
+"""Report rows that were put into due: to this node's feeder, or to the node that feeds their lane.
 
-Another node is told again and again until it has heard; of each lane only the
-first row is kept for it, so what waits to be told is bounded by the lanes.
+Reports to another node are repeated until it has received them; only the first row of
+each lane is kept for it, so the number of lanes limits what waits to be sent.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 
 from duetime.ids import lane_of
 
-#: Between two tries, while the views of two nodes differ.
+#: The time between two tries, while the views of two nodes differ.
 PAUSE_SECONDS = 0.02
 
 
@@ -23,7 +23,7 @@ class WakeRouter:
         tell: Callable[[str, list[uuid.UUID]], Awaitable[bool]],
         later: Callable[[Coroutine[None, None, None]], None],
     ) -> None:
-        """`name` is this node; `owner_of` says who feeds a lane, `tell` whether another node has heard."""
+        """`name` is this node; `owner_of` finds the feeder of a lane, `tell` returns whether another node received."""
         self._name = name
         self._owner_of = owner_of
         self._wake = wake
@@ -40,7 +40,7 @@ class WakeRouter:
         self._route(first)
 
     def route_again(self) -> None:
-        """What was not told yet may be for another node now."""
+        """Route again what was not sent yet: it may be for another node now."""
         for outbox in list(self._outboxes.values()):
             waiting = dict(outbox)
             outbox.clear()
