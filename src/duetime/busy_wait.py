@@ -17,30 +17,30 @@ QUESTION_SECONDS = 0.0003
 
 
 def _count_processors() -> int:
-    """Those that this process may use; not every system tells, then all that there are."""
+    """The processors that this process may use, or all of them if the system does not tell."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class BusyWait:
     def __init__(self, monotonic: Callable[[], float] = time.monotonic, processors: int | None = None) -> None:
         self._monotonic = monotonic
-        #: Alone on a processor, who stays awake keeps the answer from coming.
+        #: With a single processor, a process that spins delays the reply.
         self._may_stay = (processors or _count_processors()) > 1
         self._answered_at = -1.0
-        #: The last question came just behind an answer.
+        #: The last request came right after a reply.
         self._is_asked_on = False
         self._until = 0.0
         self._is_going_round = False
 
     def asked(self) -> None:
-        """A question that nobody else's is under way with."""
+        """Note a request that came while no other was under way."""
         now = self._monotonic()
         self._is_asked_on = self._may_stay and now - self._answered_at < QUESTION_SECONDS
         if self._is_asked_on:
             self._stay_until(now + ANSWER_SECONDS)
 
     def answered(self) -> None:
-        """Nothing is under way any more."""
+        """Note that no request is under way any more."""
         now = self._answered_at = self._monotonic()
         if self._is_asked_on:
             self._stay_until(now + QUESTION_SECONDS)

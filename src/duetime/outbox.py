@@ -168,8 +168,7 @@ def _write(connection: Any, tenant: str, chunks: list[list[bytes]]) -> list[int]
 
 
 def _psycopg() -> Any:
-    # The connection is from it, so it is loaded.  Use its plain cursors, whatever kind this connection makes by
-    # default.
+    # The connection is from it, so it is loaded.  Use its plain cursors, whatever this connection makes by default.
     return sys.modules["psycopg"]
 
 

@@ -32,8 +32,7 @@ from duetime.model.task import Kind, LeasedTask
 from duetime.model.vault import Vault
 from duetime.scheduler.feed import Ask, Feeder
 
-#: For this long after an acknowledged beat, the tasks that it named may begin: a holder may be silent for at least 6
-#: s.
+#: For this long after an acknowledged beat, the tasks it named may begin: a holder may be silent for at least 6 s.
 CONFIRMED_SECONDS = 4.0
 _WAIT_FOR_HOST_SECONDS = 4.0
 _LEASE_WAIT_SECONDS = 20.0

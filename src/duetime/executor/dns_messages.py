@@ -16,8 +16,7 @@ _CLASS_IN = 1
 _NAME_ERROR = 3
 _MAX_NAME_BYTES = 255
 _MAX_LABELS = 128
-#: The most records that are read of an answer, and the most addresses that are taken; more than an honest server
-#: gives.
+#: The most records that are read of an answer, and the most addresses taken; more than an honest server gives.
 _MAX_RECORDS = 256
 _MAX_ADDRESSES = 64
 _MAX_ALIASES = 16

@@ -24,8 +24,7 @@ from duetime.api.server.connections import Connections
 from duetime.api.server.peers import Client
 from duetime.errors import Overloaded
 
-#: An answer may stay this long without moving, and this long in all, with one second more for this many bytes that
-#: were
+#: An answer may stay this long without moving, and this long in all, plus a second for this many bytes that were
 #: taken.
 TAKE_SECONDS = 30.0
 BYTES_PER_SECOND = 16 * 1024
