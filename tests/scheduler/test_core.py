@@ -176,7 +176,7 @@ def test_only_who_can_serve_a_lane_gets_it() -> None:
 
     core.ask(5, ask_for(tags=frozenset({"gpu", "cpu"}), queues=frozenset({"a", "b"})))
 
-    assert plan_of(core).holders.keys() == {5}
+    assert plan_of(core).holder_of_ask.keys() == {5}
 
 
 def test_an_ask_that_was_withdrawn_gets_nothing_more() -> None:
@@ -187,7 +187,7 @@ def test_an_ask_that_was_withdrawn_gets_nothing_more() -> None:
 
     core.withdraw(1)
 
-    # What its claim brings is the shell's to give back; the lane goes on.
+    # The feeder gives back what its claim brings; the lane goes on.
     assert take(core, plan, {257: [wake_of(257)]}, {257: wake_of(257, NOW + 1)}) == {1: 1}
     assert core.plan(NOW + 1) is None
     assert not core.is_flying(1)
@@ -201,7 +201,7 @@ def test_an_ask_that_got_nothing_waits_on() -> None:
 
     core.woke(257, key_of(), wake_of(257, unique=9))
 
-    assert plan_of(core).holders == {1: 100}
+    assert plan_of(core).holder_of_ask == {1: 100}
 
 
 def test_rows_are_dealt_evenly_between_asks() -> None:
@@ -372,10 +372,10 @@ class CoreMachine(RuleBasedStateMachine):
             assert all(wake > order.hint for wake in self.due[order.lane])
             for number, rows in order.asks:
                 assert self.asks[number].fits(LANES[order.lane])
-                assert plan.holders[number] == self.asks[number].holder
+                assert plan.holder_of_ask[number] == self.asks[number].holder
                 rooms[number] += rows
         assert all(rows <= self.asks[number].room for number, rows in rooms.items())
-        assert rooms.keys() == plan.holders.keys()
+        assert rooms.keys() == plan.holder_of_ask.keys()
         self.flights.append((plan, {lane: list(wakes) for lane, wakes in self.due.items()}))
 
     def check_nothing_is_left(self) -> None:

@@ -43,7 +43,7 @@ def test_reserved_asks_are_in_no_claim_until_the_reservation_ends() -> None:
     assert core.reserve({9: (key_of(), 1)}, NOW) == {}
 
     core.end_reservation([1], {})
-    assert plan_of(core).holders == {1: 100}
+    assert plan_of(core).holder_of_ask == {1: 100}
 
 
 def test_an_ask_that_got_a_task_waits_no_more() -> None:

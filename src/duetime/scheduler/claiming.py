@@ -49,7 +49,7 @@ class Claimer:
         try:
             until = just_after(self._database.clock.now_ms())
             orders = [
-                LaneOrder(order.lane, order.hint, [(plan.holders[number], count) for number, count in order.asks])
+                LaneOrder(order.lane, order.hint, [(plan.holder_of_ask[number], count) for number, count in order.asks])
                 for order in plan.orders
             ]
             try:
@@ -76,7 +76,7 @@ class Claimer:
                 for lane in verdict.held:
                     self._core.let_go(lane)
         finally:
-            self._polls.end_overdue(plan.holders)
+            self._polls.end_overdue(plan.holder_of_ask)
 
     async def _land(self, plan: Plan, claims: Claims, verdict: GateVerdict) -> None:
         """Hand out the rows that may run, and park the rest."""

@@ -5,8 +5,8 @@ claimed, time passes), plans come out.  The core knows only lanes with known
 work, as a heap by next wake, and the holders that wait with room.  It picks
 lanes first: rows of a lane that nobody can serve are never read.  What it
 remembers of a lane is a hint; nothing is lost when a hint is wrong, because
-the shell looks again (`feed`), and nothing is doubled, because a claim takes a
-row that only one can take.
+the feeder looks again (`looking`), and nothing is doubled, because a row can be
+claimed only once.
 """
 
 import uuid
@@ -18,7 +18,7 @@ from duetime.ids import EARLIEST, SHARDS, due_ms_of
 from duetime.model.gates import type_at
 from duetime.model.task import Kind, LaneKey
 from duetime.scheduler.accounts import Accounts
-from duetime.scheduler.due_lanes import DueLanes, Place, Work, just_before_wake
+from duetime.scheduler.due_lanes import DueLanes, LaneGroup, Work, just_before_wake
 from duetime.scheduler.limits import Governor, Used
 from duetime.scheduler.meter import UNLIMITED
 from duetime.scheduler.plan import Ask, LaneStatus, Order, Plan, handled_by
@@ -121,7 +121,7 @@ class Core:
         self._asks[number] = _Asked(ask)
 
     def withdraw(self, number: int) -> None:
-        """Remove an ask whose holder no longer waits; the shell releases what a claim under way brings for it."""
+        """Remove an ask whose holder no longer waits; the feeder releases what a claim under way brings for it."""
         self._asks.pop(number, None)
 
     def asks_of(self, holders: Container[int]) -> list[int]:
@@ -144,8 +144,8 @@ class Core:
         self._opens_ms = _NEVER
         if not self._table.due or not self._asks:
             return None
-        markets = self._candidates(now_ms)
-        orders = self._share_out(markets, now_ms) if markets else []
+        competing = self._candidates(now_ms)
+        orders = self._share_out(competing, now_ms) if competing else []
         if not orders:
             return None
         holders = {number: self._asks[number].ask.holder for order in orders for number, _ in order.asks}
@@ -186,7 +186,7 @@ class Core:
                 place += count
             started = len(rows) - sum(each in aside for each in range(len(rows))) if aside else len(rows)
             self._landed(order, rows, started, later.get(order.lane), now_ms)
-        for number in plan.holders:
+        for number in plan.holder_of_ask:
             if number in answers:
                 self._asks.pop(number, None)
             elif number in self._asks:
@@ -246,7 +246,7 @@ class Core:
             self._charge(work, -order.room, order.share)
             if work.is_dropped:
                 self._table.drained(work, None)
-        for number in plan.holders:
+        for number in plan.holder_of_ask:
             if number in self._asks:
                 self._asks[number].is_flying = False
 
@@ -279,10 +279,10 @@ class Core:
         self.open_lanes(self.governor.land(work.key, work.reserved, count, started, now_ms))
         work.reserved = ()
 
-    def _emptied(self, place: Place) -> None:
-        """Forget a place where nobody competes any more."""
-        self._lanes.forget([place])
-        self._tenants.tidy(place[0], 2 * len(self._table.due) + 1_000)
+    def _emptied(self, group: LaneGroup) -> None:
+        """Forget a group in which nobody competes any more."""
+        self._lanes.forget([group])
+        self._tenants.tidy(group[0], 2 * len(self._table.due) + 1_000)
 
     def _charge(self, work: Work, rows: int, share: float) -> None:
         key = work.key
@@ -290,7 +290,7 @@ class Core:
         self._lanes.charge((key.kind, key.tenant), work.lane, rows / share)
 
     def _candidates(self, now_ms: int) -> dict[tuple[Kind, int | None], list[Competitor]]:
-        """Due lanes that an ask with room can serve, the least served first, grouped by which lanes compete."""
+        """Due lanes that an ask with room can serve, the least served first, in lists of those that compete."""
         tenants: dict[tuple[Kind, int], list[int]] = {}
         everywhere: dict[Kind, list[int]] = {}
         for number, asked in self._asks.items():
@@ -300,40 +300,40 @@ class Core:
                 everywhere.setdefault(asked.ask.kind, []).append(number)
             else:
                 tenants.setdefault((asked.ask.kind, asked.ask.tenant), []).append(number)
-        places = [
-            place
-            for place in self._table.due
-            if (place in tenants or place[0] in everywhere)
-            and place[1] not in self._suspended
-            and self._may_be_open(place, now_ms)
+        groups = [
+            group
+            for group in self._table.due
+            if (group in tenants or group[0] in everywhere)
+            and group[1] not in self._suspended
+            and self._may_be_open(group, now_ms)
         ]
-        markets: dict[tuple[Kind, int | None], list[Competitor]] = {}
+        competing: dict[tuple[Kind, int | None], list[Competitor]] = {}
         count = 0
-        for kind, tenant in sorted(places, key=lambda place: self._tenants.of(*place)):
+        for kind, tenant in sorted(groups, key=lambda group: self._tenants.of(*group)):
             numbers = tenants.get((kind, tenant), []) + everywhere.get(kind, [])
             lanes = self._competitors((kind, tenant), numbers, now_ms)
             if lanes:
                 # If an executor serves all tenants, they compete; else each tenant has its own workers.
-                markets.setdefault((kind, None if kind in everywhere else tenant), []).extend(lanes)
+                competing.setdefault((kind, None if kind in everywhere else tenant), []).extend(lanes)
                 count += len(lanes)
                 if count >= MAX_LANES_PER_CLAIM:
                     break
-        return markets
+        return competing
 
-    def _may_be_open(self, place: tuple[Kind, int], now_ms: int) -> bool:
+    def _may_be_open(self, group: LaneGroup, now_ms: int) -> bool:
         """Whether a lane there may be open; quick to check, because thousands of tenants may wait for their limits."""
-        opens_ms = min([work.closed_until_ms for work in self._table.due[place].values()])
+        opens_ms = min([work.closed_until_ms for work in self._table.due[group].values()])
         if opens_ms > now_ms:
             self._opens_ms = min(self._opens_ms, opens_ms)
         return opens_ms <= now_ms
 
-    def _competitors(self, place: tuple[Kind, int], numbers: list[int], now_ms: int) -> list[Competitor]:
+    def _competitors(self, group: LaneGroup, numbers: list[int], now_ms: int) -> list[Competitor]:
         """The lanes of one tenant that can be served now."""
         fitting: dict[int, tuple[int, ...]] = {}
         #: Asks that take nothing from a lane (the key) while the lane of a type that they handle has tasks: those
         #: tasks were parked there from this lane, so they come first.
         later: dict[LaneKey, set[int]] = {}
-        for work in self._in_turn(place, numbers):
+        for work in self._in_turn(group, numbers):
             if work.is_flying:
                 continue
             if work.closed_until_ms > now_ms:
@@ -351,15 +351,15 @@ class Core:
             return []
         works = {lane: self._table.known[lane] for lane in fitting}
         shares = {lane: float(self._share(work, now_ms)) for lane, work in works.items()}
-        stand = self._lanes.stand(place, shares)
+        stand = self._lanes.stand(group, shares)
         return [
-            Competitor(lane, place[1], shares[lane], stand[lane], self.governor.room(works[lane].key, now_ms), asks)
+            Competitor(lane, group[1], shares[lane], stand[lane], self.governor.room(works[lane].key, now_ms), asks)
             for lane, asks in fitting.items()
         ]
 
-    def _in_turn(self, place: Place, numbers: Iterable[int]) -> list[Work]:
-        """The due lanes of that place, the least served first; lanes of types come before all others."""
-        works = sorted(self._table.due[place].values(), key=lambda work: self._lanes.of(place, work.lane))
+    def _in_turn(self, group: LaneGroup, numbers: Iterable[int]) -> list[Work]:
+        """The due lanes of that group, the least served first; lanes of types come before all others."""
+        works = sorted(self._table.due[group].values(), key=lambda work: self._lanes.of(group, work.lane))
         if any(work.source is not None for work in works):
             handled = handled_by([self._asks[number].ask for number in numbers])
             if handled is not None:
@@ -387,11 +387,11 @@ class Core:
             return False
         return key.kind is Kind.PUSH or self.governor.is_limited(key.tenant)
 
-    def _share_out(self, markets: dict[tuple[Kind, int | None], list[Competitor]], now_ms: int) -> list[Order]:
+    def _share_out(self, competing: dict[tuple[Kind, int | None], list[Competitor]], now_ms: int) -> list[Order]:
         orders: list[Order] = []
         used = Used(self.governor, now_ms)
         rows_left, bytes_left = MAX_ROWS_PER_CLAIM, float(MAX_BYTES_PER_CLAIM)
-        for (kind, _), lanes in markets.items():
+        for (kind, _), lanes in competing.items():
             rooms = {number: self._asks[number].ask.room for lane in lanes for number in lane.asks}
             room = min(rows_left, sum(rooms.values()))
             weights = {lane.tenant: float(self._weights.get(lane.tenant, 1)) for lane in lanes}

@@ -1,7 +1,7 @@
 """Lanes with known work, as a heap by next wake; the due ones are grouped by which lanes compete.
 
 What is known of a lane is a hint: nothing is lost when it is wrong, because the
-shell looks again, and a lane that is drained is forgotten.
+feeder looks again, and a lane that is drained is forgotten.
 """
 
 import heapq
@@ -18,7 +18,7 @@ from duetime.model.task import Kind, LaneKey
 from duetime.scheduler.limits import Reserved
 
 #: A group of lanes that compete: those of one tenant, for one kind of holder.
-Place = tuple[Kind, int]
+LaneGroup = tuple[Kind, int]
 
 
 @dataclass
@@ -45,12 +45,12 @@ class Work:
 
 
 class DueLanes:
-    def __init__(self, on_empty: Callable[[Place], None]) -> None:
-        #: Called with a place that has no due lane any more.
+    def __init__(self, on_empty: Callable[[LaneGroup], None]) -> None:
+        #: Called with a group that has no due lane any more.
         self._on_empty = on_empty
         self.known: dict[int, Work] = {}
         #: The lanes that are due.
-        self.due: dict[Place, dict[int, Work]] = {}
+        self.due: dict[LaneGroup, dict[int, Work]] = {}
         self._heap: list[tuple[int, int]] = []
 
     def woke(self, lane: int, key: LaneKey, wake: uuid.UUID) -> bool:
@@ -101,12 +101,12 @@ class DueLanes:
 
     def drained(self, work: Work, next_wake: uuid.UUID | None) -> None:
         """Note that the lane has nothing more due: it waits for its next wake, or is forgotten."""
-        place = (work.key.kind, work.key.tenant)
-        lanes = self.due.get(place, {})
+        group = (work.key.kind, work.key.tenant)
+        lanes = self.due.get(group, {})
         lanes.pop(work.lane, None)
         if not lanes:
-            self.due.pop(place, None)
-            self._on_empty(place)
+            self.due.pop(group, None)
+            self._on_empty(group)
         if next_wake is None:
             del self.known[work.lane]
         else:

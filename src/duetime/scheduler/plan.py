@@ -72,8 +72,9 @@ class Order:
 @dataclass(frozen=True)
 class Plan:
     orders: tuple[Order, ...]
-    holders: dict[int, int]
-    #: By ask, the types that it handles; asks that handle every type are left out.
+    #: By the number of the ask.
+    holder_of_ask: dict[int, int]
+    #: By the number of the ask, the types that it handles; asks that handle every type are left out.
     types: Mapping[int, frozenset[str]] = field(default_factory=dict)
 
 

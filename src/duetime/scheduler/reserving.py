@@ -80,15 +80,15 @@ def _alike(asks: Mapping[int, Ask]) -> list[list[int]]:
 
 
 def _has_due_for(ask: Ask, table: DueLanes, suspended: Container[int], now_ms: int) -> bool:
-    places = [
-        place
-        for place in table.due
-        if place[0] is ask.kind and ask.tenant in (None, place[1]) and place[1] not in suspended
+    groups = [
+        group
+        for group in table.due
+        if group[0] is ask.kind and ask.tenant in (None, group[1]) and group[1] not in suspended
     ]
     works = [
         work
-        for place in places
-        for work in table.due[place].values()
+        for group in groups
+        for work in table.due[group].values()
         # Lanes of types that no holder handles may be many, and stay due.
         if work.closed_until_ms <= now_ms and (work.source is None or ask.fits(work.key))
     ]
