@@ -183,7 +183,7 @@ class Parts:
         ended_here.listen(self.feeder.ended)
         self.holders = Holders(database, self.onward, on_ended=self.feeder.polls.forget)
         self.settler = Settler(database, self.holders, self.onward, turns=turns)
-        self.submitter = Submitter(database, self.lanes, self.partitions, rows_put, desk=self.feeder, turns=turns)
+        self.submitter = Submitter(database, self.lanes, self.partitions, rows_put, holders=self.feeder, turns=turns)
         self.allowance = Allowance(budgets)
         self.room = WaitingRoom(
             partial(count_waiting, database), partial(bound_waiting, database), name_of=self.lanes.tenant_name

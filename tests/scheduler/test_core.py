@@ -158,7 +158,7 @@ def test_a_lane_or_an_ask_is_in_one_claim_at_a_time() -> None:
     plan_of(core)
     core.ask(2, ask_for())
     assert core.plan(NOW) is None
-    assert (core.is_flying(1), core.is_flying(2)) == (True, False)
+    assert (core.is_being_served(1), core.is_being_served(2)) == (True, False)
 
     core.woke(513, key_of(queue="other"), wake_of(513))
 
@@ -190,7 +190,7 @@ def test_an_ask_that_was_withdrawn_gets_nothing_more() -> None:
     # The feeder gives back what its claim brings; the lane goes on.
     assert take(core, plan, {257: [wake_of(257)]}, {257: wake_of(257, NOW + 1)}) == {1: 1}
     assert core.plan(NOW + 1) is None
-    assert not core.is_flying(1)
+    assert not core.is_being_served(1)
 
 
 def test_an_ask_that_got_nothing_waits_on() -> None:
@@ -313,7 +313,7 @@ class CoreMachine(RuleBasedStateMachine):
         self.due: dict[int, list[uuid.UUID]] = {lane: [] for lane in LANES}
         self.asks: dict[int, Ask] = {}
         #: Plans that are being carried out, with the rows that there were as they began.
-        self.flights: list[tuple[Plan, dict[int, list[uuid.UUID]]]] = []
+        self.claims: list[tuple[Plan, dict[int, list[uuid.UUID]]]] = []
         self.numbers = 0
 
     @rule(lane=st.sampled_from(sorted(LANES)), wait_ms=st.integers(-50, 200), rows=st.integers(1, 5))
@@ -362,10 +362,10 @@ class CoreMachine(RuleBasedStateMachine):
         if plan is None:
             self.check_nothing_is_left()
             return
-        in_air = {order.lane for flight, _ in self.flights for order in flight.orders}
+        being_claimed = {order.lane for claim, _ in self.claims for order in claim.orders}
         rooms: Counter[int] = Counter()
         for order in plan.orders:
-            assert order.lane not in in_air
+            assert order.lane not in being_claimed
             assert order.room == sum(rows for _, rows in order.asks)
             assert all(rows > 0 for _, rows in order.asks)
             # Reported rows that are due lie behind the hint; the lane has one unless others took them.
@@ -376,22 +376,22 @@ class CoreMachine(RuleBasedStateMachine):
                 rooms[number] += rows
         assert all(rows <= self.asks[number].room for number, rows in rooms.items())
         assert rooms.keys() == plan.holder_of_ask.keys()
-        self.flights.append((plan, {lane: list(wakes) for lane, wakes in self.due.items()}))
+        self.claims.append((plan, {lane: list(wakes) for lane, wakes in self.due.items()}))
 
     def check_nothing_is_left(self) -> None:
-        in_air = {order.lane for flight, _ in self.flights for order in flight.orders}
+        being_claimed = {order.lane for claim, _ in self.claims for order in claim.orders}
         for number, ask in self.asks.items():
-            if ask.room and not self.core.is_flying(number):
+            if ask.room and not self.core.is_being_served(number):
                 for lane, key in LANES.items():
-                    if lane not in in_air and ask.fits(key):
+                    if lane not in being_claimed and ask.fits(key):
                         assert not any(due_ms_of(wake) <= self.now_ms for wake in self.due[lane])
 
     @rule(data=st.data(), is_lost=st.booleans(), is_old=st.booleans())
-    def land(self, data: st.DataObject, is_lost: bool, is_old: bool) -> None:
+    def end_claim(self, data: st.DataObject, is_lost: bool, is_old: bool) -> None:
         """A claim sees the rows that there are, or only those that there were when it began."""
-        if not self.flights:
+        if not self.claims:
             return
-        plan, before = self.flights.pop(data.draw(st.integers(0, len(self.flights) - 1)))
+        plan, before = self.claims.pop(data.draw(st.integers(0, len(self.claims) - 1)))
         if is_lost:
             self.core.put_back(plan)
             return

@@ -114,7 +114,7 @@ async def test_what_was_claimed_for_a_caller_that_left_is_given_back(engine: Eng
     polling = asyncio.ensure_future(feeder.lease(await ask_of(engine), 30.0))
     await asyncio.sleep(0)
     engine_submit = asyncio.ensure_future(engine.submit())
-    while not feeder._core.is_flying(1):
+    while not feeder._core.is_being_served(1):
         await asyncio.sleep(0)
     polling.cancel()
     [task] = await engine_submit

@@ -274,7 +274,7 @@ async def test_a_type_keeps_its_order_through_its_lane(engine: Engine, feeder: F
 
 
 async def test_a_task_is_handed_over_only_to_who_handles_it(engine: Engine, feeder: Feeder) -> None:
-    engine.submitter = Submitter(engine.database, engine.lanes, engine.partitions, engine._wake, desk=feeder)
+    engine.submitter = Submitter(engine.database, engine.lanes, engine.partitions, engine._wake, holders=feeder)
     polls = [asyncio.ensure_future(lease(engine, feeder, name, wait=0.5)) for name in "ab"]
     async with asyncio.timeout(5.0):
         while len(feeder.polls) < 2:
@@ -288,7 +288,7 @@ async def test_a_task_is_handed_over_only_to_who_handles_it(engine: Engine, feed
 
 
 async def test_a_single_task_is_handed_over_only_to_who_handles_it(engine: Engine, feeder: Feeder) -> None:
-    engine.submitter = Submitter(engine.database, engine.lanes, engine.partitions, engine._wake, desk=feeder)
+    engine.submitter = Submitter(engine.database, engine.lanes, engine.partitions, engine._wake, holders=feeder)
     of_a = asyncio.ensure_future(lease(engine, feeder, "a", wait=60.0))
     async with asyncio.timeout(5.0):
         while not feeder.polls:

@@ -399,7 +399,7 @@ async def test_what_is_handed_over_as_it_is_stored_counts_for_the_ramp(
     engine: Engine, feeder: Feeder, breakers: Breakers
 ) -> None:
     await heed(feeder, breakers)
-    submitter = Submitter(engine.database, engine.lanes, engine.partitions, feeder.wake, desk=feeder)
+    submitter = Submitter(engine.database, engine.lanes, engine.partitions, feeder.wake, holders=feeder)
     await engine.lanes.ensure(engine.lane_key(kind=Kind.PUSH))
     asking = asyncio.create_task(feeder.lease(replace(await ask_of(engine, 100), kind=Kind.PUSH), 5.0))
     await asyncio.sleep(0)

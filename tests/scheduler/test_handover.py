@@ -126,7 +126,7 @@ async def feeder(engine: Engine) -> AsyncIterator[Feeder]:
     feeder = Feeder(engine.database, engine.lanes, engine.onward)
     engine.wake_also(feeder.wake)
     await feeder.start()
-    engine.submitter = Submitter(engine.database, engine.lanes, engine.partitions, engine._wake, desk=feeder)
+    engine.submitter = Submitter(engine.database, engine.lanes, engine.partitions, engine._wake, holders=feeder)
     yield feeder
     await feeder.stop()
 
@@ -221,7 +221,7 @@ async def test_what_was_stored_for_a_poll_that_left_waits_again(engine: Engine, 
     polling = await poll(feeder, await ask_of(engine))
     submitting = asyncio.ensure_future(engine.submitter.submit([engine.new_task()]))
     # The submission has its reservation, and is on its way to the database.
-    while not feeder._core.is_flying(1):
+    while not feeder._core.is_being_served(1):
         await asyncio.sleep(0)
     polling.cancel()
 
@@ -246,7 +246,7 @@ async def test_a_commit_whose_answer_was_lost_leaves_the_task_to_be_released(dat
         engine = await Engine.open(database)
         # Not started: the next answer on the way must be that of the submission.
         feeder = Feeder(database, engine.lanes, engine.onward)
-        engine.submitter = Submitter(database, engine.lanes, engine.partitions, engine._wake, desk=feeder)
+        engine.submitter = Submitter(database, engine.lanes, engine.partitions, engine._wake, holders=feeder)
         # By the same statement as a task that somebody waits for.
         await engine.submitter.submit([engine.new_task(queue="warm", labels={"a": "b"})])
         lane = LaneKey(engine.tenant, "default", PriorityClass.NORMAL, Kind.PULL)

@@ -100,7 +100,7 @@ def test_over_a_minute_a_rate_is_kept_even_if_every_look_is_late() -> None:
         count = meter.available(now_ms)
         meter.took(count, now_ms)
         meter.gave_back(0, now_ms)
-        meter.reserved = 0
+        meter.promised = 0
         started += count
 
     seconds = (now_ms - START_MS) / 1000
@@ -119,7 +119,7 @@ def test_a_rate_never_gives_more_than_its_burst_and_what_has_passed(
         now_ms += wait_ms
         count = min(wanted, meter.available(now_ms))
         meter.took(count, now_ms)
-        meter.reserved = 0
+        meter.promised = 0
         started += count
         passed = (now_ms - START_MS) / 1000
         assert started <= rate * passed + burst + rate * 0.05 + 1e-6

@@ -194,5 +194,5 @@ async def test_nothing_waits_for_ever_and_nothing_is_counted_that_is_over(
             governor = feeder._core.governor
             assert governor.running == {}
             meters = [meter for meters in governor._meters.values() for meter in meters.values()]
-            assert [meter for meter in meters if meter.running or meter.reserved] == []
+            assert [meter for meter in meters if meter.running or meter.promised] == []
             assert not feeder._gates._approached

@@ -61,7 +61,7 @@ def test_what_is_promised_is_not_promised_again(room: Room, places: Places[str],
     assert room.is_full(1, "a", NOW)
 
     # The executor has taken them and counts them itself.
-    room.landed()
+    room.taken()
     assert room.of_host(1, "a").left == 3
 
 
@@ -121,7 +121,7 @@ def test_hosts_at_rest_are_forgotten(room: Room, monkeypatch: pytest.MonkeyPatch
     for number in range(100):
         room.take_all(1, {f"h{number}": 1}, NOW)
 
-    room.landed()
+    room.taken()
 
     assert room._hosts == {}
 

@@ -59,7 +59,7 @@ class CheckedCore(Core):
 
     def is_in_air(self, lane: int) -> bool:
         work = self._table.known.get(lane)
-        return work is not None and work.is_flying
+        return work is not None and work.is_being_claimed
 
     def keeps_waiting(self, lane: int, key: LaneKey) -> bool:
         """Somebody has waited here for this lane for a while, and nothing is on its way."""
@@ -67,7 +67,7 @@ class CheckedCore(Core):
         if self.is_in_air(lane) or now - self._failed_at.get(lane, 0.0) < 3.0:
             return False
         return any(
-            asked.ask.fits(key) and not asked.is_flying and now - self._asked_at[number] > 3.0
+            asked.ask.fits(key) and not asked.is_being_served and now - self._asked_at[number] > 3.0
             for number, asked in self._asks.items()
         )
 
@@ -88,7 +88,7 @@ class CheckedCore(Core):
         """No lost wake: what was reported here is planned as long as somebody waits for it."""
         if not self.reported:
             return
-        waiting = [asked.ask for asked in self._asks.values() if not asked.is_flying]
+        waiting = [asked.ask for asked in self._asks.values() if not asked.is_being_served]
         for wake in self.reported if waiting else ():
             lane = lane_of(wake)
             key = self._world.store.lane[lane]

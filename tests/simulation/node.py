@@ -143,7 +143,7 @@ class Life:
         self.holders = Holders(database, self.onward, time, on_ended=self.feeder.polls.forget)
         self.settler = Settler(database, self.holders, self.onward, turns=turns, monotonic=time)
         self.submitter = Submitter(
-            database, self.lanes, self.partitions, rows_put, desk=self.feeder, turns=turns, monotonic=time
+            database, self.lanes, self.partitions, rows_put, holders=self.feeder, turns=turns, monotonic=time
         )
         self.steering = Steering(database, self.partitions, rows_put, on_ended=attempts_ended)
         self.shared: Shared | None = None

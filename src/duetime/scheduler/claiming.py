@@ -68,7 +68,7 @@ class Claimer:
             verdict = await self._judge(claims, plan)
             try:
                 try:
-                    await self._land(plan, claims, verdict)
+                    await self._deliver(plan, claims, verdict)
                 finally:
                     self._gates.forget(verdict)
                 await self._sift(verdict, until)
@@ -78,7 +78,7 @@ class Claimer:
         finally:
             self._polls.end_overdue(plan.holder_of_ask)
 
-    async def _land(self, plan: Plan, claims: Claims, verdict: GateVerdict) -> None:
+    async def _deliver(self, plan: Plan, claims: Claims, verdict: GateVerdict) -> None:
         """Hand out the rows that may run, and park the rest."""
         metrics.CLAIMED.inc(sum(len(rows) for rows in claims.taken.values()) - len(verdict.parked))
         answers = self._core.claimed(

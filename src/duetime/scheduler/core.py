@@ -39,7 +39,8 @@ MAX_BYTES_PER_CLAIM = 16 * 1024 * 1024
 @dataclass
 class _Asked:
     ask: Ask
-    is_flying: bool = False
+    #: Whether a claim for it is under way, or a commit that may store tasks for it.
+    is_being_served: bool = False
 
 
 class Core:
@@ -87,7 +88,7 @@ class Core:
         work = self._table.known.get(lane)
         if work is None:
             return
-        if work.is_flying:
+        if work.is_being_claimed:
             work.is_dropped = True
         else:
             self._table.drained(work, None)
@@ -128,9 +129,9 @@ class Core:
         """The asks of those of these holders that wait."""
         return [number for number, asked in self._asks.items() if asked.ask.holder in holders]
 
-    def is_flying(self, number: int) -> bool:
+    def is_being_served(self, number: int) -> bool:
         asked = self._asks.get(number)
-        return asked is not None and asked.is_flying
+        return asked is not None and asked.is_being_served
 
     def describe(self, lane: int, key: LaneKey) -> LaneStatus:
         fitting = [asked.ask.room for asked in self._asks.values() if asked.ask.fits(key)]
@@ -151,12 +152,12 @@ class Core:
         holders = {number: self._asks[number].ask.holder for order in orders for number, _ in order.asks}
         for order in orders:
             work = self._table.known[order.lane]
-            work.is_flying = True
+            work.is_being_claimed = True
             work.woken = None
-            work.reserved = self.governor.take(work.key, order.room, now_ms)
+            work.promised = self.governor.take(work.key, order.room, now_ms)
             self._charge(work, order.room, order.share)
         for number in holders:
-            self._asks[number].is_flying = True
+            self._asks[number].is_being_served = True
         types = {number: types for number in holders if (types := self._asks[number].ask.types) is not None}
         return Plan(tuple(orders), holders, types)
 
@@ -185,25 +186,25 @@ class Core:
                     answers.setdefault(number, []).extend(got)
                 place += count
             started = len(rows) - sum(each in aside for each in range(len(rows))) if aside else len(rows)
-            self._landed(order, rows, started, later.get(order.lane), now_ms)
+            self._claim_ended(order, rows, started, later.get(order.lane), now_ms)
         for number in plan.holder_of_ask:
             if number in answers:
                 self._asks.pop(number, None)
             elif number in self._asks:
-                self._asks[number].is_flying = False
+                self._asks[number].is_being_served = False
         return answers
 
     def reserve(self, wanted: dict[int, tuple[LaneKey, int]], now_ms: int) -> dict[int, list[tuple[int, int]]]:
         """Reserve asks for tasks that are about to be stored, as (ask, how many) by lane.
 
         Only asks for which nothing else is due: tasks that wait already come first.  No claim is planned
-        for these asks until the reservation ends.
+        for these asks until `end_reservation`.
         """
-        asks = {number: asked.ask for number, asked in self._asks.items() if not asked.is_flying}
+        asks = {number: asked.ask for number, asked in self._asks.items() if not asked.is_being_served}
         reserved = reserve(wanted, asks, self._table, self._suspended, self.governor, now_ms)
         for dealt in reserved.values():
             for number, _ in dealt:
-                self._asks[number].is_flying = True
+                self._asks[number].is_being_served = True
         return reserved
 
     def end_reservation(self, numbers: Iterable[int], served: Container[int]) -> None:
@@ -212,7 +213,7 @@ class Core:
             if number in served:
                 self._asks.pop(number, None)
             elif number in self._asks:
-                self._asks[number].is_flying = False
+                self._asks[number].is_being_served = False
 
     def ask_of(self, number: int) -> Ask:
         return self._asks[number].ask
@@ -224,14 +225,14 @@ class Core:
     def hold(self, lane: int) -> uuid.UUID | None:
         """Plan nothing of a lane until `let_go`; returns the wake after which its due rows lie, None without any."""
         work = self._table.known.get(lane)
-        if work is None or work.is_flying or not self._table.is_due(work):
+        if work is None or work.is_being_claimed or not self._table.is_due(work):
             return None
-        work.is_flying, work.woken = True, None
+        work.is_being_claimed, work.woken = True, None
         return work.hint
 
     def let_go(self, lane: int) -> None:
         work = self._table.known[lane]
-        work.is_flying = False
+        work.is_being_claimed = False
         if work.is_dropped:
             self._table.drained(work, None)
         elif work.woken is not None:
@@ -241,16 +242,16 @@ class Core:
         """Undo a plan that could not be carried out; its lanes and asks still wait."""
         for order in plan.orders:
             work = self._table.known[order.lane]
-            work.is_flying = False
-            self._end_reservation(work, order.room, 0, now_ms)
+            work.is_being_claimed = False
+            self._end_promise(work, order.room, 0, now_ms)
             self._charge(work, -order.room, order.share)
             if work.is_dropped:
                 self._table.drained(work, None)
         for number in plan.holder_of_ask:
             if number in self._asks:
-                self._asks[number].is_flying = False
+                self._asks[number].is_being_served = False
 
-    def _landed(
+    def _claim_ended(
         self,
         order: Order,
         rows: Sequence[tuple[uuid.UUID, int]],
@@ -259,8 +260,8 @@ class Core:
         now_ms: int,
     ) -> None:
         work = self._table.known[order.lane]
-        work.is_flying = False
-        self._end_reservation(work, order.room, started, now_ms)
+        work.is_being_claimed = False
+        self._end_promise(work, order.room, started, now_ms)
         if started < order.room:
             self._charge(work, started - order.room, order.share)
         if rows:
@@ -275,9 +276,9 @@ class Core:
         elif len(rows) < order.room:
             self._table.drained(work, next_wake)
 
-    def _end_reservation(self, work: Work, count: int, started: int, now_ms: int) -> None:
-        self.open_lanes(self.governor.land(work.key, work.reserved, count, started, now_ms))
-        work.reserved = ()
+    def _end_promise(self, work: Work, count: int, started: int, now_ms: int) -> None:
+        self.open_lanes(self.governor.end_promise(work.key, work.promised, count, started, now_ms))
+        work.promised = ()
 
     def _emptied(self, group: LaneGroup) -> None:
         """Forget a group in which nobody competes any more."""
@@ -294,7 +295,7 @@ class Core:
         tenants: dict[tuple[Kind, int], list[int]] = {}
         everywhere: dict[Kind, list[int]] = {}
         for number, asked in self._asks.items():
-            if asked.is_flying:
+            if asked.is_being_served:
                 continue
             if asked.ask.tenant is None:
                 everywhere.setdefault(asked.ask.kind, []).append(number)
@@ -334,7 +335,7 @@ class Core:
         #: tasks were parked there from this lane, so they come first.
         later: dict[LaneKey, set[int]] = {}
         for work in self._in_turn(group, numbers):
-            if work.is_flying:
+            if work.is_being_claimed:
                 continue
             if work.closed_until_ms > now_ms:
                 self._opens_ms = min(self._opens_ms, work.closed_until_ms)

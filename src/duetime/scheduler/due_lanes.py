@@ -15,7 +15,7 @@ import msgspec
 from duetime.ids import EARLIEST, due_ms_of
 from duetime.model.gates import encode_gate, limits_at
 from duetime.model.task import Kind, LaneKey
-from duetime.scheduler.limits import Reserved
+from duetime.scheduler.limits import Promised
 
 #: A group of lanes that compete: those of one tenant, for one kind of holder.
 LaneGroup = tuple[Kind, int]
@@ -35,9 +35,9 @@ class Work:
     source: LaneKey | None = None
     #: A limit is used up: until this time no row of the lane is read.
     closed_until_ms: int = 0
-    #: Whether a claim of this lane is under way, and the meters at which its rows are reserved.
-    is_flying: bool = False
-    reserved: Reserved = ()
+    #: Whether a claim of this lane, or a `Core.hold`, is under way; and the meters at which its rows are promised.
+    is_being_claimed: bool = False
+    promised: Promised = ()
     #: The earliest wake that was reported during the claim, which may not have seen it.
     woken: uuid.UUID | None = None
     #: Another node feeds the lane now; it is forgotten when the claim under way has ended.
@@ -57,7 +57,7 @@ class DueLanes:
         """Note that a row was put into due, or was seen there; returns whether there may be something new to plan."""
         due_ms = due_ms_of(wake)
         work = self.known.get(lane)
-        if work is not None and work.key != key and not work.is_flying:
+        if work is not None and work.key != key and not work.is_being_claimed:
             # The lane belonged to a gate that is gone, and was given to another one.
             self.drained(work, None)
             work = None
@@ -67,7 +67,7 @@ class DueLanes:
             self._await_time(work)
             return True
         work.is_dropped = False
-        if work.is_flying and (work.woken is None or wake < work.woken):
+        if work.is_being_claimed and (work.woken is None or wake < work.woken):
             work.woken = wake
         if wake <= work.hint:
             work.hint = just_before_wake(wake)

@@ -132,7 +132,7 @@ class Feeder:
     def taken(self) -> None:
         """Note that the executor has counted the tasks that its last ask brought."""
         if (room := self._core.governor.executor_room) is not None:
-            room.landed()
+            room.taken()
 
     @property
     def waits_for_room(self) -> bool:

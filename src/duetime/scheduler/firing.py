@@ -93,7 +93,7 @@ class Firing:
         self._lanes: set[int] = set()
         self._lanes_at = 0.0
         #: The batch that the database is executing.
-        self._flight: tuple[list[Decided], asyncio.Task[list[DueSchedule]]] | None = None
+        self._under_way: tuple[list[Decided], asyncio.Task[list[DueSchedule]]] | None = None
         self._changed = asyncio.Event()
         self._is_stopping = False
         database.clock.jumped.listen(self._clock_jumped)
@@ -183,13 +183,13 @@ class Firing:
         """Fire the due schedules; returns the seconds until the next known turn."""
         if self._database.clock.is_held:
             # It is uncertain whether anything is due.
-            await self._land()
+            await self._finish_batch()
             return None
         now_ms = self._database.clock.now_ms()
         until = just_after(now_ms)
         since = {lane: first for lane, first in self._first.items() if first < until and self._feeds(lane)}
         if not since:
-            await self._land()
+            await self._finish_batch()
             return self._until_next()
         # Removed before the read: the read may not see a turn that is reported from here on.
         for lane in since:
@@ -206,30 +206,30 @@ class Firing:
         found = await read_due(self._database, since, until, BATCH)
         turns = await self._decide_all(found)
         # While the database executes one batch, the next one is read and decided.
-        await self._land()
-        self._flight = (turns, asyncio.create_task(self._carry_out(turns)))
+        await self._finish_batch()
+        self._under_way = (turns, asyncio.create_task(self._carry_out(turns)))
         if found.is_full:
             last = found.last_of_lanes()
             for lane, first in since.items():
                 # Only a part of the lane was read, or nothing is due in it.
                 self._know(lane, uuid.UUID(int=last[lane].int + 1) if lane in last else first)
         else:
-            await self._land()
+            await self._finish_batch()
             await self._look_behind(since, until)
 
-    async def _land(self) -> None:
+    async def _finish_batch(self) -> None:
         """Wait for the batch under way; turns that were not executed come again."""
-        if self._flight is None:
+        if self._under_way is None:
             return
-        turns, flight = self._flight
+        turns, execution = self._under_way
         try:
-            missed = await flight
+            missed = await execution
         except BaseException:
             for schedule, _, _ in turns:
                 self._know(schedule.lane, schedule.wake)
             raise
         finally:
-            self._flight = None
+            self._under_way = None
         if missed:
             await asyncio.sleep(_AGAIN_MS / 1000)
             for schedule in missed:
@@ -251,9 +251,9 @@ class Firing:
         if found.orphans:
             lanes = [lane_of(wake) for wake in found.orphans]
             await self._database.run(SQL["forget"], lanes=lanes, wakes=found.orphans)
-        flying = set() if self._flight is None else {schedule.wake for schedule, _, _ in self._flight[0]}
+        under_way = set() if self._under_way is None else {schedule.wake for schedule, _, _ in self._under_way[0]}
         is_held = self._refusals.is_held
-        schedules = [each for each in found.schedules if each.wake not in flying and not is_held(each.id)]
+        schedules = [each for each in found.schedules if each.wake not in under_way and not is_held(each.id)]
         if not schedules:
             return []
         situations = await read_situations(self._database, schedules)

@@ -52,7 +52,7 @@ from duetime.model.origin import host_of
 from duetime.model.task import Kind, LaneKey, LeasedTask
 from duetime.scheduler.due_lanes import source_of
 from duetime.scheduler.foreign import Foreign, find_foreign, sift_behind
-from duetime.scheduler.limits import Governor, Reserved, Rulebook, Throttle, strict_of
+from duetime.scheduler.limits import Governor, Promised, Rulebook, Throttle, strict_of
 from duetime.scheduler.meter import Meter
 from duetime.scheduler.plan import Plan
 from duetime.scheduler.rulebook import Book
@@ -82,8 +82,8 @@ class _Row(msgspec.Struct, frozen=True):
     key: LaneKey
     task: LeasedTask
     gate: Gate
-    #: What was reserved for this task alone; the lane of a gate reserves for all its tasks together.
-    admitted: Reserved = ()
+    #: What was promised to this task alone; the lane of a gate has a promise for all its tasks together.
+    admitted: Promised = ()
     #: Not every holder that reads its home handles its type, so it waits with its own type.
     is_apart: bool = False
 
@@ -281,14 +281,14 @@ class Gatekeeper:
         passed: frozenset[MeterName],
         refused: dict[tuple[int, str], bool],
         now_ms: int,
-    ) -> tuple[Gate, Reserved]:
+    ) -> tuple[Gate, Promised]:
         """The gate that a task has to pass, and the counters of its call if it does not have to pass its target's gate.
 
         `refused` holds the targets whose gate the tasks of this claim have to pass, and whether they are full: the
         later tasks of the claim get no place there.
         """
         room, host = self._governor.executor_room, _host_of(task)
-        begun: Reserved = ()
+        begun: Promised = ()
         at_host: MeterName = ("host", host, "")
         is_full = False
         if host and at_host not in passed:
@@ -301,7 +301,7 @@ class Gatekeeper:
         gate = gate_of(rules, key.tenant, task.type, task.payload, task.options)
         return ((*gate, at_host) if is_full and at_host not in gate else gate), begun
 
-    def _begin(self, tenant: int, host: str, now_ms: int) -> Reserved:
+    def _begin(self, tenant: int, host: str, now_ms: int) -> Promised:
         """The counters of a call that is unrestricted; empty if it has to pass the gate."""
         begun: list[Throttle] = []
         if self._calls is not None:
@@ -329,8 +329,8 @@ class Gatekeeper:
 
     def _admit(
         self, key: LaneKey, gate: Gate, passed: frozenset[MeterName], type_name: str, now_ms: int
-    ) -> Reserved | None:
-        """What is reserved for a task that may run, beside what its lane has reserved; None: it may not run."""
+    ) -> Promised | None:
+        """What is promised to a task that may run, beside what its lane was promised; None: it may not run."""
         if passed:
             # Its lane's gate had room; if the limits have changed since it was parked, it may belong elsewhere.
             return () if passed.issuperset(gate) else None

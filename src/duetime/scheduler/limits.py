@@ -2,9 +2,9 @@
 
 A meter is one limit in force.  A lane has the meters of its tenant and queue,
 and, if it is the lane of a gate, those of the gate: then none of its rows is
-read while one of them is used up.  A claim reserves beforehand what it may take;
-what it brought is started, task by task, and the reservation ends at the meters
-where it was made, whatever the limits are by then.
+read while one of them is used up.  What a claim may take is promised to it
+beforehand; what it brought is started, task by task, and the promise ends at the
+meters where it was made, whatever the limits are by then.
 
 Nothing here does I/O: time comes in as milliseconds of the database's clock.
 """
@@ -58,8 +58,8 @@ class Throttle(Protocol):
     def reason(self) -> str: ...
 
 
-#: The meters at which a reservation was made.
-Reserved = tuple[Meter | Throttle, ...]
+#: The meters at which a promise was made.
+Promised = tuple[Meter | Throttle, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,20 +185,20 @@ class Governor:
             most = min(most, meter.available(now_ms))
         return most
 
-    def take(self, key: LaneKey, count: int, now_ms: int) -> Reserved:
-        """Reserve for this many tasks; `land` ends the reservation."""
+    def take(self, key: LaneKey, count: int, now_ms: int) -> Promised:
+        """Promise to start this many tasks; `end_promise` ends the promise."""
         meters = self.meters(key, now_ms)
         for meter in meters:
             meter.took(count, now_ms)
         return meters
 
-    def land(self, key: LaneKey, reserved: Reserved, count: int, started: int, now_ms: int) -> set[int]:
-        """End a reservation of which this many were started; returns the lanes that waited for the rest."""
-        _release(reserved, count, started, now_ms)
+    def end_promise(self, key: LaneKey, promised: Promised, count: int, started: int, now_ms: int) -> set[int]:
+        """End a promise of `count` tasks; returns the lanes that waited for those that were not started."""
+        _release(promised, count, started, now_ms)
         if started == count:
             return set()
         woken: set[int] = set()
-        for meter in reserved:
+        for meter in promised:
             if isinstance(meter, Meter) and meter.waiting and meter.available(now_ms) > 0:
                 woken |= meter.waiting
                 meter.waiting.clear()
@@ -223,7 +223,7 @@ class Governor:
             if isinstance(meter, RoomMeter) and self.executor_room is not None:
                 self.executor_room.wait(meter, lane, now_ms)
             if isinstance(meter, Meter):
-                (meter.waiting if following is None or meter.reserved else meter.delayed).add(lane)
+                (meter.waiting if following is None or meter.promised else meter.delayed).add(lane)
         for scope, host, _ in decode_gate(key.gate):
             if scope == "host":
                 self._at_hosts.setdefault((key.tenant, host), set()).add(lane)
@@ -262,8 +262,8 @@ class Governor:
 
     # Tasks
 
-    def admit(self, tenant: int, gate: Gate, now_ms: int) -> Reserved | None:
-        """Reserve a place at a gate for one task that was claimed from its home; None: there is no place."""
+    def admit(self, tenant: int, gate: Gate, now_ms: int) -> Promised | None:
+        """Promise a place at a gate for one task that was claimed from its home; None: there is no place."""
         if not self._has_room(tenant, gate):
             return None
         meters = tuple(self._of_gate(tenant, gate, now_ms))
@@ -279,10 +279,10 @@ class Governor:
         key: LaneKey,
         gate: Gate,
         now_ms: int,
-        admitted: Reserved = (),
+        admitted: Promised = (),
         meters: Sequence[Meter] | None = None,
     ) -> None:
-        """Start a task that is given to its holder; it uses the place at the gate that was reserved for it alone.
+        """Start a task that is given to its holder; it uses the place at the gate that was promised to it alone.
 
         `meters` is the result of `counted` for such a task, if it is known.
         """
@@ -336,8 +336,8 @@ class Governor:
             (tenant, meter) for tenant, meters in self._meters.items() for meter in meters.values() if meter.is_refused
         ]
 
-    def withdraw(self, admitted: Reserved, now_ms: int) -> None:
-        """Undo the admission of a task that does not start; the reservation of its lane belongs to the claim."""
+    def withdraw(self, admitted: Promised, now_ms: int) -> None:
+        """Undo the admission of a task that does not start; the promise to its lane belongs to the claim."""
         _release(admitted, 1, 0, now_ms)
 
     def take_opened(self, now_ms: int) -> set[int]:
@@ -428,11 +428,11 @@ def strict_of(meters: Iterable[Meter]) -> list[tuple[Meter, int]]:
     ]
 
 
-def _release(reserved: Reserved, count: int, started: int, now_ms: int) -> None:
-    """End a reservation: started tasks count as running already, the rest is given back."""
-    for meter in reserved:
+def _release(promised: Promised, count: int, started: int, now_ms: int) -> None:
+    """End a promise: started tasks count as running already, the rest is given back."""
+    for meter in promised:
         if isinstance(meter, Meter):
-            meter.reserved -= started
+            meter.promised -= started
         if started < count:
             meter.gave_back(count - started, now_ms)
 

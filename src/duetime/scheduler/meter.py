@@ -27,7 +27,7 @@ class Meter:
         "limits",
         "name",
         "nodes",
-        "reserved",
+        "promised",
         "running",
         "waiting",
     )
@@ -38,8 +38,8 @@ class Meter:
         self.bucket = TokenBucket(0.0, 0.0, 0.0, since_ms)
         #: Tasks that started and have not ended, and those that claims under way may bring.
         self.running = 0
-        self.reserved = 0
-        #: Lanes that wait for an attempt or a reservation to end.
+        self.promised = 0
+        #: Lanes that wait for an attempt or a promise to end.
         self.waiting: set[int] = set()
         #: Lanes that wait for the next token, which comes earlier if one is given back.
         self.delayed: set[int] = set()
@@ -78,7 +78,7 @@ class Meter:
         if self.is_refused:
             return 0
         if cap is not None:
-            most = max(0, cap - self.running - self.reserved)
+            most = max(0, cap - self.running - self.promised)
         if limits.rate is not None:
             self._refill(now_ms)
             most = min(most, self.bucket.whole)
@@ -99,13 +99,13 @@ class Meter:
         return max(1.0, wanted) if tokens < 1.0 else wanted
 
     def took(self, count: int, now_ms: int) -> None:
-        self.reserved += count
+        self.promised += count
         if self.limits.rate is not None:
             self.bucket.tokens -= count
 
     def gave_back(self, count: int, now_ms: int) -> None:
-        """Give back what was reserved and not started."""
-        self.reserved -= count
+        """Give back what was promised and not started."""
+        self.promised -= count
         if self.limits.rate is not None:
             # Even beyond what the bucket holds: tokens of a common budget are paid for.
             self.bucket.tokens += count
@@ -116,7 +116,7 @@ class Meter:
     def next_ms(self, now_ms: int) -> int | None:
         """When more becomes available with time; None: only when something ends."""
         limits, cap = self.limits, self.cap
-        if cap is not None and self.running + self.reserved >= cap:
+        if cap is not None and self.running + self.promised >= cap:
             return None
         if self.is_refused or limits.rate is None:
             return None
@@ -129,7 +129,7 @@ class Meter:
     def is_at_rest(self, now_ms: int) -> bool:
         """Whether a new meter would be in the same state."""
         self._refill(now_ms)
-        if self.running or self.reserved or self.is_refused:
+        if self.running or self.promised or self.is_refused:
             return False
         return not self.is_used if self.nodes > 1 else self.bucket.tokens >= self.bucket.capacity
 
@@ -156,6 +156,6 @@ def in_words(meter: Meter) -> tuple[Limitation, str]:
     limits = meter.limits
     if meter.is_refused:
         return "cap", f"{whose} has {limits.max_running} running on all nodes, and that is its max_running"
-    if meter.cap is not None and meter.running + meter.reserved >= meter.cap:
+    if meter.cap is not None and meter.running + meter.promised >= meter.cap:
         return "cap", f"{whose} has {meter.running} running, max_running is {limits.max_running}"
     return "rate_limit", f"{whose} may start {limits.rate:g} a second, and has"

@@ -107,7 +107,7 @@ class Polls:
                 answer.set_result([])
 
     def _end(self, number: int) -> None:
-        if self._core.is_flying(number):
+        if self._core.is_being_served(number):
             self._overdue.add(number)
         elif self.is_open(number):
             self._core.withdraw(number)
@@ -139,7 +139,7 @@ class Polls:
             self._core.ask(number, ask)
             self._on_ask()
         for number in self._core.asks_of(unheard) if unheard else ():
-            if not self._core.is_flying(number):
+            if not self._core.is_being_served(number):
                 self._muted[number] = self._core.ask_of(number)
                 self._core.withdraw(number)
         return fallen_silent

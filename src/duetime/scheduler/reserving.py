@@ -38,7 +38,7 @@ def reserve(
         return reserved
     for lane, (key, count) in wanted.items():
         work = table.known.get(lane)
-        if key.tenant in suspended or (work is not None and (work.is_flying or table.is_due(work))):
+        if key.tenant in suspended or (work is not None and (work.is_being_claimed or table.is_due(work))):
             continue
         if governor.is_limited(key.tenant) or governor.is_closed(key):
             # Tasks that have to be counted, or may not start, take the normal path.

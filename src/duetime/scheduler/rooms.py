@@ -191,7 +191,7 @@ class Room:
         for host, count in hosts.items():
             self.of_host(tenant, host).gave_back(count, now_ms)
 
-    def landed(self) -> None:
+    def taken(self) -> None:
         """End the promises: the executor has taken the tasks and counts them itself."""
         for meter in self.promised:
             meter.promised = 0

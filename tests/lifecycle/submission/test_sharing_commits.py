@@ -227,7 +227,7 @@ async def test_a_commit_holds_so_many_at_most(engine: Engine) -> None:
 async def test_a_waiting_holder_gets_what_it_has_room_for_with_the_commit(engine: Engine) -> None:
     holder = await engine.holders.register(engine.tenant, "w")
     counter = Counter(holder, room=2)
-    submitting = Submitter(engine.database, engine.lanes, engine.partitions, engine.woken.extend, desk=counter)
+    submitting = Submitter(engine.database, engine.lanes, engine.partitions, engine.woken.extend, holders=counter)
     lane = await engine.lanes.ensure(engine.lane_key())
     answers: list[Sequence[Submission] | BaseException] = []
     for number in range(3):
@@ -249,7 +249,7 @@ async def test_a_waiting_holder_gets_what_it_has_room_for_with_the_commit(engine
 
 async def test_room_is_given_back_when_nothing_could_be_stored(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     counter = Counter(await engine.holders.register(engine.tenant, "w"), room=1)
-    submitting = Submitter(engine.database, engine.lanes, engine.partitions, engine.woken.extend, desk=counter)
+    submitting = Submitter(engine.database, engine.lanes, engine.partitions, engine.woken.extend, holders=counter)
 
     async def away(*_: object, **__: object) -> None:
         raise Unavailable("away")
@@ -314,7 +314,7 @@ async def test_a_repeated_request_is_handed_to_nobody(engine: Engine) -> None:
     old, new = make_uuid7(), make_uuid7()
     first = await submit_named(engine, old)
     counter = Counter(holder, room=5)
-    submitting = Submitter(engine.database, engine.lanes, engine.partitions, engine.woken.extend, desk=counter)
+    submitting = Submitter(engine.database, engine.lanes, engine.partitions, engine.woken.extend, holders=counter)
 
     repeated, fresh = await asyncio.gather(
         submit_named(engine, old, by=submitting), submit_named(engine, new, by=submitting)

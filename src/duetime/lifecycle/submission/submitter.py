@@ -87,7 +87,7 @@ class Submitter:
         partitions: Partitions,
         wake: Wake,
         *,
-        desk: WaitingHolders | None = None,
+        holders: WaitingHolders | None = None,
         turns: Turns | None = None,
         now: datetime | None = None,
         monotonic: Monotonic = time.monotonic,
@@ -98,7 +98,7 @@ class Submitter:
         self._lanes = lanes
         self._partitions = partitions
         self._store = Store(database, now)
-        self._announcer = Announcer(wake, desk)
+        self._announcer = Announcer(wake, holders)
         #: Tenants that are spread, and over how many shards.
         self._spread_of: Mapping[int, int] = {}
         self._turn = 0
