@@ -66,10 +66,10 @@ from duetime.lifecycle.submission.outbox import Outbox
 from duetime.lifecycle.submission.submitter import Submitter
 from duetime.lifecycle.tasks.settle import Settler
 from duetime.lifecycle.tasks.steer import Steering
+from duetime.long_work import LongWork
 from duetime.model.breaker_status import BreakerStatus
 from duetime.model.vault import Vault
 from duetime.telemetry import Sparing
-from duetime.turns import Turns
 from duetime.views.explain import LaneFeeder
 from duetime.views.patience import Patience
 from duetime.watchdog import describe_by
@@ -110,7 +110,7 @@ class App:
         breakers_of: BreakersOf,
         tenant_breaker_of: Callable[[int], BreakerStatus | None],
         keys: Keys,
-        turns: Turns,
+        turns: LongWork,
         is_ready: Callable[[], Awaitable[str | None]],
         nodes: Callable[[], list[NodeView]],
         node: str,

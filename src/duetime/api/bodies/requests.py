@@ -16,10 +16,8 @@ from duetime.api.bodies.seconds import (
     Backoff,
     Delay,
     KeyRetention,
-    Overlapping,
     RetryAfter,
     RetrySpan,
-    SigningOverlap,
     Silence,
     Sla,
     Timeout,
@@ -41,13 +39,13 @@ MAX_HELD = 10_000
 LATEST_US = 253_370_764_799_999_999
 
 
-def _said(description: str, **schema: Any) -> Meta:
+def said(description: str, **schema: Any) -> Meta:
     """A description and schema for readers; the check itself is in `validation`."""
     return Meta(description=description, extra_json_schema=schema or None)
 
 
 def _name(description: str) -> Meta:
-    return _said(description, pattern=NAME_PATTERN, minLength=1, maxLength=128)
+    return said(description, pattern=NAME_PATTERN, minLength=1, maxLength=128)
 
 
 Priority = Literal["critical", "high", "normal", "low"]
@@ -58,17 +56,17 @@ Moment = Annotated[
 ]
 TypeName = Annotated[str, _name("The kind of work. Workers have a handler for each type.")]
 QueueName = Annotated[str, _name("The queue. It is created on first use.")]
-Tag = Annotated[str, _said("A tag.", pattern=NAME_PATTERN, minLength=1, maxLength=128)]
+Tag = Annotated[str, said("A tag.", pattern=NAME_PATTERN, minLength=1, maxLength=128)]
 Labels = Annotated[
     dict[
-        Annotated[str, _said("A label's name.", pattern=LABEL_KEY_PATTERN, minLength=1, maxLength=63)],
-        Annotated[str, _said("Printable text.", format="printable", pattern=f"^{PRINTABLE}{{0,255}}$", maxLength=255)],
+        Annotated[str, said("A label's name.", pattern=LABEL_KEY_PATTERN, minLength=1, maxLength=63)],
+        Annotated[str, said("Printable text.", format="printable", pattern=f"^{PRINTABLE}{{0,255}}$", maxLength=255)],
     ],
     Meta(max_length=32, description="Up to 32 names and values by which the task can be found."),
 ]
 WorkerName = Annotated[
     str,
-    _said(
+    said(
         "Names one worker process from its start to its end: add random characters at each start.",
         format="printable",
         pattern=f"^{PRINTABLE}{{1,200}}$",
@@ -87,7 +85,7 @@ class TargetRequest(Struct, forbid_unknown_fields=True):
 
     url: Annotated[
         str,
-        _said(
+        said(
             "Where to send the task: http or https, without user name and password.",
             format="uri",
             pattern="^[Hh][Tt][Tt][Pp][Ss]?://",
@@ -97,8 +95,8 @@ class TargetRequest(Struct, forbid_unknown_fields=True):
     method: Literal["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"] = "POST"
     headers: Annotated[
         dict[
-            Annotated[str, _said("A header's name.", pattern="^[A-Za-z0-9!#$%&'*+.^_`|~-]+$", format="header-name")],
-            Annotated[str, _said("ASCII without control characters.", pattern="^([!-~]([ -~\\t]*[!-~])?)?$")],
+            Annotated[str, said("A header's name.", pattern="^[A-Za-z0-9!#$%&'*+.^_`|~-]+$", format="header-name")],
+            Annotated[str, said("ASCII without control characters.", pattern="^([!-~]([ -~\\t]*[!-~])?)?$")],
         ],
         Meta(
             max_length=64,
@@ -111,7 +109,7 @@ class TargetRequest(Struct, forbid_unknown_fields=True):
     secret_headers: (
         Annotated[
             list[
-                Annotated[str, _said("A header's name.", pattern="^[A-Za-z0-9!#$%&'*+.^_`|~-]+$", format="header-name")]
+                Annotated[str, said("A header's name.", pattern="^[A-Za-z0-9!#$%&'*+.^_`|~-]+$", format="header-name")]
             ],
             Meta(max_length=64, description="Names of further headers that are secret."),
         ]
@@ -189,7 +187,7 @@ class TaskRequest(PlainTaskRequest, forbid_unknown_fields=True, gc=False):
         Instant | None, Meta(description="The task does not start at or after this time. Must be later than `run_at`.")
     ] = None
     idempotency_key: Annotated[
-        Annotated[str, _said("", format="printable", pattern=f"^{PRINTABLE}{{1,255}}$", minLength=1, maxLength=255)]
+        Annotated[str, said("", format="printable", pattern=f"^{PRINTABLE}{{1,255}}$", minLength=1, maxLength=255)]
         | None,
         Meta(
             description="Identifies the task. Submitting the same body again with the same key returns the same "
@@ -222,7 +220,7 @@ class DeadFilterRequest(Struct, forbid_unknown_fields=True, rename={"from_": "fr
         list[
             Annotated[
                 str,
-                _said(
+                said(
                     "A label as `name=value`.",
                     format="label",
                     pattern=f"^[A-Za-z0-9][A-Za-z0-9._:/-]{{0,62}}={PRINTABLE}{{0,255}}$",
@@ -366,41 +364,3 @@ class BeatRequest(Struct, forbid_unknown_fields=True):
     leaving: Annotated[
         bool, Meta(description="This is the last beat: the worker signs off and releases all that it still holds.")
     ] = False
-
-
-Pattern = Annotated[
-    str,
-    _said("A name, in which * stands for any characters.", pattern="^[A-Za-z0-9*?._:/-]{1,128}$", maxLength=128),
-]
-
-
-Network = Annotated[str, _said("An IP address, or a network such as 10.0.0.0/8.", format="network", maxLength=64)]
-
-
-class KeyRequest(Struct, forbid_unknown_fields=True):
-    """A key to be made, for the caller's tenant, or for another tenant by an admin."""
-
-    role: Literal["producer", "worker", "operator", "viewer", "owner", "admin"] = "admin"
-    name: Annotated[str, Meta(max_length=100, description="What the key is for.")] = ""
-    types: Annotated[
-        list[Pattern], Meta(max_length=50, description="Only tasks of these types. Not for owners and admins.")
-    ] = []
-    queues: Annotated[
-        list[Pattern], Meta(max_length=50, description="Only tasks in these queues. Not for owners and admins.")
-    ] = []
-    expires_at: Annotated[Instant | None, Meta(description="The key is not valid from this time on.")] = None
-    allowed_ips: Annotated[
-        list[Network], Meta(max_length=100, description="Only from these addresses and networks. Empty: from anywhere.")
-    ] = []
-
-
-class RotateRequest(Struct, forbid_unknown_fields=True):
-    """How long the old key stays valid."""
-
-    overlap: Overlapping = cast(Overlapping, 3600.0)
-
-
-class RotateSigningRequest(Struct, forbid_unknown_fields=True):
-    """How long calls are signed with the former secret as well."""
-
-    overlap: SigningOverlap = cast(SigningOverlap, 86_400.0)

@@ -10,7 +10,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from duetime.errors import Overloaded, TooLarge, UnsupportedMediaType
-from duetime.turns import LONG_BYTES
+from duetime.long_work import LONG_BYTES
 
 #: Limits of one node; the connections of a tenant's workers are spread over the nodes.
 MAX_POLLS = 10_000

@@ -23,7 +23,7 @@ from duetime.api.server.bounds import Bodies, HeldBody
 from duetime.api.server.peers import Peer, Peers
 from duetime.errors import DuetimeError, FieldError, InvalidInput, MalformedBody, NotFound, UnsupportedMediaType
 from duetime.ids import parse_uuid
-from duetime.turns import LONG_BYTES, Turns
+from duetime.long_work import LONG_BYTES, LongWork
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -68,7 +68,7 @@ class Request:
     #: The id of the request for the client and the log.
     id: bytes
     peers: Peers
-    turns: Turns
+    turns: LongWork
     _body: HeldBody | None = None
 
     def peer(self) -> Peer:

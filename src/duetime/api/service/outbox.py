@@ -19,8 +19,8 @@ from duetime.api.tasks.validation import TaskReader
 from duetime.database.pool import Database
 from duetime.errors import InvalidInput, NotFound
 from duetime.lifecycle.submission.outbox import Outbox, Read
+from duetime.long_work import LongWork
 from duetime.model.task import DEFAULT_QUEUE, DetailedTask, NewTask
-from duetime.turns import Turns
 from duetime.views.outbox import Fits, OutboxView, RefusedView, find_number, list_fitting, list_refused
 from duetime.views.patience import Patience
 
@@ -91,7 +91,7 @@ DELETE_NUMBER = Operation(
 OPERATIONS = [LIST_REFUSED, GET_NUMBER, RETRY_NUMBER, DELETE_NUMBER]
 
 
-def reading(reader: TaskReader, turns: Turns | None = None) -> Read:
+def reading(reader: TaskReader, turns: LongWork | None = None) -> Read:
     """Read a row as if it had been submitted when it was written."""
 
     judging = Judging(reader, turns)

@@ -59,8 +59,8 @@ from duetime.lifecycle.submission.batch import AllNew, Submission, Submitted
 from duetime.lifecycle.submission.flow import FlowControl
 from duetime.lifecycle.submission.submitter import Submitter
 from duetime.lifecycle.tasks.state import read_states
+from duetime.long_work import LONG_BYTES, LONG_TASKS, LongWork
 from duetime.model.task import DetailedTask, NewTask, TaskState
-from duetime.turns import LONG_BYTES, LONG_TASKS, Turns
 from duetime.views.explain import LaneFeeder, explain
 from duetime.views.patience import Patience
 from duetime.views.tasks import get_task, list_attempts, list_tasks
@@ -92,7 +92,7 @@ class Tasks:
     judging: Judging
     admission: Admission
     reach: Reach
-    turns: Turns = field(default_factory=Turns)
+    turns: LongWork = field(default_factory=LongWork)
     views: NewViews = field(default_factory=NewViews)
     patience: Patience = field(default_factory=Patience)
 

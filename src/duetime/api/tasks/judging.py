@@ -12,17 +12,17 @@ from typing import TypeVar
 
 from duetime.admin.schemas import JudgeLaterError, Schemas
 from duetime.api.tasks.validation import SECONDS_AT_ONCE, TaskReader
-from duetime.turns import LONG_TASKS, Turns
+from duetime.long_work import LONG_TASKS, LongWork
 
 Item = TypeVar("Item")
 Done = TypeVar("Done")
 
 
 class Judging:
-    def __init__(self, reader: TaskReader, turns: Turns | None = None) -> None:
+    def __init__(self, reader: TaskReader, turns: LongWork | None = None) -> None:
         self.reader = reader
         self._patient = reader.made_patient()
-        self._turns = turns or Turns()
+        self._turns = turns or LongWork()
 
     async def one(self, tenant: int, read: Callable[[TaskReader], Done]) -> Done:
         """Call `read`, which reads one task with the reader that it is given, and return its result."""

@@ -15,12 +15,12 @@ from duetime.admin.keyring import Keys
 from duetime.admin.keys import Caller, KeyInfo, Role, create_key, hash_key, list_keys, read_key, revoke_key, rotate_key
 from duetime.api.bodies.answers import KeyMade
 from duetime.api.bodies.pages import KeyPage
-from duetime.api.bodies.requests import KeyRequest, RotateRequest
 from duetime.api.bodies.seconds import Unused, decode_hook
 from duetime.api.operations import CONFINABLE, OWNERS, Operation, Parameter, Reply
 from duetime.api.server.http import Answer, Request, Route, json_answer, make_decoder
 from duetime.api.tasks.filters import read_number_cursor, read_one, read_page
 from duetime.api.tasks.operations import PAGES
+from duetime.api.tenancy.requests import KeyRequest, RotateRequest
 from duetime.database.pool import Database
 from duetime.errors import FieldError, Forbidden, InvalidInput, NotFound
 from duetime.model.duration import DURATION_PATTERN

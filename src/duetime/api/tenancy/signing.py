@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 from duetime.admin.signing import read_signing, rotate_signing, show_secret
 from duetime.api.bodies.answers import SecretAnswer, SecretRotated
-from duetime.api.bodies.requests import RotateSigningRequest
 from duetime.api.operations import OPERATORS, Operation, Reply
 from duetime.api.server.http import Answer, Request, Route, json_answer, make_decoder
 from duetime.api.tasks.handlers import read_request_key
 from duetime.api.tasks.operations import REQUEST_KEY
 from duetime.api.tenancy.keys import NO_STORE
+from duetime.api.tenancy.requests import RotateSigningRequest
 from duetime.database.pool import Database
 
 _decode_rotate = make_decoder(RotateSigningRequest)

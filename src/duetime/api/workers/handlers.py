@@ -37,6 +37,7 @@ from duetime.lifecycle.holders.holders import BEAT_EVERY_SECONDS, BEGIN_WITHIN_S
 from duetime.lifecycle.holders.holders import BeatAnswer as HolderAnswer
 from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.tasks.settle import Report, Settler
+from duetime.long_work import LONG_TASKS, LongWork
 from duetime.model.attempt import Attempt
 from duetime.model.task import (
     DEFAULT_TIMEOUT_SECONDS,
@@ -48,7 +49,6 @@ from duetime.model.task import (
     PriorityClass,
 )
 from duetime.scheduler.feed import Ask
-from duetime.turns import LONG_TASKS, Turns
 
 #: The range of times that the database can hold in every zone.
 _FIRST, _LAST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)
@@ -109,7 +109,7 @@ class Workers:
     clock: DatabaseClock
     #: How long workers may be silent if nothing else is set.
     max_silence: float = DEFAULT_SILENCE_SECONDS
-    turns: Turns = field(default_factory=Turns)
+    turns: LongWork = field(default_factory=LongWork)
     polls: OpenPolls = field(default_factory=OpenPolls)
     _polls: set[LeasePoll] = field(default_factory=set)
 
