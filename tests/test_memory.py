@@ -1,11 +1,11 @@
 """Memory goes back to the system once for each busy time, and not in the midst of one."""
 
+from duetime.long_work import LongWork
 from duetime.memory import Memory, find_trim
-from duetime.turns import Turns
 
 
 async def test_memory_is_given_back_once_when_a_busy_time_is_over() -> None:
-    turns = Turns()
+    turns = LongWork()
     trims: list[int] = []
     memory = Memory(turns, lambda: trims.append(turns.count))
     await memory.step()

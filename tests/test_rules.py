@@ -285,8 +285,6 @@ def test_the_fixtures_of_the_guide_exist() -> None:
     assert named - made == set()
 
 
-#: Pages that are not wrapped yet.
-WIDE_PAGES = {"docs/architecture.md"}
 #: Written by programs.
 GENERATED_PAGES = {"docs/benchmarks.md", "docs/fairness.md"}
 
@@ -306,10 +304,7 @@ def test_docs_are_wrapped(page: Path) -> None:
     text = re.sub(r"^```.*?^```$|<!-- .*?<!-- [^>]*-->", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
     wide = [line for line in text.splitlines() if len(line) > DOCS_WIDTH and not line.startswith(("|", "#"))]
 
-    if _name(page) in WIDE_PAGES:
-        assert wide, f"take {_name(page)} from the list of pages that are not wrapped"
-    else:
-        assert wide == [], f"wrap at {DOCS_WIDTH} characters"
+    assert wide == [], f"wrap at {DOCS_WIDTH} characters"
 
 
 @pytest.mark.parametrize("page", _pages(), ids=_name)

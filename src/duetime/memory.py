@@ -9,8 +9,8 @@ import ctypes
 from collections.abc import Callable
 from datetime import timedelta
 
+from duetime.long_work import LongWork
 from duetime.service import Loop
-from duetime.turns import Turns
 
 LOOK_EVERY = timedelta(seconds=2)
 
@@ -22,7 +22,7 @@ def find_trim() -> Callable[[], object]:
 
 
 class Memory:
-    def __init__(self, turns: Turns, trim: Callable[[], object] | None = None) -> None:
+    def __init__(self, turns: LongWork, trim: Callable[[], object] | None = None) -> None:
         self._turns = turns
         self._trim = trim or find_trim()
         #: The count of long pieces of work at the last check, and when memory was last given back.

@@ -53,6 +53,7 @@ from duetime.lifecycle.tasks import onward
 from duetime.lifecycle.tasks.onward import Onward
 from duetime.lifecycle.tasks.settle import Settler
 from duetime.lifecycle.tasks.steer import Steering
+from duetime.long_work import LongWork
 from duetime.memory import Memory
 from duetime.model.attempt import Past
 from duetime.model.breaker_status import TENANT_HOST, Forced
@@ -80,7 +81,6 @@ from duetime.scheduler.tenant_shards import TenantShards
 from duetime.scheduler.upkeep import Upkeep
 from duetime.service import Background, Loop, Service, Services
 from duetime.signals import AwaitedSignal, Signal, ignore
-from duetime.turns import Turns
 
 _LOOK_FOR_COLD_EVERY = timedelta(seconds=1)
 #: The statements that a task passes through when it is handed over at once.  The claim is not among them: planned
@@ -138,7 +138,7 @@ class Parts:
         self.partitions = Partitions(database)
         self.lanes = Lanes(database)
         self.keys = Keys(database)
-        turns = Turns()
+        turns = LongWork()
         self.types = Types(database, turns=turns)
         self.limits = LimitRules(database)
         self.rules = TenantRules(database)

@@ -43,6 +43,7 @@ from duetime.lifecycle.submission.submitter import Submitter
 from duetime.lifecycle.tasks.onward import Onward
 from duetime.lifecycle.tasks.settle import Settler
 from duetime.lifecycle.tasks.steer import Steering
+from duetime.long_work import LongWork
 from duetime.model.breaker_status import TENANT_HOST, Forced
 from duetime.model.tenant_breaker import BreakerRules
 from duetime.model.vault import Vault
@@ -53,7 +54,6 @@ from duetime.scheduler.relay import Relay
 from duetime.scheduler.rulebook import put_together
 from duetime.scheduler.tenant_breakers import TenantBreakers
 from duetime.signals import AwaitedSignal, Signal
-from duetime.turns import Turns
 
 #: What seals secrets, where a test says nothing else.
 A_VAULT = Vault([b"k" * 32])
@@ -245,7 +245,7 @@ async def serve(
 
     wake = Signal[Collection[uuid.UUID]]()
     onward = Onward(database, partitions, wake)
-    turns = Turns()
+    turns = LongWork()
     passed = [0.0]
 
     def monotonic() -> float:

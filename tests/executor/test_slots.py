@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from depth import far
@@ -408,22 +408,6 @@ PLACES = [(tenant, name) for tenant in (1, 2, 3) for name in "ab"]
     ),
     turning=st.sampled_from(PLACES),
     turns_to=st.sampled_from([0.01, HUNG]),
-)
-@example(
-    size=61,
-    per_host=6,
-    weights=[56, 1, 559],
-    seconds=[0.3, HUNG, 0.01, 0.01, 1.5, 0.01],
-    steps=[
-        ((3, "a"), 19, 0.0),
-        ((1, "a"), 35, 1.0),
-        ((1, "b"), 27, 0.0),
-        ((3, "a"), 18, 0.3),
-        ((2, "a"), 24, 1.0),
-        ((1, "a"), 21, 0.0),
-    ],
-    turning=(2, "a"),
-    turns_to=0.01,
 )
 def test_whatever_hosts_do_nobody_waits_below_its_share(
     size: int,

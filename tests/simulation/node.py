@@ -33,6 +33,7 @@ from duetime.lifecycle.submission.submitter import Submitter
 from duetime.lifecycle.tasks.onward import Onward
 from duetime.lifecycle.tasks.settle import Settler
 from duetime.lifecycle.tasks.steer import Steering
+from duetime.long_work import LongWork
 from duetime.model.attempt import Attempt, Past
 from duetime.model.task import LeasedTask
 from duetime.parts import Shared
@@ -50,7 +51,6 @@ from duetime.scheduler.rulebook import Book
 from duetime.scheduler.shared_holders import SharedHolders
 from duetime.scheduler.tenant_shards import TenantShards
 from duetime.signals import Signal, ignore
-from duetime.turns import Turns
 from simulation.checked_core import CheckedCore, DeafCore, StubbornCore
 from simulation.clients import LIMITED_TENANT, LIMITS
 from simulation.loop import Process
@@ -122,7 +122,7 @@ class Life:
         faults, time = world.faults, world.loop.time
         self.connections = _Connections(world.server.connect, Config().database_connections, time)
         self.database = database = Database("simulated", self.connections, DatabaseClock(time), Lineage())
-        turns = Turns(time)
+        turns = LongWork(time)
         chance = random.Random(world.chance.getrandbits(32))
         rows_put, attempts_ended = Signal[Collection[UUID]](), Signal[Sequence[Past]]()
         self.partitions = Partitions(database)

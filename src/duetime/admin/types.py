@@ -25,11 +25,11 @@ from duetime.database.pages import PAGE_BYTES, cut_page
 from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.errors import FieldError, InvalidInput, NotFound
+from duetime.long_work import LongWork
 from duetime.model.flow import Debounce, RateLimit, Throttle, TypeDefaults, TypeRules, Unique
 from duetime.model.limits import TypeLimits
 from duetime.model.payload_schema import PayloadSchema, SchemaError
 from duetime.model.quotas import Quotas
-from duetime.turns import Turns
 
 log = structlog.get_logger()
 #: How many waiting tasks a changed schema is tried on.
@@ -103,10 +103,10 @@ class TypeKind:
 
 
 class Types:
-    def __init__(self, database: Database, schemas: Schemas | None = None, turns: Turns | None = None) -> None:
+    def __init__(self, database: Database, schemas: Schemas | None = None, turns: LongWork | None = None) -> None:
         self._database = database
         self.schemas = schemas or Schemas(database)
-        self._turns = turns or Turns()
+        self._turns = turns or LongWork()
         self._kinds: dict[int, dict[str, TypeKind]] = {}
         #: How many types of a tenant have limits.
         self._limits: dict[int, int] = {}

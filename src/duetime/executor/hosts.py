@@ -4,10 +4,7 @@ A host may have about as many waiting tasks as it answered in the last second, s
 that a slot that it frees is taken at once.  A host that does not answer has no
 line: its tasks wait at its gate in the database, and are claimed when there is a
 slot for them.  Nothing is known of a host that was not called before, so a burst
-to it may wait for a moment.
-
-Lines are asked when a call to their host ends, and by each sweep.  After a sweep
-no task waits in line whose call may begin.  Pure: no I/O and no clock.
+to it may wait for a moment.  Pure: no I/O and no clock.
 """
 
 from collections import OrderedDict, deque
@@ -115,13 +112,8 @@ class Lines(Generic[Item]):
         self._slots.sweep(now)
         out: list[Item] = []
         begun: list[tuple[Item, Place]] = []
-        asked_with = -1
-        while asked_with < len(begun):
-            # A call lighter than the mean enlarges all shares, also of those that were asked before it.
-            asked_with = len(begun)
-            for host in list(self._lines):
-                self._let_in(host, begun, now, host.waiting)
         for host, line in list(self._lines.items()):
+            self._let_in(host, begun, now, host.waiting)
             while line.items and line.items[0][0] <= now:
                 out.append(line.items.popleft()[1])
                 self._count(host, -1)
@@ -132,7 +124,8 @@ class Lines(Generic[Item]):
                 out.append(line.items.pop()[1])
                 self._count(host, -1)
             if not line.items:
-                self._lines.pop(host)
+                # Also if the last item has just begun.
+                self._lines.pop(host, None)
         return out, begun
 
     def _let_in(self, host: Host, begun: list[tuple[Item, Place]], now: float, most: int) -> None:

@@ -4,8 +4,7 @@ A slot is a call under way.  Slots that are held by a host that hangs come back
 only when its calls time out, so nobody may take all of them: a tenant may begin
 a call as long as it leaves as many slots free as it holds, and a host as long
 as it leaves as many to its tenant as it holds.  A newcomer then finds slots
-free, however many hosts of the others hang, and its call begins at once.  A
-call that has to wait in line (`hosts.py`) is asked again by each sweep.
+free, however many hosts of the others hang.
 
 A host whose calls end quickly gives its slots back by itself.  Its calls are
 told from the slow ones:

@@ -11,13 +11,13 @@ from duetime.database.pool import Database
 from duetime.errors import Unavailable
 from duetime.ids import just_after
 from duetime.lifecycle.tasks.claim import Claims, LaneOrder, claim_due
+from duetime.long_work import LongWork
 from duetime.model.task import LeasedTask
 from duetime.scheduler.core import Core
 from duetime.scheduler.gating import Gatekeeper, GateVerdict
 from duetime.scheduler.plan import Plan
 from duetime.scheduler.polls import Polls
 from duetime.scheduler.returns import Returns
-from duetime.turns import Turns
 
 log = structlog.get_logger()
 
@@ -32,7 +32,7 @@ class Claimer:
         returns: Returns,
         wake: Callable[[Collection[uuid.UUID]], None],
         changed: Callable[[], None],
-        turns: Turns,
+        turns: LongWork,
     ) -> None:
         """`changed` starts a new plan."""
         self._database = database

@@ -22,6 +22,7 @@ from duetime.ids import SHARDS, lane_of
 from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.submission.handover import Reservation
 from duetime.lifecycle.tasks.onward import Onward
+from duetime.long_work import LongWork
 from duetime.model.attempt import Past
 from duetime.model.task import LaneKey, LeasedTask
 from duetime.scheduler.breakers import Breakers
@@ -38,7 +39,6 @@ from duetime.scheduler.reserving import make_reservation
 from duetime.scheduler.returns import Returns
 from duetime.scheduler.tenant_breakers import TenantBreakers
 from duetime.service import Background, Errands, Service, Services
-from duetime.turns import Turns
 
 log = structlog.get_logger()
 
@@ -58,7 +58,7 @@ class Feeder:
         budgets: Budgets | None = None,
         prepare: Callable[[frozenset[int] | None], Awaitable[None]] | None = None,
         claims: int = 2,
-        turns: Turns | None = None,
+        turns: LongWork | None = None,
         make_core: Callable[[Governor], Core] = Core,
         monotonic: Monotonic = time.monotonic,
     ) -> None:
@@ -84,8 +84,9 @@ class Feeder:
         self.polls = Polls(
             self._core, self._changed.set, lambda tasks: self._errands.begin(self.give_back(tasks)), monotonic
         )
+        long_work = turns or LongWork()
         self._claimer = Claimer(
-            database, self._core, self._gates, self.polls, self._returns, self.wake, self._changed.set, turns or Turns()
+            database, self._core, self._gates, self.polls, self._returns, self.wake, self._changed.set, long_work
         )
         self._free_claims = claims
         self._is_stopping = False

@@ -12,8 +12,8 @@ from duetime.api.workers import operations
 from duetime.errors import Overloaded, TooLarge
 from duetime.lifecycle.admission import pressure
 from duetime.lifecycle.admission.pressure import MARKS, Mark
+from duetime.long_work import LONG_BYTES
 from duetime.model.task import PriorityClass
-from duetime.turns import LONG_BYTES
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

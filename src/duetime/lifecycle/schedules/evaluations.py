@@ -11,8 +11,8 @@ from collections.abc import Generator
 from typing import Protocol, TypeVar
 
 from duetime.errors import InvalidInput, TooComplex
+from duetime.long_work import LongWork
 from duetime.recurrence import PIECE_STEPS, SpecError, TooCostly
-from duetime.turns import Turns
 
 Result = TypeVar("Result")
 
@@ -42,8 +42,8 @@ class Loops:
 
 
 class Evaluations:
-    def __init__(self, turns: Turns | None = None) -> None:
-        self._turns = Turns() if turns is None else turns
+    def __init__(self, turns: LongWork | None = None) -> None:
+        self._turns = LongWork() if turns is None else turns
         #: The tenants that evaluate something now, and how many such calls each has.
         self._locks: dict[int, tuple[asyncio.Lock, int]] = {}
         #: How many pieces were done in turns so far.

@@ -14,9 +14,9 @@ from duetime.lifecycle.schedules.calendars import Calendars
 from duetime.lifecycle.schedules.evaluations import Evaluations, Runner
 from duetime.lifecycle.schedules.kept import Kept
 from duetime.lifecycle.schedules.stored import first_fire
+from duetime.long_work import LongWork
 from duetime.model.schedule import ScheduleBody, decode_body
 from duetime.recurrence import Fire, PreviewLine, Recurrence, Spec, compile_in_pieces, finish
-from duetime.turns import Turns
 
 SQL = load(__package__, "changes.sql")
 #: Memory does not grow with the number of schedules; most take 3 kB, one of 1,000 cron exclusions 3 MB.
@@ -33,7 +33,9 @@ _Key = tuple[int, int, tuple[tuple[str, int], ...]]
 
 
 class Recurrences:
-    def __init__(self, database: Database, turns: Turns | None = None, monotonic: Monotonic = time.monotonic) -> None:
+    def __init__(
+        self, database: Database, turns: LongWork | None = None, monotonic: Monotonic = time.monotonic
+    ) -> None:
         self.evaluations = Evaluations(turns)
         self.calendars = Calendars(database, self.evaluations, monotonic)
         #: By the schedule's id and version and the versions of the calendars.

@@ -48,8 +48,8 @@ from duetime.lifecycle.submission.handover import WaitingHolders
 from duetime.lifecycle.submission.minting import ensure_partitions, mint
 from duetime.lifecycle.submission.storing import Store
 from duetime.lifecycle.tasks.onward import Wake
+from duetime.long_work import LONG_TASKS, LongWork
 from duetime.model.task import LaneKey, NewTask, PriorityClass
-from duetime.turns import LONG_TASKS, Turns
 
 #: Batches of up to so many tasks share their commits with each other, not with larger ones.
 SMALL_BATCH = 100
@@ -88,11 +88,11 @@ class Submitter:
         wake: Wake,
         *,
         holders: WaitingHolders | None = None,
-        turns: Turns | None = None,
+        turns: LongWork | None = None,
         now: datetime | None = None,
         monotonic: Monotonic = time.monotonic,
     ) -> None:
-        self._turns = turns or Turns()
+        self._turns = turns or LongWork()
         self._monotonic = monotonic
         self._database = database
         self._lanes = lanes
@@ -183,8 +183,8 @@ class Submitter:
         shape, key = type(task), task.lane
         if request is not None:
             request = request_of_tenant(request, key.tenant)
-        is_untimed = shape is NewTask or not has_time(task)
-        batch = Batch([task], [lane], key.tenant, request, fingerprint, shape, is_untimed)
+        is_due_now = shape is NewTask or not has_time(task)
+        batch = Batch([task], [lane], key.tenant, request, fingerprint, shape, is_due_now)
         self._small.put(batch, done, 1, len(task.payload) + TASK_BYTES, key.priority)
 
     def _spread_out(self, tasks: Sequence[NewTask]) -> list[LaneKey]:
@@ -220,7 +220,7 @@ class Submitter:
                     await self._turns.take()
                 minted_ms = self._database.clock.now_ms()
                 mint(load, minted_ms)
-                if load.requests or not self._partitions.are_known(load.moments_ms):
+                if load.requests or not self._partitions.are_known(load.moments):
                     await ensure_partitions(self._partitions, load)
                 answers = await self._store_and_announce(load, minted_ms)
                 if load.is_stored:

@@ -14,8 +14,8 @@ from duetime.database.pool import Database
 from duetime.database.statements import load
 from duetime.ids import LATEST, due_ms_of
 from duetime.lifecycle.tasks.onward import decode_options
+from duetime.long_work import LongWork
 from duetime.model.task import LeasedTask
-from duetime.turns import Turns
 
 SQL = load(__package__, "claim.sql")
 
@@ -43,7 +43,7 @@ async def claim_due(
     orders: Sequence[LaneOrder],
     until: uuid.UUID,
     now: datetime | None = None,
-    turns: Turns | None = None,
+    turns: LongWork | None = None,
 ) -> Claims:
     """Take what is due of each lane, by the node's clock (`wake < until`) and the database's; each lane stands once."""
     lanes: list[int] = []
@@ -72,7 +72,7 @@ async def claim_due(
         database.clock.hear(asked, ends[0]["picked_at"])
     read = partial(_read_rows, ends[0]["picked_at"])
     claims = Claims({}, {})
-    for lane, wake, task in await (turns or Turns()).spread(rows[: len(rows) - len(lanes)], read):
+    for lane, wake, task in await (turns or LongWork()).spread(rows[: len(rows) - len(lanes)], read):
         claims.taken.setdefault(lane, []).append((wake, task))
     for taken in claims.taken.values():
         taken.sort(key=_by_wake)

@@ -25,9 +25,9 @@ from duetime.database.repeating import repeat, wait_for_standbys
 from duetime.errors import WorkerNameTaken
 from duetime.lifecycle.holders.holders import Holders
 from duetime.lifecycle.tasks.onward import SQL, Claimed, End, HowItEnded, Onward, may_exist
+from duetime.long_work import LONG_TASKS, LongWork
 from duetime.model.attempt import Attempt, Ended, Past
 from duetime.model.task import Outcome
-from duetime.turns import LONG_TASKS, Turns
 
 #: Half of what a worker may report at once. Building such a statement is the longest piece of work on the loop.
 MAX_ROWS_PER_COMMIT = 500
@@ -108,10 +108,10 @@ class Settler:
         onward: Onward,
         *,
         commits_at_once: int = 2,
-        turns: Turns | None = None,
+        turns: LongWork | None = None,
         monotonic: Monotonic = time.monotonic,
     ) -> None:
-        self._turns = turns or Turns()
+        self._turns = turns or LongWork()
         self._database = database
         self._holders = holders
         self._onward = onward

@@ -42,7 +42,7 @@ class _Held:
 
     __slots__ = ("_turns",)
 
-    def __init__(self, turns: "Turns") -> None:
+    def __init__(self, turns: "LongWork") -> None:
         self._turns = turns
 
     def __enter__(self) -> None:
@@ -52,7 +52,7 @@ class _Held:
         self._turns.end_call()
 
 
-class Turns:
+class LongWork:
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
         self._waiting: deque[asyncio.Future[None]] = deque()

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from duetime.turns import (
+from duetime.long_work import (
     FIRST_ITEMS,
     HELD_SECONDS,
     HELD_SHARE,
@@ -13,19 +13,19 @@ from duetime.turns import (
     PIECE_SECONDS,
     ROUNDS_BETWEEN,
     SECONDS_BETWEEN,
-    Turns,
+    LongWork,
 )
 
 
 async def test_whoever_comes_alone_goes_at_once() -> None:
-    turns = Turns()
+    turns = LongWork()
     taking = turns.take()
     with pytest.raises(StopIteration):
         taking.send(None)
 
 
 async def test_short_pieces_have_their_rounds_between_long_ones() -> None:
-    turns, seen = Turns(), []
+    turns, seen = LongWork(), []
 
     async def work(name: str) -> None:
         await turns.take()
@@ -49,7 +49,7 @@ async def test_short_pieces_have_their_rounds_between_long_ones() -> None:
 
 async def test_where_rounds_are_long_a_turn_does_not_wait_for_several() -> None:
     now, seen = 0.0, []
-    turns = Turns(lambda: now)
+    turns = LongWork(lambda: now)
 
     async def work(name: str) -> None:
         await turns.take()
@@ -73,7 +73,7 @@ async def test_where_rounds_are_long_a_turn_does_not_wait_for_several() -> None:
 
 
 async def test_a_long_list_is_done_in_pieces_and_in_order() -> None:
-    turns, sizes = Turns(), []
+    turns, sizes = LongWork(), []
 
     def double(items: Sequence[int]) -> list[int]:
         sizes.append(len(items))
@@ -86,7 +86,7 @@ async def test_a_long_list_is_done_in_pieces_and_in_order() -> None:
 
 
 async def test_whoever_gives_up_holds_up_nobody() -> None:
-    turns, seen = Turns(), []
+    turns, seen = LongWork(), []
 
     async def work(name: str) -> None:
         await turns.take()
@@ -105,7 +105,7 @@ async def test_whoever_gives_up_holds_up_nobody() -> None:
         turns.take().send(None)
 
 
-class Watched(Turns):
+class Watched(LongWork):
     """With a clock that is set by hand, and who had a turn."""
 
     def __init__(self) -> None:
@@ -156,7 +156,7 @@ async def test_of_several_light_calls_the_last_lets_go() -> None:
 
 
 async def test_light_calls_that_never_end_hold_up_a_turn_for_a_while_only() -> None:
-    turns = Turns()
+    turns = LongWork()
     with turns.held():
         async with asyncio.timeout(5):
             await turns.take()
@@ -204,7 +204,7 @@ async def test_whoever_gives_up_while_a_light_call_is_under_way_leaves_no_trace(
 async def test_items_that_take_long_are_done_in_smaller_pieces() -> None:
     """Also of a list that is short: 250 payloads may be 16 MiB."""
     now, pieces = 0.0, list[int]()
-    turns = Turns(lambda: now)
+    turns = LongWork(lambda: now)
 
     def slowly(some: Sequence[int]) -> Sequence[int]:
         nonlocal now
@@ -222,7 +222,7 @@ async def test_items_that_take_long_are_done_in_smaller_pieces() -> None:
 
 
 async def test_items_that_take_nothing_are_done_in_as_few_turns_as_ever() -> None:
-    turns = Turns(lambda: 0.0)
+    turns = LongWork(lambda: 0.0)
 
     await turns.spread(range(LONG_TASKS), lambda some: some)
     assert turns.count == 0
