@@ -2,6 +2,12 @@
 
 Every move deletes the row that the state stands for and inserts the next one,
 so a move whose state is not listed here finds nothing to take.
+
+The statements make the moves; this table says what they allow.  Steering reads it
+to see whether a move that found nothing is worth another try, the command line to
+list the tasks that a command applies to, and a test holds the statements to it.
+`BLOCKED` stands for a task that waits for another one: the schema and this table
+have it, but nothing makes a task blocked yet.
 """
 
 import enum

@@ -71,7 +71,7 @@ class Run:
 
 
 class Governor:
-    """All meters of the lanes that are fed here."""
+    """The meters of all lanes that are fed here; it says how many tasks of a lane may start now."""
 
     def __init__(
         self,
