@@ -132,8 +132,10 @@ class LaneKey(msgspec.Struct, frozen=True, cache_hash=True):
 class NewTask(msgspec.Struct, frozen=True, gc=False):
     """A validated request for one task, ready to be submitted.
 
-    The class tells which fields it has.  A `NewTask` itself is plain, like most tasks: due now, with only its lane, its
-    type and its payload.  `make_task` chooses the class; later code does not look at the fields to find that out.
+    The class says which fields a task may have.  A `NewTask` itself is plain, like most tasks: due now, with only its
+    lane, its type and its payload.  `make_task` chooses the smallest class with room for the fields; code that knows
+    that a task is plain makes a `NewTask` itself.  Later code looks at the class first, and at the fields only if the
+    class has them.
     """
 
     lane: LaneKey
@@ -150,7 +152,7 @@ class NewTask(msgspec.Struct, frozen=True, gc=False):
 
 
 class TimedTask(NewTask, frozen=True, gc=False):
-    """Plain except for its time; exactly one of the two is set."""
+    """A task that is plain except for its time: `make_task` gets one of `run_at` and `delay`."""
 
     run_at: datetime | None = None
     delay: float | None = None
@@ -160,7 +162,7 @@ class TimedTask(NewTask, frozen=True, gc=False):
 
 
 class DetailedTask(TimedTask, frozen=True, gc=False):
-    """A task with more fields than a time; the time may be absent."""
+    """A task with more fields than a time.  It may have no time (`lifecycle.submission.batch.has_time`)."""
 
     expires_at: datetime | None = None
     options: Options | None = None
@@ -196,7 +198,7 @@ def make_task(
     fingerprint: bytes = b"",
     flow: "Flow | None" = None,
 ) -> NewTask:
-    """Make a task of the class for these fields. A delay of zero counts as none, and so do empty labels."""
+    """Make a task of the smallest class for these fields. A delay of zero counts as none, and so do empty labels."""
     delay, labels = delay or None, labels or None
     if expires_at is None and options is None and labels is None and idempotency_key is None and flow is None:
         if run_at is None and delay is None:

@@ -24,9 +24,9 @@ class Announcer:
         if self._holders is None:
             return None
         lanes = load.lanes
-        if load.is_due_now and load.has_one_lane:
+        if load.is_untimed and load.has_one_lane:
             return self._holders.reserve({lanes[0]: len(lanes)})
-        if not load.is_due_now:
+        if not load.is_untimed:
             places = zip(load.tasks, lanes, strict=True)
             lanes = [lane for task, lane in places if not has_time(task)]
             if not lanes:
@@ -70,7 +70,7 @@ class Announcer:
 def _first_of(load: Load) -> Collection[uuid.UUID]:
     """The first id of each lane."""
     lanes, ids = load.lanes, load.ids
-    if load.is_due_now:
+    if load.is_untimed:
         # They count upwards.
         if load.has_one_lane:
             return ids[:1]

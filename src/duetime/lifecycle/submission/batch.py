@@ -81,8 +81,8 @@ class Batch(msgspec.Struct, eq=False, gc=False):
     request: uuid.UUID | None
     fingerprint: bytes
     shape: type[NewTask]
-    #: None has a time.
-    is_due_now: bool
+    #: No task has a time, so all are due now. A task with a time that has passed is due now too, and counts as timed.
+    is_untimed: bool
     ids: list[uuid.UUID] = []
     minted_ms: int = 0
     #: When each was asked to run, in microseconds since 1970, None: now; None in all: all are due now.
@@ -91,7 +91,7 @@ class Batch(msgspec.Struct, eq=False, gc=False):
     @property
     def is_row(self) -> bool:
         """Whether all ids follow from the first: they are of one lane and one time."""
-        return self.is_due_now and len(set(self.lanes)) == 1
+        return self.is_untimed and len(set(self.lanes)) == 1
 
     @property
     def keys(self) -> list[Key]:
@@ -116,8 +116,8 @@ def batch_of(
     fingerprint: bytes = b"",
 ) -> Batch:
     shape = widest_of(map(type, tasks))
-    is_due_now = shape is NewTask or not any(map(has_time, tasks))
-    return Batch(tasks, lanes, tenant, request, fingerprint, shape, is_due_now)
+    is_untimed = shape is NewTask or not any(map(has_time, tasks))
+    return Batch(tasks, lanes, tenant, request, fingerprint, shape, is_untimed)
 
 
 def size_of(tasks: Sequence[NewTask]) -> int:
@@ -137,10 +137,10 @@ class Load:
         "batches",
         "has_one_lane",
         "ids",
-        "is_due_now",
         "is_stored",
+        "is_untimed",
         "lanes",
-        "moments",
+        "moments_ms",
         "requests",
         "shape",
         "tasks",
@@ -153,18 +153,18 @@ class Load:
         if len(batches) == 1:
             batch = batches[0]
             self.tasks, self.lanes = batch.tasks, batch.lanes
-            self.shape, self.is_due_now = batch.shape, batch.is_due_now
+            self.shape, self.is_untimed = batch.shape, batch.is_untimed
             self.requests = [] if batch.request is None else [batch.request]
         else:
             self.tasks = [task for batch in batches for task in batch.tasks]
             self.lanes = [lane for batch in batches for lane in batch.lanes]
             self.shape = widest_of([batch.shape for batch in batches])
-            self.is_due_now = self.shape is NewTask or all(batch.is_due_now for batch in batches)
+            self.is_untimed = self.shape is NewTask or all(batch.is_untimed for batch in batches)
             self.requests = [batch.request for batch in batches if batch.request is not None]
         self.has_one_lane = len(set(self.lanes)) == 1
         self.ids: list[uuid.UUID] = []
-        #: When they are due.
-        self.moments: Collection[int] = ()
+        #: When the tasks are due, in milliseconds since 1970.
+        self.moments_ms: Collection[int] = ()
         #: All were stored just now.
         self.is_stored = False
 
@@ -191,10 +191,10 @@ class Load:
             ]
         )
 
-    def all_new(self) -> Answers:
-        """The answers if everything was stored."""
+    def mark_stored(self) -> Answers:
+        """Note that every task was stored just now; returns the answers."""
         self.is_stored = True
-        if len(self.batches) == len(self.tasks) and self.is_due_now:
+        if len(self.batches) == len(self.tasks) and self.is_untimed:
             minted_ms = self.batches[0].minted_ms
             return [[Submitted(identifier, True, minted_ms, minted_ms)] for identifier in self.ids]
         return [AllNew(batch.ids, batch.minted_ms) for batch in self.batches]

@@ -41,7 +41,7 @@ def all_columns(load: Load, reservation: Reservation | None) -> dict[str, object
             "expires_ats": sparse([each.expires_at if each else None for each in detailed]),
         }
     run_us = None
-    if not load.is_due_now:
+    if not load.is_untimed:
         run_us = [us for batch in load.batches for us in batch.run_us or [None] * len(batch.tasks)]
     holders = None
     if reservation is not None:

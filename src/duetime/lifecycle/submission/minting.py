@@ -14,10 +14,10 @@ from duetime.model.task import NewTask, TimedTask
 def mint(load: Load, now_ms: int) -> None:
     """Give every task its id."""
     batches, lanes = load.batches, load.lanes
-    load.moments = (now_ms,)
-    if not load.is_due_now:
+    load.moments_ms = (now_ms,)
+    if not load.is_untimed:
         dues = _due_ms_of(batches, now_ms)
-        load.moments = set(dues)
+        load.moments_ms = set(dues)
         load.ids = make_ids([*zip(dues, lanes, strict=True)])
     elif load.has_one_lane:
         load.ids = make_row(now_ms, lanes[0], len(lanes))
@@ -35,8 +35,8 @@ def mint(load: Load, now_ms: int) -> None:
 
 async def ensure_partitions(partitions: Partitions, load: Load) -> None:
     """For what was minted."""
-    if not partitions.are_known(load.moments):
-        await partitions.ensure(load.moments)
+    if not partitions.are_known(load.moments_ms):
+        await partitions.ensure(load.moments_ms)
     if load.requests:
         await partitions.ensure_requests([due_ms_of(request) for request in load.requests])
 
@@ -45,7 +45,7 @@ def _due_ms_of(batches: list[Batch], now_ms: int) -> list[int]:
     """When each task is due."""
     dues: list[int] = []
     for batch in batches:
-        if batch.is_due_now:
+        if batch.is_untimed:
             dues += [now_ms] * len(batch.tasks)
             continue
         batch.run_us = [_run_us_of(task, now_ms) for task in batch.tasks]

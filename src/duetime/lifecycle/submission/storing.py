@@ -85,7 +85,7 @@ class Store:
             self._hear(asked, rows[0]["at"])
         if reservation is not None:
             reservation.picked_at = rows[0]["at"]
-        return load.all_new()
+        return load.mark_stored()
 
     async def store_keyed(
         self, load: Load, minted_ms: int, reservation: Reservation | None, *, is_repeat: bool = False
@@ -108,7 +108,7 @@ class Store:
             # In doubt, what was stored for a holder that hears nothing of it is released by its beats.
             reservation.picked_at = stored.at
         if stored.count == len(load.tasks):
-            return load.all_new()
+            return load.mark_stored()
         happened = stored.was_in_doubt and not stored.count
         if stored.at is None:
             # Nothing of this age can begin to be stored any more; what had begun is waited for.

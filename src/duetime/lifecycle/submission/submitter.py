@@ -183,8 +183,8 @@ class Submitter:
         shape, key = type(task), task.lane
         if request is not None:
             request = request_of_tenant(request, key.tenant)
-        is_due_now = shape is NewTask or not has_time(task)
-        batch = Batch([task], [lane], key.tenant, request, fingerprint, shape, is_due_now)
+        is_untimed = shape is NewTask or not has_time(task)
+        batch = Batch([task], [lane], key.tenant, request, fingerprint, shape, is_untimed)
         self._small.put(batch, done, 1, len(task.payload) + TASK_BYTES, key.priority)
 
     def _spread_out(self, tasks: Sequence[NewTask]) -> list[LaneKey]:
@@ -220,7 +220,7 @@ class Submitter:
                     await self._turns.take()
                 minted_ms = self._database.clock.now_ms()
                 mint(load, minted_ms)
-                if load.requests or not self._partitions.are_known(load.moments):
+                if load.requests or not self._partitions.are_known(load.moments_ms):
                     await ensure_partitions(self._partitions, load)
                 answers = await self._store_and_announce(load, minted_ms)
                 if load.is_stored:
