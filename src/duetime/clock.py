@@ -30,7 +30,7 @@ _MICROSECOND = timedelta(microseconds=1)
 _DATABASE_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 
 
-class Asked(NamedTuple):
+class SentAt(NamedTuple):
     """What was known when a statement was sent."""
 
     bound_us: int
@@ -53,11 +53,11 @@ class DatabaseClock:
         #: Sent when a clock that was held has been read again.
         self.settled = Signal[[]]()
 
-    def ask(self) -> Asked:
+    def ask(self) -> SentAt:
         """Call this before sending a statement whose answer carries the time."""
-        return Asked(self._bound_us() if self._is_set else 0, self._jumps)
+        return SentAt(self._bound_us() if self._is_set else 0, self._jumps)
 
-    def observe(self, answered_us: int, asked: Asked | None = None) -> int:
+    def observe(self, answered_us: int, asked: SentAt | None = None) -> int:
         """Take the answer to a query for the time; returns by how many µs the clock jumped.
 
         Call it when the answer has arrived: the database read its clock before
@@ -79,7 +79,7 @@ class DatabaseClock:
             self.settled()
         return jump_us
 
-    def hear(self, asked: Asked, answered_at: datetime) -> None:
+    def hear(self, asked: SentAt, answered_at: datetime) -> None:
         """Take the time that a statement's answer carries: it counts if it contradicts what is known."""
         if not self._is_set or asked.jumps != self._jumps:
             return

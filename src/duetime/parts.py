@@ -420,7 +420,7 @@ class Parts:
             node=self._outside.name,
             max_calls=self._outside.config.executor_calls,
             max_calls_per_host=self._outside.config.executor_calls_per_host,
-            report=self.breakers.report,
+            tell_health=self.breakers.report,
             beside=self._calls_beside,
             vault=self._outside.vault,
             egress_of=self.rules.egress_of,

@@ -94,7 +94,7 @@ def saying(status: int, **headers: str) -> Handler:
 
 
 async def test_a_503_with_retry_after_slows_its_target_at_once(node: Reporting) -> None:
-    async with serving(saying(503, Retry_After="30")) as target, executing(node.executor(report=node.report)):
+    async with serving(saying(503, Retry_After="30")) as target, executing(node.executor(tell_health=node.report)):
         await node.submit(target, retry=ONCE)
         await node.hears(lambda: bool(node.heard))
 
@@ -109,7 +109,7 @@ async def test_failures_open_the_breaker_of_their_host_alone(node: Reporting) ->
     async with (
         serving(saying(500)) as broken,
         serving(answer_everything) as well,
-        executing(node.executor(report=node.report)),
+        executing(node.executor(tell_health=node.report)),
     ):
         await node.submit(well, 5)
         await node.submit(broken, 25, retry=ONCE)
@@ -126,7 +126,7 @@ async def test_a_connection_that_is_refused_is_a_failure_and_an_address_that_is_
 ) -> None:
     async with serving(answer_everything) as target:
         gone = target.url
-    async with executing(node.executor(report=node.report)):
+    async with executing(node.executor(tell_health=node.report)):
         await node.submit(gone, retry=ONCE)
         await node.submit("http://10.0.0.1/", retry=ONCE)
         await node.hears(lambda: len(node.heard) == 2)
@@ -136,7 +136,7 @@ async def test_a_connection_that_is_refused_is_a_failure_and_an_address_that_is_
 async def test_every_task_that_was_taken_is_told_once_however_it_ends(node: Reporting) -> None:
     gate = Gate()
     async with serving(gate) as target:
-        executor = node.executor(max_calls=8, max_calls_per_host=2, report=node.report)
+        executor = node.executor(max_calls=8, max_calls_per_host=2, tell_health=node.report)
         async with executing(executor):
             tasks = await node.submit(target, 3)
             async with asyncio.timeout(10):
@@ -154,7 +154,7 @@ async def test_a_flood_at_a_host_that_is_new_reaches_it_step_by_step(database: D
     await node.start()
     await node.feeder.limit(Book(slowed=node.breakers.is_slowed, has_slowed=node.breakers.has_slowed))
     try:
-        async with serving(answer_everything) as target, executing(node.executor(report=node.report)):
+        async with serving(answer_everything) as target, executing(node.executor(tell_health=node.report)):
             host = f"127.0.0.1:{target.port}"
             await node.submit(target, 60)
             await node.hears(lambda: len(node.heard) >= 60)

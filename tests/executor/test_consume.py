@@ -16,7 +16,7 @@ from duetime.admin.signing import Signing, read_signing, rotate_signing, show_se
 from duetime.admin.tenants import create_tenant
 from duetime.database.partitions import Partitions
 from duetime.database.pool import Database
-from duetime.executor.consume import Executor, Reporter
+from duetime.executor.consume import Executor, TellHealth
 from duetime.executor.egress import Guard, read_networks
 from duetime.executor.http import HttpClient
 from duetime.lifecycle.holders.holders import Holders, Named
@@ -78,7 +78,7 @@ class Node:
         self,
         max_calls: int = 64,
         max_calls_per_host: int = 64,
-        report: Reporter | None = None,
+        tell_health: TellHealth | None = None,
         feeder: Feeder | None = None,
         beside: Callable[[], int] = lambda: 0,
     ) -> Executor:
@@ -94,7 +94,7 @@ class Node:
             max_calls=max_calls,
             max_calls_per_host=max_calls_per_host,
             beat_every_seconds=0.1,
-            report=report,
+            tell_health=tell_health,
             egress_of=self.egress.get,
             beside=beside,
         )

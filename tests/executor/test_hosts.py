@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from depth import far
 from duetime.executor.hosts import GRACE_SECONDS, Lines
-from duetime.executor.slots import Host, Place, Slots
+from duetime.executor.slots import Host, Slot, Slots
 
 LATER = 1_000.0
 
@@ -19,10 +19,10 @@ def host_of(lines: Lines[str], name: str = "a", tenant: int = 1, now: float = 0.
     return lines._slots.host(tenant, name, now)
 
 
-def begin(lines: Lines[str], host: Host, now: float = 0.0) -> Place:
-    place = lines.take(host, now)
-    assert place is not None
-    return place
+def begin(lines: Lines[str], host: Host, now: float = 0.0) -> Slot:
+    slot = lines.take(host, now)
+    assert slot is not None
+    return slot
 
 
 def make_quick(lines: Lines[str], host: Host, calls: int = 1, now: float = 0.0) -> None:
@@ -34,24 +34,24 @@ def make_quick(lines: Lines[str], host: Host, calls: int = 1, now: float = 0.0) 
 def test_who_waits_first_goes_first() -> None:
     lines = make_lines()
     host = host_of(lines)
-    place = begin(lines, host)
+    slot = begin(lines, host)
     lines.wait(host, "first", LATER, 0.0)
     lines.wait(host, "second", LATER, 0.0)
 
-    [(first, place)] = lines.free(place, 0.1)
-    [(second, place)] = lines.free(place, 0.2)
+    [(first, slot)] = lines.free(slot, 0.1)
+    [(second, slot)] = lines.free(slot, 0.2)
 
     assert (first, second) == ("first", "second")
-    assert lines.free(place, 0.3) == []
+    assert lines.free(slot, 0.3) == []
     assert (lines._slots.running, lines.waiting) == (0, 0)
 
 
 def test_nobody_overtakes_who_waits() -> None:
     lines = make_lines(per_host=2)
     host = host_of(lines)
-    places = [begin(lines, host), begin(lines, host)]
+    held = [begin(lines, host), begin(lines, host)]
     lines.wait(host, "first", LATER, 0.0)
-    lines._slots.end(places[0], 0.1)
+    lines._slots.end(held[0], 0.1)
 
     assert lines.take(host, 0.1) is None
 
@@ -89,22 +89,22 @@ def test_a_host_some_of_whose_calls_take_long_keeps_its_line() -> None:
     slow = begin(lines, host)
     for second in range(4):
         make_quick(lines, host, 60, now=0.5 + second)
-    place = begin(lines, host, 4.0)
+    slot = begin(lines, host, 4.0)
     assert all(lines.wait(host, f"t{item}", LATER, 4.0) for item in range(60))
 
     assert [item for item, _ in lines.free(slow, 4.1)] == ["t0"]
 
     assert host.credit < 0
     assert lines.sweep(4.2) == ([], [])
-    assert [item for item, _ in lines.free(place, 4.3)] == ["t1"]
+    assert [item for item, _ in lines.free(slot, 4.3)] == ["t1"]
 
 
 def test_calls_that_time_out_make_no_line() -> None:
     lines = make_lines(per_host=4)
     host = host_of(lines)
-    places = [begin(lines, host) for _ in range(4)]
-    for place in places:
-        lines.free(place, 45.0)
+    held = [begin(lines, host) for _ in range(4)]
+    for slot in held:
+        lines.free(slot, 45.0)
     begin(lines, host, 45.0)
 
     assert not lines.wait(host, "t", LATER, 45.0)
@@ -166,13 +166,13 @@ def test_nobody_waits_longer_than_until_its_time() -> None:
 def test_who_leaves_a_line_is_not_called() -> None:
     lines = make_lines()
     host = host_of(lines)
-    place = begin(lines, host)
+    slot = begin(lines, host)
     lines.wait(host, "gone", LATER, 0.0)
     lines.wait(host, "here", LATER, 0.0)
 
     lines.leave(host, "gone")
 
-    assert [item for item, _ in lines.free(place, 0.1)] == ["here"]
+    assert [item for item, _ in lines.free(slot, 0.1)] == ["here"]
 
 
 def test_a_slot_that_comes_free_goes_to_another_host_if_its_own_has_nobody() -> None:
@@ -180,13 +180,13 @@ def test_a_slot_that_comes_free_goes_to_another_host_if_its_own_has_nobody() -> 
     first, second = host_of(lines, tenant=1), host_of(lines, tenant=2)
     for host in (first, second):
         make_quick(lines, host, 20)
-    places = [place for _ in range(10) if (place := lines.take(first, 0.1)) is not None]
-    filling = [place for _ in range(10) if (place := lines.take(second, 0.1)) is not None]
+    held = [slot for _ in range(10) if (slot := lines.take(first, 0.1)) is not None]
+    filling = [slot for _ in range(10) if (slot := lines.take(second, 0.1)) is not None]
     assert lines.wait(second, "t", LATER, 0.1)
 
     begun = []
     while not begun:
-        begun = lines.free((places or filling).pop(), 0.2)
+        begun = lines.free((held or filling).pop(), 0.2)
 
     assert [item for item, _ in begun] == ["t"]
 
@@ -200,35 +200,35 @@ NAMES = st.tuples(st.sampled_from([1, 2]), st.sampled_from("ab"))
 def test_counts_stay_true_whatever_happens(per_host: int, steps: list[tuple[str, tuple[int, str], float]]) -> None:
     slots = Slots(5, per_host)
     lines: Lines[tuple[int, str]] = Lines(slots)
-    running: dict[tuple[int, str], list[Place]] = {}
+    running: dict[tuple[int, str], list[Slot]] = {}
     waiting: list[tuple[int, str]] = []
     now = 0.0
 
-    def begun(items: list[tuple[tuple[int, str], Place]]) -> None:
-        for item, place in items:
+    def begun(items: list[tuple[tuple[int, str], Slot]]) -> None:
+        for item, slot in items:
             waiting.remove(item)
-            running.setdefault(item, []).append(place)
+            running.setdefault(item, []).append(slot)
 
     for step, name, passed in steps:
         now += passed
-        places = running.setdefault(name, [])
+        held = running.setdefault(name, [])
         if step == "arrive":
             host = slots.host(*name, now)
-            if (place := lines.take(host, now)) is not None:
+            if (slot := lines.take(host, now)) is not None:
                 assert name not in waiting
-                places.append(place)
+                held.append(slot)
             elif lines.wait(host, name, now + 4, now):
                 waiting.append(name)
-        elif step == "end" and places:
-            begun(lines.free(places.pop(0), now))
+        elif step == "end" and held:
+            begun(lines.free(held.pop(0), now))
         elif step == "sweep":
             out, let_in = lines.sweep(now)
             begun(let_in)
             for item in out:
                 waiting.remove(item)
 
-        assert all(len(places) <= per_host for places in running.values())
-        assert slots.running == sum(len(places) for places in running.values()) <= 5
+        assert all(len(held) <= per_host for held in running.values())
+        assert slots.running == sum(len(held) for held in running.values()) <= 5
         assert lines.waiting == len(waiting) <= 5
 
 

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from depth import far
 from duetime.executor.hosts import Lines
-from duetime.executor.slots import Host, Place, Slots
+from duetime.executor.slots import Host, Slot, Slots
 
 HUNG = 45.0
 
 
-def begin_all(slots: Slots, tenant: int, hosts: Sequence[str], now: float = 0.0, most: int = 10_000) -> list[Place]:
+def begin_all(slots: Slots, tenant: int, hosts: Sequence[str], now: float = 0.0, most: int = 10_000) -> list[Slot]:
     """Begin calls to these hosts in turn, as many as may begin."""
-    begun: list[Place] = []
+    begun: list[Slot] = []
     while len(begun) < most:
         before = len(begun)
         for name in hosts:
@@ -140,7 +140,7 @@ class Play:
     held: float = 0.0
 
     def run(self, until: float, count_from: float) -> None:
-        running: list[tuple[float, int, Place]] = []
+        running: list[tuple[float, int, Slot]] = []
         numbers = itertools.count()
         had = dict.fromkeys(self.weights, 0.0)
         steps = 0
@@ -189,8 +189,8 @@ def test_one_host_has_five_hundred_quick_calls_after_one_another() -> None:
         wave = begin_all(slots, 1, ["a"], 0.1 * len(waves), left)
         left -= len(wave)
         waves.append(len(wave))
-        for place in wave:
-            slots.end(place, 0.1 * len(waves))
+        for slot in wave:
+            slots.end(slot, 0.1 * len(waves))
 
     assert len(waves) <= 3
     assert host.running == slots.running == 0
@@ -275,24 +275,24 @@ def test_as_many_calls_as_there_are_places_begin_and_no_more(
     calls: list[tuple[int, str, float]], size: int, per_host: int
 ) -> None:
     slots = Slots(size, per_host)
-    running: list[tuple[float, Place]] = []
+    running: list[tuple[float, Slot]] = []
     now = 0.0
     for tenant, name, seconds in calls:
         now += 0.1
-        for ends_at, place in [each for each in running if each[0] <= now]:
-            slots.end(place, now)
-            running.remove((ends_at, place))
+        for ends_at, slot in [each for each in running if each[0] <= now]:
+            slots.end(slot, now)
+            running.remove((ends_at, slot))
         host = slots.host(tenant, name, now)
         if slots.may_begin(host, now):
             running.append((now + seconds, slots.begin(host, now)))
     for tenant, name in itertools.product((1, 2, 3), "abc"):
         host = slots.host(tenant, name, now)
-        told = slots.places(host, now)
+        told = slots.room_of_host(host, now)
         begun = begin_all(slots, tenant, [name], now)
         # A step of rounding more may begin, because each that begins counts among those that share.
         assert told <= len(begun) <= told + 2
-        for place in begun:
-            slots.end(place, now)
+        for slot in begun:
+            slots.end(slot, now)
 
 
 # Any history
@@ -307,7 +307,7 @@ class World:
     weights: Mapping[int, int]
     seconds: Mapping[tuple[int, str], float]
     now: float = 0.0
-    running: list[tuple[float, tuple[int, str], Place]] = field(default_factory=list)
+    running: list[tuple[float, tuple[int, str], Slot]] = field(default_factory=list)
     refused: list[tuple[int, str]] = field(default_factory=list)
     waiting: Counter[tuple[int, str]] = field(default_factory=Counter)
 
@@ -317,8 +317,8 @@ class World:
 
     def arrive(self, name: tuple[int, str]) -> None:
         host = self.slots.host(*name, self.now)
-        if (place := self.lines.take(host, self.now)) is not None:
-            self._run(name, place)
+        if (slot := self.lines.take(host, self.now)) is not None:
+            self._run(name, slot)
             return
         if not host.waiting:
             self._check_refusal(name)
@@ -338,15 +338,15 @@ class World:
         holders = len(held) + (name[0] not in held)
         mean = (sum(self.weights[each[0]] for _, each, _ in self.running) + weight) / (len(self.running) + 1)
         part = min(1.0, max(weight / mean, 1 / (4 * holders)))
-        slow = Counter(each[0] for _, each, place in self.running if not place.host.is_quick)
+        slow = Counter(each[0] for _, each, slot in self.running if not slot.host.is_quick)
         if self.slots.find(*name).is_quick:
             assert at_host + held[name[0]] >= free * part - 1e-9
             return
         slow_free = min(free, self.size - self.size // 8 - slow.total())
         assert at_host + slow[name[0]] >= slow_free * part - 1e-9
 
-    def _run(self, name: tuple[int, str], place: Place) -> None:
-        self.running.append((self.now + self.seconds[name], name, place))
+    def _run(self, name: tuple[int, str], slot: Slot) -> None:
+        self.running.append((self.now + self.seconds[name], name, slot))
 
     def wait(self, seconds: float) -> None:
         until = self.now + seconds
@@ -374,21 +374,21 @@ class World:
         for host in self.lines._lines:
             assert not self.slots.may_begin(host, self.now), "it waits though the rule would let it begin"
 
-    def _let_in(self, begun: Sequence[tuple[tuple[int, str], Place]]) -> None:
-        for name, place in begun:
+    def _let_in(self, begun: Sequence[tuple[tuple[int, str], Slot]]) -> None:
+        for name, slot in begun:
             self.waiting[name] -= 1
-            self._run(name, place)
+            self._run(name, slot)
 
     def check(self) -> None:
         slots = self.slots
         assert slots.running == len(self.running) <= self.size
         assert self.lines.waiting == self.waiting.total() <= self.size
-        slow = [place for _, _, place in self.running if not place.host.is_quick]
+        slow = [slot for _, _, slot in self.running if not slot.host.is_quick]
         assert slots.slow == len(slow)
         assert slots._weights == sum(self.weights[name[0]] for _, name, _ in self.running)
         for tenant in slots._tenants.values():
             assert tenant.running == sum(name[0] == tenant.number for _, name, _ in self.running)
-            assert tenant.slow == sum(place.host.tenant is tenant for place in slow)
+            assert tenant.slow == sum(slot.host.tenant is tenant for slot in slow)
             assert tenant.quick_hosts == sum(host.is_quick for host in tenant.hosts.values())
             assert all(host.running <= self.per_host for host in tenant.hosts.values())
 

@@ -14,7 +14,7 @@ from datetime import timedelta
 
 import asyncpg
 
-from duetime.clock import Asked, DatabaseClock, to_us
+from duetime.clock import DatabaseClock, SentAt, to_us
 from duetime.database.pool import Database
 from duetime.database.statements import Statement
 from duetime.errors import IdempotencyConflict
@@ -75,7 +75,7 @@ class SetClock(DatabaseClock):
         super().__init__()
         self.set_ms = 0
 
-    def observe(self, answered_us: int, asked: Asked | None = None) -> int:
+    def observe(self, answered_us: int, asked: SentAt | None = None) -> int:
         self.set_ms = self.set_ms or answered_us // 1000
         return 0
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from duetime.executor.places import Places
-from duetime.executor.slots import Place
+from duetime.executor.call_slots import CallSlots
+from duetime.executor.slots import Slot
 from duetime.model.gates import encode_gate
 from duetime.model.task import Kind, LaneKey, PriorityClass
 from duetime.scheduler import rooms
@@ -29,29 +29,29 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def places(clock: Clock) -> Places[str]:
-    return Places(64, 4, lambda tenant: 1, clock)
+def slots(clock: Clock) -> CallSlots[str]:
+    return CallSlots(64, 4, lambda tenant: 1, clock)
 
 
 @pytest.fixture
-def room(places: Places[str]) -> Iterator[Room]:
-    room = Room(places)
+def room(slots: CallSlots[str]) -> Iterator[Room]:
+    room = Room(slots)
     yield room
     assert all(meter.promised >= 0 for meter in [*room._tenants.values(), *room._hosts.values()])
 
 
-def hang(places: Places[str], clock: Clock, host: str, tenant: int = 1, most: int = 100) -> list[Place]:
+def hang(slots: CallSlots[str], clock: Clock, host: str, tenant: int = 1, most: int = 100) -> list[Slot]:
     """Calls to the host begin, and it is known that they take long."""
-    known = places.host(tenant, host, clock())
+    known = slots.host(tenant, host, clock())
     known.credit = -100
-    begun: list[Place] = []
-    while len(begun) < most and (place := places.take(known, clock())) is not None:
-        begun.append(place)
+    begun: list[Slot] = []
+    while len(begun) < most and (slot := slots.take(known, clock())) is not None:
+        begun.append(slot)
     return begun
 
 
-def test_what_is_promised_is_not_promised_again(room: Room, places: Places[str], clock: Clock) -> None:
-    hang(places, clock, "a", most=1)
+def test_what_is_promised_is_not_promised_again(room: Room, slots: CallSlots[str], clock: Clock) -> None:
+    hang(slots, clock, "a", most=1)
     assert room.take_all(1, {"a": 2}, NOW)
 
     assert not room.take_all(1, {"a": 2}, NOW)
@@ -65,12 +65,12 @@ def test_what_is_promised_is_not_promised_again(room: Room, places: Places[str],
     assert room.of_host(1, "a").left == 3
 
 
-def test_a_full_host_is_full_for_a_while_after_it_had_no_place(room: Room, places: Places[str], clock: Clock) -> None:
-    begun = hang(places, clock, "a")
+def test_a_full_host_is_full_for_a_while_after_it_had_no_place(room: Room, slots: CallSlots[str], clock: Clock) -> None:
+    begun = hang(slots, clock, "a")
     assert room.is_full(1, "a", NOW)
     assert room.has_full(1, NOW)
     clock.now += 10.0
-    places.free(begun[0], clock())
+    slots.free(begun[0], clock())
 
     # Those at its gate come first.
     assert room.of_host(1, "a").available(NOW) == 1
@@ -82,20 +82,20 @@ def test_a_full_host_is_full_for_a_while_after_it_had_no_place(room: Room, place
 
 
 def test_a_quick_host_is_full_only_if_it_has_all_calls_that_it_may(
-    room: Room, places: Places[str], clock: Clock
+    room: Room, slots: CallSlots[str], clock: Clock
 ) -> None:
-    known = places.host(1, "a", clock())
+    known = slots.host(1, "a", clock())
     for _ in range(3):
-        place = places.take(known, clock())
-        assert place is not None
-        places.free(place, clock())
+        slot = slots.take(known, clock())
+        assert slot is not None
+        slots.free(slot, clock())
     room.take_all(1, {"a": 100}, NOW)
     assert room.of_host(1, "a").left <= 0
     assert not room.is_full(1, "a", NOW)
     assert room.take_all(1, {"a": 1}, NOW)
 
     for _ in range(4):
-        assert places.take(known, clock()) is not None
+        assert slots.take(known, clock()) is not None
 
     assert room.is_full(1, "a", NOW)
     assert not room.take_all(1, {"a": 1}, NOW)
@@ -126,33 +126,33 @@ def test_hosts_at_rest_are_forgotten(room: Room, monkeypatch: pytest.MonkeyPatch
     assert room._hosts == {}
 
 
-def test_lanes_are_opened_when_there_is_room(room: Room, places: Places[str], clock: Clock) -> None:
-    begun = hang(places, clock, "a")
+def test_lanes_are_opened_when_there_is_room(room: Room, slots: CallSlots[str], clock: Clock) -> None:
+    begun = hang(slots, clock, "a")
     room.wait(room.of_host(1, "a"), 7, NOW)
     room.wait(room.of_host(1, "a"), 8, NOW)
     assert room.take_opened() == set()
-    places.free(begun[0], clock())
+    slots.free(begun[0], clock())
 
     assert room.take_opened() == {7, 8}
     assert not room.is_wanted
 
 
 def test_one_look_goes_round_among_many_that_wait(
-    room: Room, places: Places[str], clock: Clock, monkeypatch: pytest.MonkeyPatch
+    room: Room, slots: CallSlots[str], clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rooms, "_MAX_LOOKS", 3)
-    begun = {host: hang(places, clock, host, most=4) for host in "abcde"}
+    begun = {host: hang(slots, clock, host, most=4) for host in "abcde"}
     for lane, host in enumerate("abcde"):
         room.wait(room.of_host(1, host), lane, NOW)
-    places.free(begun["e"][0], clock())
+    slots.free(begun["e"][0], clock())
 
     assert room.take_opened() == set()
     assert room.take_opened() == {4}
 
 
-def test_room_of_a_tenant_that_trickles_in_is_gathered(room: Room, places: Places[str], clock: Clock) -> None:
+def test_room_of_a_tenant_that_trickles_in_is_gathered(room: Room, slots: CallSlots[str], clock: Clock) -> None:
     meter = room.of_tenant(1)
-    hang(places, clock, "a", most=4)
+    hang(slots, clock, "a", most=4)
     most = meter.available(NOW)
     meter.took(most - 1, NOW)
 
@@ -166,17 +166,17 @@ def key_of(gate: str = "", kind: Kind = Kind.PUSH) -> LaneKey:
     return LaneKey(1, "mail", PriorityClass.NORMAL, kind, gate=gate)
 
 
-def test_push_lanes_alone_have_the_room_of_the_executor(places: Places[str], clock: Clock) -> None:
+def test_push_lanes_alone_have_the_room_of_the_executor(slots: CallSlots[str], clock: Clock) -> None:
     governor = Governor()
     assert governor.meters(key_of(), NOW) == ()
 
-    governor.serve(places)
+    governor.serve(slots)
 
     assert len(governor.meters(key_of(), NOW)) == 1
     assert governor.meters(key_of(kind=Kind.PULL), NOW) == ()
     at_host = key_of(encode_gate((("host", "a", ""),)))
     assert len(governor.meters(at_host, NOW)) == 2
-    hang(places, clock, "a")
+    hang(slots, clock, "a")
     assert governor.room(at_host, NOW) == 0
     [(reason, detail, until)] = governor.describe(at_host, NOW)
     assert (reason, until) == ("no_slot", None)

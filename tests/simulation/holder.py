@@ -10,7 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, cast
 
 from duetime.errors import Unavailable
-from duetime.lifecycle.holders.holders import BeatAnswer
+from duetime.lifecycle.holders.holders import BeatResult
 from duetime.lifecycle.tasks.settle import Report, Settled
 from duetime.model.task import Kind, LeasedTask, Outcome
 from duetime.scheduler.plan import Ask
@@ -116,7 +116,7 @@ class Holder:
             except Unavailable:
                 await asyncio.sleep(0.5)
                 continue
-            answer = cast(BeatAnswer, heard)
+            answer = cast(BeatResult, heard)
             self.acknowledged_at = sent_at
             if not self.is_careful and chance.random() < 0.1:
                 self._spawn(self._meddle())

@@ -42,7 +42,7 @@ class _EgressRefusedError(Exception):
     """The tenant may not call this address; the message is for the tenant."""
 
 
-class Caller:
+class TargetCaller:
     """Makes calls. `over` is called once for each call that began and was not cancelled, never from within `begin`."""
 
     def __init__(

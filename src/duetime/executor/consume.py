@@ -17,13 +17,13 @@ import structlog
 from duetime.clock import DatabaseClock
 from duetime.errors import Unavailable
 from duetime.executor.call import host_of_task, report_release
-from duetime.executor.calling import Caller, EgressOf, KeyOf, SecretOf
+from duetime.executor.call_slots import CallSlots
+from duetime.executor.calling import EgressOf, KeyOf, SecretOf, TargetCaller
 from duetime.executor.held import GiveBack, Held, Phase, backoff_of
 from duetime.executor.hosts import SWEEP_SECONDS
 from duetime.executor.http import HttpClient
-from duetime.executor.places import Places
 from duetime.executor.resending import Resender
-from duetime.executor.slots import Place
+from duetime.executor.slots import Slot
 from duetime.executor.target_health import ABANDONED, RETURNED
 from duetime.lifecycle.holders.holders import BEAT_EVERY_SECONDS, BEGIN_WITHIN_SECONDS, Holders, Named
 from duetime.lifecycle.tasks.settle import Report, Settler
@@ -44,7 +44,7 @@ _FLUSH_SECONDS = 5.0
 _TENANT = 0
 
 #: Called once for every task that was taken, when it is over: the ending, `Retry-After`, and what happened.
-Reporter = Callable[[LeasedTask, Ending, float | None, str], None]
+TellHealth = Callable[[LeasedTask, Ending, float | None, str], None]
 
 log = structlog.get_logger(__name__)
 
@@ -64,7 +64,7 @@ class Executor:
         max_calls: int = 512,
         max_calls_per_host: int = 64,
         beat_every_seconds: float = BEAT_EVERY_SECONDS,
-        report: Reporter | None = None,
+        tell_health: TellHealth | None = None,
         vault: Vault | None = None,
         egress_of: EgressOf = lambda _: None,
         beside: Callable[[], int] = lambda: 0,
@@ -74,16 +74,16 @@ class Executor:
         self._holders = holders
         self._settler = settler
         self._clock = clock
-        self._caller = Caller(client, clock, secret_of, key_of, self._over, vault or Vault(), egress_of)
+        self._caller = TargetCaller(client, clock, secret_of, key_of, self._over, vault or Vault(), egress_of)
         self._key_of = key_of
         self._max_calls = max_calls
         #: Counts the calls of executors that are being retired; all executors together stay within `max_calls`.
         self._beside = beside
         self._beat_every_seconds = beat_every_seconds
-        self._report = report
+        self._tell_health = tell_health
         self.name = f"executor-{node}-{secrets.token_hex(8)}"
         self._held: dict[uuid.UUID, Held] = {}
-        self._places: Places[Held] = Places(max_calls, max_calls_per_host, self._weight_of, self._loop.time)
+        self._slots: CallSlots[Held] = CallSlots(max_calls, max_calls_per_host, self._weight_of, self._loop.time)
         self._announcing: list[Held] = []
         self._must_announce = asyncio.Event()
         self._has_room = asyncio.Event()
@@ -100,7 +100,7 @@ class Executor:
     @property
     def calls(self) -> int:
         """How many calls are under way."""
-        return self._places.running
+        return self._slots.running
 
     def forget_secrets(self) -> None:
         """Forget the signing secrets, so that they are read again: one was rotated."""
@@ -125,7 +125,7 @@ class Executor:
                         task.result()
         finally:
             for held in self._held.values():
-                self._tell(held)
+                self._tell_end(held)
                 if isinstance(held.call, asyncio.Task):
                     everything.append(held.call)
                 elif held.call is not None:
@@ -144,7 +144,7 @@ class Executor:
         `report_to` says where the others are reported, and `stop` waits for them.
         """
         self._is_stopping = self._is_retired = True
-        self._report = None
+        self._tell_health = None
         if self._leasing is not None:
             self._leasing.cancel()
         # Waiting tasks leave first: otherwise a slot that comes free would let one of them begin.
@@ -174,7 +174,7 @@ class Executor:
                 self._end(held, GiveBack(0.0))
         try:
             async with asyncio.timeout(deadline_seconds):
-                while self._places.running:
+                while self._slots.running:
                     self._has_no_calls.clear()
                     await self._has_no_calls.wait()
         except TimeoutError:
@@ -196,7 +196,7 @@ class Executor:
     async def _lease_for_ever(self) -> None:
         while True:
             room = self._room()
-            if room < self._places.worthwhile:
+            if room < self._slots.worthwhile:
                 self._has_room.clear()
                 # No event tells this executor when a call of a retiring executor ends.
                 is_full = room <= 0 and not self._beside()
@@ -207,7 +207,7 @@ class Executor:
             try:
                 holder = await self._holders.register(_TENANT, self.name)
                 ask = Ask(
-                    holder, None, Kind.PUSH, None, tags=frozenset(), room=room, worker=self.name, slots=self._places
+                    holder, None, Kind.PUSH, None, tags=frozenset(), room=room, worker=self.name, slots=self._slots
                 )
                 tasks = await self._feeder.lease(ask, _LEASE_WAIT_SECONDS)
                 is_alive = holder == await self._holders.register(_TENANT, self.name)
@@ -228,8 +228,8 @@ class Executor:
     def _room(self) -> int:
         limit = self._max_calls
         # Ends that are not acknowledged count as well: they must not pile up while the database is away.
-        running = self._places.running + self._beside()
-        return min(limit - running, limit - self._places.waiting, 2 * limit - len(self._held))
+        running = self._slots.running + self._beside()
+        return min(limit - running, limit - self._slots.waiting, 2 * limit - len(self._held))
 
     def _weight_of(self, tenant: int) -> int:
         return self._feeder.weight_of(tenant)
@@ -243,28 +243,28 @@ class Executor:
                 self._drop(former)
             age_seconds = max(0.0, (database_now - task.picked_at).total_seconds())
             key = self._key_of(task.lane)
-            host = self._places.host(0 if key is None else key.tenant, host_of_task(task), now)
+            host = self._slots.host(0 if key is None else key.tenant, host_of_task(task), now)
             held = Held(task, host, now + BEGIN_WITHIN_SECONDS - age_seconds)
             self._held[task.id] = held
             if not is_alive:
                 # It was claimed for our former holder, which lapsed: the database would not accept our reports.
                 self._end(held, GiveBack(0.0))
-            elif (place := self._places.take(host, now)) is not None:
-                self._prepare(held, place)
-            elif not self._places.wait(host, held, now + _WAIT_FOR_HOST_SECONDS - age_seconds, now):
+            elif (slot := self._slots.take(host, now)) is not None:
+                self._prepare(held, slot)
+            elif not self._slots.wait(host, held, now + _WAIT_FOR_HOST_SECONDS - age_seconds, now):
                 self._turn_away(held)
         self._feeder.taken()
         self._tell_of_room()
         self._sweep_soon()
 
     def _turn_away(self, held: Held) -> None:
-        """Release a task that has no place here; next time it waits at the gate of its host."""
+        """Release a task that has no slot here; next time it waits at the gate of its host."""
         self._feeder.turned_away(held.host.tenant.number, held.host.name)
         self._end(held, GiveBack(backoff_of(held.task)))
 
-    def _prepare(self, held: Held, place: Place) -> None:
-        """Begin a task that has a place, or announce it first if it needs that."""
-        held.place = place
+    def _prepare(self, held: Held, slot: Slot) -> None:
+        """Begin a task that has a slot, or announce it first if it needs that."""
+        held.slot = slot
         if held.task.is_recovered or held.begin_by < self._loop.time():
             held.phase = Phase.ANNOUNCING
             self._announcing.append(held)
@@ -278,17 +278,17 @@ class Executor:
 
     def _sweep(self) -> None:
         self._sweeper = None
-        swept, following = self._places.sweep(self._loop.time())
-        for held, place in following:
-            self._prepare(held, place)
+        swept, following = self._slots.sweep(self._loop.time())
+        for held, slot in following:
+            self._prepare(held, slot)
         for held in swept:
             self._turn_away(held)
-        if self._places.waiting or self._places.running:
+        if self._slots.waiting or self._slots.running:
             self._sweep_soon()
         self._tell_of_room()
 
     def _tell_of_room(self) -> None:
-        """Tell the feeder that there may be room, if it waits for that; soon, and once for many places."""
+        """Tell the feeder that there may be room, if it waits for that; soon, and once for many slots."""
         if self._teller is None and self._feeder.waits_for_room:
             self._teller = self._loop.call_later(_GATHER_ROOM_SECONDS, self._told_of_room)
 
@@ -318,12 +318,12 @@ class Executor:
 
     def _free(self, held: Held) -> None:
         """Free its slot for another call."""
-        if held.place is None:
+        if held.slot is None:
             return
-        place, held.place = held.place, None
-        for following, given in self._places.free(place, self._loop.time()):
+        slot, held.slot = held.slot, None
+        for following, given in self._slots.free(slot, self._loop.time()):
             self._prepare(following, given)
-        if not self._places.running:
+        if not self._slots.running:
             self._has_no_calls.set()
         self._has_room.set()
         self._tell_of_room()
@@ -345,18 +345,18 @@ class Executor:
 
     def _end(self, held: Held, end: Report | GiveBack) -> None:
         held.phase = Phase.ENDING
-        self._tell(held)
+        self._tell_end(held)
         if isinstance(end, GiveBack):
             self._returning.add((held, end))
         else:
             self._settling.add((held, end))
 
-    def _tell(self, held: Held) -> None:
+    def _tell_end(self, held: Held) -> None:
         """Report what its end means for the health of its target."""
-        if self._report is not None and not held.is_told:
+        if self._tell_health is not None and not held.is_told:
             held.is_told = True
             health = held.health or (ABANDONED if held.is_started else RETURNED)
-            self._report(held.task, health.ending, health.retry_after, health.detail)
+            self._tell_health(held.task, health.ending, health.retry_after, health.detail)
 
     async def _settle(self, ended: Sequence[tuple[Held, Report]]) -> None:
         # Lost and cancelled tasks are over for this executor as well.
@@ -385,12 +385,12 @@ class Executor:
         self._leave_line(held)
         if held.phase is Phase.CALLING:
             self._break_off(held)
-        self._tell(held)
+        self._tell_end(held)
         self._forget(held)
 
     def _leave_line(self, held: Held) -> None:
         if held.phase is Phase.WAITING:
-            self._places.leave(held.host, held)
+            self._slots.leave(held.host, held)
         elif held.phase is Phase.ANNOUNCING:
             held.phase = Phase.OVER
             self._free(held)

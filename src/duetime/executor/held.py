@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from duetime.executor.http import HttpCall
-from duetime.executor.slots import Host, Place
+from duetime.executor.slots import Host, Slot
 from duetime.executor.target_health import TargetHealth
 from duetime.model.task import LeasedTask
 
@@ -36,8 +36,8 @@ class Held:
     #: The loop's time after which its call may begin only when a beat has confirmed it.
     begin_by: float
     phase: Phase = Phase.WAITING
-    #: The slot that it holds.
-    place: Place | None = None
+    #: What it holds while its call may be under way.
+    slot: Slot | None = None
     is_started: bool = False
     started_at: datetime | None = None
     #: What to cancel to stop it: its call, or before that the task that reads its secret.

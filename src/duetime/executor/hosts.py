@@ -10,7 +10,7 @@ to it may wait for a moment.  Pure: no I/O and no clock.
 from collections import OrderedDict, deque
 from typing import Generic, TypeVar
 
-from duetime.executor.slots import Host, Place, Slots
+from duetime.executor.slots import Host, Slot, Slots
 
 Item = TypeVar("Item")
 
@@ -40,7 +40,7 @@ class Lines(Generic[Item]):
         self._lines: OrderedDict[Host, _Line[Item]] = OrderedDict()
         self.waiting = 0
 
-    def take(self, host: Host, now: float) -> Place | None:
+    def take(self, host: Host, now: float) -> Slot | None:
         """Begin a call if it may begin and none waits before it."""
         if host.waiting or not self._slots.may_begin(host, now):
             return None
@@ -76,19 +76,19 @@ class Lines(Generic[Item]):
         # One more takes two places: its own, and one that it has to leave free.
         return min(most, host.waiting + max(0, (room + 1) // 2))
 
-    def free(self, place: Place, now: float) -> list[tuple[Item, Place]]:
+    def free(self, slot: Slot, now: float) -> list[tuple[Item, Slot]]:
         """End a call and return the waiting calls that begin now."""
-        self._slots.end(place, now)
-        begun: list[tuple[Item, Place]] = []
+        self._slots.end(slot, now)
+        begun: list[tuple[Item, Slot]] = []
         if not self.waiting:
             return begun
-        if place.host.waiting:
-            self._let_in(place.host, begun, now, 1)
-        if len(self._lines) == 1 and place.host.waiting:
+        if slot.host.waiting:
+            self._let_in(slot.host, begun, now, 1)
+        if len(self._lines) == 1 and slot.host.waiting:
             return begun
         for _ in range(min(_MAX_OTHERS, len(self._lines))):
             host = next(iter(self._lines))
-            if host is not place.host:
+            if host is not slot.host:
                 self._let_in(host, begun, now, 1)
             if host.waiting:
                 self._lines.move_to_end(host)
@@ -107,11 +107,11 @@ class Lines(Generic[Item]):
         if not line.items:
             self._lines.pop(host)
 
-    def sweep(self, now: float) -> tuple[list[Item], list[tuple[Item, Place]]]:
+    def sweep(self, now: float) -> tuple[list[Item], list[tuple[Item, Slot]]]:
         """Return the items that leave the lines (too long or too far back), and those that begin now."""
         self._slots.sweep(now)
         out: list[Item] = []
-        begun: list[tuple[Item, Place]] = []
+        begun: list[tuple[Item, Slot]] = []
         for host, line in list(self._lines.items()):
             self._let_in(host, begun, now, host.waiting)
             while line.items and line.items[0][0] <= now:
@@ -128,7 +128,7 @@ class Lines(Generic[Item]):
                 self._lines.pop(host, None)
         return out, begun
 
-    def _let_in(self, host: Host, begun: list[tuple[Item, Place]], now: float, most: int) -> None:
+    def _let_in(self, host: Host, begun: list[tuple[Item, Slot]], now: float, most: int) -> None:
         line = self._lines.get(host)
         if line is None:
             return

@@ -111,7 +111,7 @@ class Host:
         return False
 
 
-class Place(msgspec.Struct, frozen=True, eq=False):
+class Slot(msgspec.Struct, frozen=True, eq=False):
     """A slot that a call holds until its `end`."""
 
     host: Host
@@ -215,7 +215,7 @@ class Slots:
 
     # Calls
 
-    def begin(self, host: Host, now: float) -> Place:
+    def begin(self, host: Host, now: float) -> Slot:
         """A call begins, whether it may or not: ask `may_begin` first."""
         tenant = host.tenant
         if not host.running:
@@ -233,24 +233,24 @@ class Slots:
         if not host.is_quick:
             tenant.slow += 1
             self.slow += 1
-        return Place(host, now)
+        return Slot(host, now)
 
     def doubt(self, host: Host) -> None:
         """It has not answered yet, and does not seem to be quick."""
         if not host.credit:
             host.credit = -1
 
-    def end(self, place: Place, now: float) -> None:
+    def end(self, slot: Slot, now: float) -> None:
         """A call is over."""
-        host = place.host
+        host = slot.host
         tenant = host.tenant
-        step = int(place.begun * _STEPS)
+        step = int(slot.begun * _STEPS)
         left = host.ages[step] - 1
         if left:
             host.ages[step] = left
         else:
             del host.ages[step]
-        if now - place.begun > QUICK_SECONDS:
+        if now - slot.begun > QUICK_SECONDS:
             host.credit = -_PROBATION
         else:
             if host.credit <= 0:
@@ -286,7 +286,7 @@ class Slots:
             most = max(most, min(earned, tenant.answers.lately(int(now)) - tenant.running + tenant.slow))
         return max(0, min(most, free))
 
-    def places(self, host: Host, now: float) -> int:
+    def room_of_host(self, host: Host, now: float) -> int:
         """How many calls to a host may begin."""
         free, tenant = self.size - self.running, host.tenant
         share, part = self._shares(tenant)

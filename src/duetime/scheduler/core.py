@@ -37,7 +37,7 @@ MAX_BYTES_PER_CLAIM = 16 * 1024 * 1024
 
 
 @dataclass
-class _Asked:
+class _WaitingAsk:
     ask: Ask
     #: Whether a claim for it is under way, or a commit that may store tasks for it.
     is_being_served: bool = False
@@ -46,7 +46,7 @@ class _Asked:
 class Core:
     def __init__(self, governor: Governor | None = None) -> None:
         self._table = DueLanes(self._emptied)
-        self._asks: dict[int, _Asked] = {}
+        self._asks: dict[int, _WaitingAsk] = {}
         #: How much tenants have had from each kind of holder, and how much lanes have had of their tenant's part.
         self._tenants = Accounts(TURN_ROWS)
         self._lanes = Accounts(TURN_ROWS)
@@ -119,7 +119,7 @@ class Core:
     # Holders
 
     def ask(self, number: int, ask: Ask) -> None:
-        self._asks[number] = _Asked(ask)
+        self._asks[number] = _WaitingAsk(ask)
 
     def withdraw(self, number: int) -> None:
         """Remove an ask whose holder no longer waits; the feeder releases what a claim under way brings for it."""
@@ -409,13 +409,13 @@ class Core:
                 if lane.most < UNLIMITED:
                     # Lanes that share a limit share it within one claim as well.
                     most = used.left(work.key, most)
-                slots = cut(dealt[lane.lane], most)
-                if slots:
-                    count = sum(rows for _, rows in slots)
+                counts = cut(dealt[lane.lane], most)
+                if counts:
+                    count = sum(rows for _, rows in counts)
                     used.add(work.key, count)
                     rows_left -= count
                     bytes_left = max(0.0, bytes_left - count * work.mean_bytes)
-                    orders.append(Order(lane.lane, work.hint, count, tuple(slots), lane.share))
+                    orders.append(Order(lane.lane, work.hint, count, tuple(counts), lane.share))
         return orders
 
     def _share(self, work: Work, now_ms: int) -> int:

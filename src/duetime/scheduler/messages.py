@@ -9,7 +9,7 @@ import uuid
 import msgspec
 
 from duetime.database.lineage import TimelinePosition
-from duetime.lifecycle.holders.holders import BeatAnswer, Named
+from duetime.lifecycle.holders.holders import BeatResult, Named
 from duetime.model.attempt import Past
 from duetime.model.breaker_status import BreakerStatus
 from duetime.model.task import LeasedTask
@@ -112,7 +112,7 @@ class Leased(msgspec.Struct, frozen=True, array_like=True, tag=1):
 
 
 class Beaten(msgspec.Struct, frozen=True, array_like=True, tag=2):
-    answer: BeatAnswer
+    answer: BeatResult
 
 
 class LaneDescribed(msgspec.Struct, frozen=True, array_like=True, tag=3):

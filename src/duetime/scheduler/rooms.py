@@ -38,7 +38,7 @@ class Slots(Protocol):
         """How many tasks of the tenant could begin, or wait in line for a moment."""
         ...
 
-    def places(self, tenant: int, host: str) -> int:
+    def room_of_host(self, tenant: int, host: str) -> int:
         """How many tasks for a host of the tenant could begin, or wait in line."""
         ...
 
@@ -69,7 +69,7 @@ class RoomMeter:
     def room(self) -> int:
         """The room that the executor reports."""
         slots = self._rooms.slots
-        return slots.places(self.tenant, self.host) if self.host else slots.room(self.tenant)
+        return slots.room_of_host(self.tenant, self.host) if self.host else slots.room(self.tenant)
 
     @property
     def left(self) -> int:
@@ -185,7 +185,7 @@ class Room:
 
     def _left(self, tenant: int, host: str) -> int:
         meter = self._hosts.get((tenant, host))
-        return self.slots.places(tenant, host) if meter is None else meter.left
+        return self.slots.room_of_host(tenant, host) if meter is None else meter.left
 
     def give_back_all(self, tenant: int, hosts: Mapping[str, int], now_ms: int) -> None:
         for host, count in hosts.items():

@@ -6,7 +6,7 @@ Only that node knows which attempts two beats in a row did not name.
 from collections.abc import Iterable, Sequence
 
 from duetime.errors import WorkerNameTaken
-from duetime.lifecycle.holders.holders import BeatAnswer, Holders, Named
+from duetime.lifecycle.holders.holders import BeatResult, Holders, Named
 from duetime.scheduler.membership import ANNOUNCE_SECONDS, Membership
 from duetime.scheduler.messages import Beat, Beaten, Done, Left
 from duetime.scheduler.messenger import Messenger
@@ -32,7 +32,7 @@ class SharedHolders:
     async def register(self, tenant: int, name: str, key: int | None = None) -> int:
         return await self._holders.register(tenant, name, key)
 
-    async def beat(self, tenant: int, name: str, attempts: Sequence[Named], key: int | None = None) -> BeatAnswer:
+    async def beat(self, tenant: int, name: str, attempts: Sequence[Named], key: int | None = None) -> BeatResult:
         """Pass a beat to the one node that hears the holder; without that node, this one hears it."""
         owner = self._membership.owner_of(f"holder {tenant} {name}")
         if owner is not None and owner != self._membership.name:
@@ -66,7 +66,7 @@ class SharedHolders:
         try:
             return Beaten(await self._holders.beat(beat.tenant, beat.name, beat.attempts, beat.key))
         except WorkerNameTaken:
-            return Beaten(BeatAnswer([], [], is_taken=True))
+            return Beaten(BeatResult([], [], is_taken=True))
 
     async def _hear_left(self, left: Left) -> Done:
         self._holders.forget({left.holder})

@@ -32,7 +32,7 @@ class Competitor:
 
 
 #: By lane, (ask, how many rows).
-Slots = dict[int, list[tuple[int, int]]]
+Dealt = dict[int, list[tuple[int, int]]]
 
 
 def share_of(priority: PriorityClass, age_ms: int = 0) -> int:
@@ -45,12 +45,12 @@ def share_of(priority: PriorityClass, age_ms: int = 0) -> int:
 
 def deal_by_weight(
     lanes: Sequence[Competitor], rooms: Mapping[int, int], room: int, weights: Mapping[int, int]
-) -> Slots:
+) -> Dealt:
     """With much room: give each lane its share at once, rounded, and at least one row."""
     shares = _shares(lanes, room, weights)
     left = dict(rooms)
     dealt = {lane.lane: deal(shares[lane.lane], lane.asks, left) for lane in lanes}
-    return {lane: slots for lane, slots in dealt.items() if slots}
+    return {lane: counts for lane, counts in dealt.items() if counts}
 
 
 def _shares(lanes: Sequence[Competitor], room: int, weights: Mapping[int, int]) -> dict[int, int]:
@@ -85,7 +85,7 @@ def _divide(lanes: Sequence[Competitor], room: int, weights: Mapping[int, int]) 
 
 def deal_by_turns(
     lanes: Sequence[Competitor], rooms: Mapping[int, int], tenants: Mapping[int, float], weights: Mapping[int, int]
-) -> Slots:
+) -> Dealt:
     """With little room: row by row to the lane that has had least, because rounding would make weights meaningless."""
     left = dict(rooms)
     choices = Counter(number for lane in lanes for number in lane.asks)
@@ -119,7 +119,7 @@ def deal_by_turns(
 
 def deal(wanted: int, numbers: Sequence[int], left: dict[int, int]) -> list[tuple[int, int]]:
     """Deal rows to the asks that fit, evenly, as far as each has room."""
-    slots = []
+    counts = []
     for place, number in enumerate(numbers):
         if wanted <= 0:
             break
@@ -128,14 +128,14 @@ def deal(wanted: int, numbers: Sequence[int], left: dict[int, int]) -> list[tupl
         if rows > 0:
             left[number] -= rows
             wanted -= rows
-            slots.append((number, rows))
-    return slots
+            counts.append((number, rows))
+    return counts
 
 
-def cut(slots: list[tuple[int, int]], most: int) -> list[tuple[int, int]]:
+def cut(counts: list[tuple[int, int]], most: int) -> list[tuple[int, int]]:
     """Keep the first rows, up to this number."""
     kept = []
-    for number, rows in slots:
+    for number, rows in counts:
         rows = min(rows, most)
         most -= rows
         if rows:

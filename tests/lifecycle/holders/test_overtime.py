@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from duetime.database.pool import Database
-from duetime.lifecycle.holders.holders import BeatAnswer, Holders, Named
+from duetime.lifecycle.holders.holders import BeatResult, Holders, Named
 from duetime.lifecycle.holders.overtime import GRACE_SECONDS
 from duetime.lifecycle.tasks.settle import Report, Settler
 from duetime.model.retry import RetryPolicy
@@ -26,10 +26,10 @@ class Hearing:
         self.now = 1_000.0
         self.holders = Holders(engine.database, engine.onward, monotonic=lambda: self.now)
 
-    async def beat(self, *attempts: Named) -> BeatAnswer:
+    async def beat(self, *attempts: Named) -> BeatResult:
         return await self.holders.beat(self.engine.tenant, "w", attempts)
 
-    async def beat_for(self, seconds: float, *attempts: Named) -> BeatAnswer:
+    async def beat_for(self, seconds: float, *attempts: Named) -> BeatResult:
         """Every three seconds until that time has passed."""
         ends_at = self.now + seconds
         while self.now + 3.0 < ends_at:

@@ -33,8 +33,7 @@ from duetime.api.workers.poll import LeasePoll
 from duetime.clock import DatabaseClock, to_us
 from duetime.config import DEFAULT_SILENCE_SECONDS
 from duetime.errors import DuetimeError, FieldError, Forbidden, InvalidInput, Overloaded, TooLarge, Unavailable
-from duetime.lifecycle.holders.holders import BEAT_EVERY_SECONDS, BEGIN_WITHIN_SECONDS, Named
-from duetime.lifecycle.holders.holders import BeatAnswer as HolderAnswer
+from duetime.lifecycle.holders.holders import BEAT_EVERY_SECONDS, BEGIN_WITHIN_SECONDS, BeatResult, Named
 from duetime.lifecycle.lanes import Lanes
 from duetime.lifecycle.tasks.settle import Report, Settler
 from duetime.long_work import LONG_TASKS, LongWork
@@ -91,7 +90,7 @@ class Beating(Protocol):
 
     async def register(self, tenant: int, name: str, key: int | None = None) -> int: ...
     async def allow_silence(self, holder: int, seconds: float | None) -> None: ...
-    async def beat(self, tenant: int, name: str, attempts: Sequence[Named], key: int | None = None) -> HolderAnswer: ...
+    async def beat(self, tenant: int, name: str, attempts: Sequence[Named], key: int | None = None) -> BeatResult: ...
     async def sign_off(
         self, tenant: int, name: str, attempts: Sequence[Named], key: int | None = None
     ) -> int | None: ...

@@ -69,7 +69,7 @@ class Named(msgspec.Struct, frozen=True):
     started: bool = True
 
 
-class BeatAnswer(msgspec.Struct, frozen=True):
+class BeatResult(msgspec.Struct, frozen=True):
     """What a holder must stop. Nodes of older versions name only the tasks."""
 
     lost: list[uuid.UUID]
@@ -128,7 +128,7 @@ class Holders:
         #: What the rows say, as far as this node knows; unknown values are left out.
         self._silences: dict[int, float] = {}
         self._on_ended = on_ended
-        self._gather: Gatherer[_Beat, BeatAnswer] = Gatherer(self._commit, limit=5_000, monotonic=monotonic)
+        self._gather: Gatherer[_Beat, BeatResult] = Gatherer(self._commit, limit=5_000, monotonic=monotonic)
 
     async def register(self, tenant: int, name: str, key: int | None = None) -> int:
         """Return the id of the living holder of that name. Raise if the name belongs to another key (`names.py`)."""
@@ -148,7 +148,7 @@ class Holders:
         """How long the living holders may be silent."""
         self._silences = {holder: seconds for holder, seconds in silences.items() if seconds is not None}
 
-    async def beat(self, tenant: int, name: str, attempts: Sequence[Named], key: int | None = None) -> BeatAnswer:
+    async def beat(self, tenant: int, name: str, attempts: Sequence[Named], key: int | None = None) -> BeatResult:
         """Raise the holder's counter; the answer names what it must stop."""
         holder = await self._names.register(tenant, name, key)
         return await self._gather.add(_Beat(tenant, name, attempts, holder, key), len(attempts) + 1)
@@ -205,10 +205,10 @@ class Holders:
         self._looks.pop(holder, None)
         self._overtime.forget(holder)
 
-    async def _commit(self, beats: list[_Beat]) -> list[BeatAnswer]:
+    async def _commit(self, beats: list[_Beat]) -> list[BeatResult]:
         return await repeat(lambda _: self._beat(beats), tries=3, lost="the beat may not have been heard")
 
-    async def _beat(self, beats: list[_Beat]) -> list[BeatAnswer]:
+    async def _beat(self, beats: list[_Beat]) -> list[BeatResult]:
         now = self._monotonic()
         ids = [beat.holder for beat in beats]
         alive = await self._raise_counters(beats, ids, now)
@@ -362,7 +362,7 @@ class Holders:
                 ]
             )
 
-    async def _answers(self, beats: list[_Beat], ids: list[int], held: dict[int, set[Attempt]]) -> list[BeatAnswer]:
+    async def _answers(self, beats: list[_Beat], ids: list[int], held: dict[int, set[Attempt]]) -> list[BeatResult]:
         ends = await self._onward.read_ends(
             [
                 (named.id, named.number)
@@ -373,7 +373,7 @@ class Holders:
         )
         answers = []
         for beat, holder in zip(beats, ids, strict=True):
-            answer = BeatAnswer([], [], False, [], [], holder)
+            answer = BeatResult([], [], False, [], [], holder)
             for named in beat.attempts:
                 if (named.id, named.number) in held[holder]:
                     continue

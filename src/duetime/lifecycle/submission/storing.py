@@ -14,7 +14,7 @@ from functools import partial
 
 import asyncpg
 
-from duetime.clock import Asked
+from duetime.clock import SentAt
 from duetime.database.pool import Database
 from duetime.database.repeating import repeat, wait_for_standbys
 from duetime.database.statements import Statement
@@ -165,7 +165,7 @@ class Store:
         if keys := {key for batch in load.batches for key in batch.keys}:
             await free_keys(self._database.run_with, keys, self._now)
 
-    def _hear(self, asked: Asked, at: datetime) -> None:
+    def _hear(self, asked: SentAt, at: datetime) -> None:
         if self._now is None:
             self._database.clock.hear(asked, at)
 

@@ -12,7 +12,7 @@ Item = TypeVar("Item")
 _WORTHWHILE_PART = 16
 
 
-class Places(Lines[Item], Generic[Item]):
+class CallSlots(Lines[Item], Generic[Item]):
     def __init__(self, size: int, per_host: int, weight_of: Callable[[int], int], time: Callable[[], float]) -> None:
         slots = Slots(size, per_host, weight_of)
         super().__init__(slots)
@@ -28,9 +28,9 @@ class Places(Lines[Item], Generic[Item]):
         known = self._slots.find_tenant(tenant)
         return self._slots.room(known, self._time()) - known.waiting
 
-    def places(self, tenant: int, host: str) -> int:
+    def room_of_host(self, tenant: int, host: str) -> int:
         known, now = self._slots.find(tenant, host), self._time()
-        return max(0, self._slots.places(known, now) + self.allowance(known, now) - known.waiting)
+        return max(0, self._slots.room_of_host(known, now) + self.allowance(known, now) - known.waiting)
 
     def is_quick(self, tenant: int, host: str) -> bool:
         known, now = self._slots.find(tenant, host), self._time()
