@@ -41,7 +41,7 @@ LONG_MODULES = {
     "api/tasks/handlers.py",
     "api/tasks/validation.py",
     "database/embedded.py",
-    "executor/consume.py",
+    "executor/executor.py",
     "lifecycle/holders/holders.py",
     "lifecycle/schedules/changes.py",
     "lifecycle/submission/flow.py",

@@ -34,9 +34,9 @@ from duetime.database.lineage import failing_over
 from duetime.database.partitions import Partitions
 from duetime.database.pool import Database
 from duetime.errors import NotFound
-from duetime.executor.consume import Executor
-from duetime.executor.executing import Executing
+from duetime.executor.executor import Executor
 from duetime.executor.http import HttpClient
+from duetime.executor.supervision import ExecutorSupervisor
 from duetime.ids import SHARDS
 from duetime.lifecycle.admission.admission import Admission
 from duetime.lifecycle.admission.pressure import Pressure
@@ -248,7 +248,7 @@ class Parts:
         self.survey = Survey(database, self.feeder, self.limits.paused_queues)
         self.readiness = Readiness(database, outside.name, self._why_not_serving)
         self._signing = SigningSecrets(database, lambda: self.rules.current.signing)
-        self._executing = Executing(self._make_executor)
+        self._executor = ExecutorSupervisor(self._make_executor)
         self.rule_watch = RuleWatch(
             database,
             self.rules,
@@ -261,7 +261,7 @@ class Parts:
             submitter=self.submitter,
             admission=self.admission,
             share=None if self.shared is None else self.shared.routing.share,
-            on_rotated=self._executing.forget_secrets,
+            on_rotated=self._executor.forget_secrets,
         )
         self._memory = Memory(turns)
         self.upkeep = Upkeep(
@@ -312,7 +312,7 @@ class Parts:
         self._calling = Services(
             [
                 Service("breaker states", start=self.breaker_states.start, stop=self.breaker_states.close),
-                Service("calls", stop=partial(self._executing.stop, config.shutdown_seconds)),
+                Service("calls", stop=partial(self._executor.stop, config.shutdown_seconds)),
             ]
         )
         #: These take new work, and so stop first.
@@ -355,7 +355,7 @@ class Parts:
             Service("firing", self.firing.start, self.firing.stop),
             self.relay.loop,
             self.relay.aside_loop,
-            Service("executor", start=self._executing.start),
+            Service("executor", start=self._executor.start),
             # Other nodes take the shards over before this one stops feeding them.
             *([] if self.shared is None else [Service("shards", stop=self.shared.membership.leave)]),
         ]
@@ -389,7 +389,7 @@ class Parts:
     def retire_executor(self) -> tuple[Executor, asyncio.Task[None]] | None:
         """Take out the executor, whose calls go on without these parts; None if there is none."""
         self._is_stopping = self._is_over = True
-        return self._executing.retire()
+        return self._executor.retire()
 
     def _why_not_serving(self) -> str | None:
         """Why this node cannot serve requests, the database aside; None if it can."""
@@ -399,7 +399,7 @@ class Parts:
             return "the node is stopping"
         if not self.feeder.has_looked or (self.shared is not None and not self.shared.membership.owns_shards):
             return "the node owns no shard yet"
-        return self.feeder.trouble or self.firing.trouble or self._executing.trouble
+        return self.feeder.trouble or self.firing.trouble or self._executor.trouble
 
     def nodes(self) -> list[NodeView]:
         """The nodes that share the shards, as this one sees them."""

@@ -26,9 +26,9 @@ from duetime.database.lineage import failing_over
 from duetime.database.migrate import bring_up_to_date
 from duetime.database.pool import Database
 from duetime.errors import Unavailable
-from duetime.executor.consume import Executor
 from duetime.executor.dns_settings import SystemSettings
 from duetime.executor.egress import Guard, read_networks
+from duetime.executor.executor import Executor
 from duetime.executor.http import HttpClient
 from duetime.executor.resolver import Resolver
 from duetime.listening import Acceptor, Adopter, listen, make_server, url_of

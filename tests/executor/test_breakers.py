@@ -18,7 +18,7 @@ from duetime.model.retry import RetryPolicy
 from duetime.model.task import LeasedTask
 from duetime.scheduler.rulebook import Book
 from executor.targets import Handler, Visitor, answer_everything, serving
-from executor.test_consume import Gate, Node, executing
+from executor.test_executor import Gate, Node, executing
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 ONCE = RetryPolicy(max_attempts=1)

@@ -16,7 +16,7 @@ from duetime.model.retry import RetryPolicy
 from duetime.model.task import TaskState
 from executor.name_server import NameServer, name_server
 from executor.targets import answer_everything, serving
-from executor.test_consume import Node, executing, is_all, until
+from executor.test_executor import Node, executing, is_all, until
 
 LOOPBACK = read_networks(["127.0.0.0/8"])
 

@@ -8,7 +8,7 @@ A refused address says nothing of the host behind it.
 from datetime import datetime
 from typing import NamedTuple
 
-from duetime.executor.call import read_retry_after
+from duetime.executor.exchange import read_retry_after
 from duetime.executor.messages import NoResponse, Response
 from duetime.http1.messages import Reason
 from duetime.model.breaker_status import Ending

@@ -15,7 +15,7 @@ from standardwebhooks import Webhook, WebhookVerificationError
 
 from duetime.admin.signing import show_secret
 from duetime.clock import to_us
-from duetime.executor.call import (
+from duetime.executor.exchange import (
     MAX_RETRY_AFTER_SECONDS,
     build_request,
     host_of_task,

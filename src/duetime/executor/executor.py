@@ -16,14 +16,14 @@ import structlog
 
 from duetime.clock import DatabaseClock
 from duetime.errors import Unavailable
-from duetime.executor.call import host_of_task, report_release
 from duetime.executor.call_slots import CallSlots
-from duetime.executor.calling import EgressOf, KeyOf, SecretOf, TargetCaller
+from duetime.executor.exchange import host_of_task, report_release
 from duetime.executor.held import GiveBack, Held, Phase, backoff_of
 from duetime.executor.hosts import SWEEP_SECONDS
 from duetime.executor.http import HttpClient
 from duetime.executor.resending import Resender
 from duetime.executor.slots import Slot
+from duetime.executor.target_caller import EgressOf, KeyOf, SecretOf, TargetCaller
 from duetime.executor.target_health import ABANDONED, RETURNED
 from duetime.lifecycle.holders.holders import BEAT_EVERY_SECONDS, BEGIN_WITHIN_SECONDS, Holders, Named
 from duetime.lifecycle.tasks.settle import Report, Settler

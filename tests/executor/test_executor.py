@@ -16,8 +16,8 @@ from duetime.admin.signing import Signing, read_signing, rotate_signing, show_se
 from duetime.admin.tenants import create_tenant
 from duetime.database.partitions import Partitions
 from duetime.database.pool import Database
-from duetime.executor.consume import Executor, TellHealth
 from duetime.executor.egress import Guard, read_networks
+from duetime.executor.executor import Executor, TellHealth
 from duetime.executor.http import HttpClient
 from duetime.lifecycle.holders.holders import Holders, Named
 from duetime.lifecycle.holders.lapse import end_silent_holders, sweep_left_behind

@@ -14,7 +14,7 @@ import structlog
 from duetime.admin.signing import Signing
 from duetime.clock import DatabaseClock, to_us
 from duetime.errors import Unavailable
-from duetime.executor.call import build_request, report_answer, report_failure, timeout_of
+from duetime.executor.exchange import build_request, report_answer, report_failure, timeout_of
 from duetime.executor.held import GiveBack, Held, Phase, backoff_of
 from duetime.executor.http import HttpClient
 from duetime.executor.messages import NoResponse, Request, Response

@@ -7,14 +7,14 @@ its calls go on, and are reported to the parts that follow.
 import asyncio
 from collections.abc import Callable
 
-from duetime.executor.consume import Executor
+from duetime.executor.executor import Executor
 from duetime.service import Background
 
 #: The loops of an executor that has stopped end within this.
 _END_SECONDS = 5.0
 
 
-class Executing:
+class ExecutorSupervisor:
     def __init__(self, make: Callable[[], Executor]) -> None:
         self._make = make
         self._executor = make()
