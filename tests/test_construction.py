@@ -14,7 +14,7 @@ SET_FROM_OUTSIDE = {
     ("api/server/strict.py", "total_requests"): "uvicorn's own count",
     ("database/driver.py", "IterableABC"): "asyncpg's test for arrays, which has no other way in",
     ("http1/kept.py", "usable_until"): "kept beside the connection that it is about",
-    ("lifecycle/submission/minting.py", "moments"): "a call of this batch is a record",
+    ("lifecycle/submission/minting.py", "moments_ms"): "a call of this batch is a record",
     ("model/breaker.py", "is_felt"): "its own ramp",
     ("recurrence/errors.py", "left"): "the budget of steps that a search is given to use up",
     ("recurrence/sources.py", "left"): "the budget of steps that a search is given to use up",
