@@ -1,8 +1,8 @@
-"""Write the client for plain code, which is made of the one for asyncio (`make client`).
+"""Generate the client for plain code from the one for asyncio (`make client`).
 
 Each `async_NAME.py` of `sdk/client` gives a `sync_NAME.py`, except the transport,
-which is another thing for plain code.  What is said in words differs where the
-two differ; the table below holds it.
+which is different for plain code.  The table below has the docstrings that differ
+because the two clients differ.
 """
 
 import re
@@ -22,16 +22,16 @@ _WORDS = (
     (r"__a(enter|exit)__", r"__\1__"),
 )
 
-#: What is said of the one → what is said of the other, by module.
+#: Docstring of the asyncio client → docstring of the plain client, by module.
 _TEXTS = {
-    "sender": {"Close its connections, of this event loop and of others.": "Close its connections."},
+    "sender": {"Close the connections of this event loop and of all others.": "Close the connections."},
     "client": {
-        "`AsyncClient`: submit, look at and steer tasks and schedules, and administer the service, for asyncio.\n\n"
-        "`Client` is the same for plain code; `tests/sdk/write_client.py` makes it of this.": "`Client`: submit, look "
-        "at and steer tasks and schedules, and administer the service, from plain code.",
-        "For asyncio code: `async with AsyncClient() as client`.\n\n    It may be used in several event loops, one "
-        "after the other or at the same time, and on both sides of a fork.\n    ": "For plain code; safe to share "
-        "between threads, and between a process and those that it forks.",
+        "`AsyncClient`: submit, read and control tasks and schedules, and administer the service, for asyncio.\n\n"
+        "`Client` is the same for plain code; `tests/sdk/write_client.py` generates it from this module.": "`Client`: "
+        "submit, read and control tasks and schedules, and administer the service, from plain code.",
+        "The client for asyncio code: `async with AsyncClient() as client`.\n\n    It may be used in several event "
+        "loops, one after the other or at the same time, and on both sides of a fork.\n    ": "The client for plain "
+        "code. Safe to share between threads, and between a process and its forked children.",
     },
 }
 
@@ -48,7 +48,7 @@ def make(module: str) -> str:
 
 
 def replace_texts(module: str, text: str) -> str:
-    """Put the words about the one in place of those about the other."""
+    """Replace docstrings about the asyncio client with those about the plain one."""
     for old, new in _TEXTS.get(module, {}).items():
         if text.count(old) != 1:
             raise ValueError(f"async_{module}.py does not say once: {old}")

@@ -1,4 +1,4 @@
-"""Which driver a connection is of, and whether it is in a transaction: for what writes in the caller's own.
+"""Recognise a connection's driver, and whether a transaction is open, for code that writes in the caller's transaction.
 
 Drivers are recognised by the modules that are already loaded: nothing is imported.
 """
@@ -24,7 +24,7 @@ class AwaitedConnection(Protocol):
 
 
 class AsyncpgConnection(Protocol):
-    """asyncpg's Connection, also as a pool gives it."""
+    """asyncpg's Connection, or a pool's wrapper of one."""
 
     def is_in_transaction(self) -> bool: ...
 
@@ -53,7 +53,7 @@ _CLASSES = (
 
 
 def driver_of(connection: object, caller: str) -> Driver:
-    """The driver; `caller` is named in the error if it is none of them."""
+    """Return the driver. The error names `caller` if it is none of them."""
     for module, name, driver in _CLASSES:
         if _is_a(connection, module, name):
             return driver

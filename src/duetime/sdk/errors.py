@@ -70,9 +70,9 @@ class ApiError(SdkError):
         self.code = code
         self.errors = errors
         self.retry_after = retry_after
-        #: By the server's clock.
+        #: The time by the server's clock.
         self.answered_at = answered_at
-        #: What the server's log calls the request.
+        #: The id of the request in the server's log.
         self.request_id = request_id
 
     def __str__(self) -> str:
@@ -98,17 +98,17 @@ class NotFound(ApiError):
 
 
 class Conflict(ApiError):
-    """The state of things forbids it."""
+    """The current state forbids it."""
 
 
 class SearchIncomplete(ApiError):
-    """Nothing that fits was found in the time that one request has; go on with `next` as the cursor."""
+    """Nothing that matches was found within the time limit of one request. Continue with `next` as the cursor."""
 
     next: str = ""
 
 
 class ServerUnavailable(ApiError):
-    """Not now; trying again is safe."""
+    """The server cannot do it now; trying again is safe."""
 
 
 class ServerUnreachable(ServerUnavailable):
@@ -127,7 +127,7 @@ class BatchIncomplete(SdkError):
 
 
 class WaitTimeout(SdkError, TimeoutError):
-    """The task was not over in time; `task` is what was last seen."""
+    """The task was not over in time. `task` is its last known state."""
 
     def __init__(self, task: "Task", seconds: float) -> None:
         super().__init__(f"task {task.id} is still {task.state} after {seconds:g} s")
@@ -135,7 +135,7 @@ class WaitTimeout(SdkError, TimeoutError):
 
 
 class NotInTransaction(SdkError):
-    """Without a transaction the key and the effect would not be one."""
+    """`once` needs a transaction: without one the key and the effect would not be committed together."""
 
 
 class HandlerSignal(SdkError):
@@ -143,7 +143,7 @@ class HandlerSignal(SdkError):
 
 
 class Retry(HandlerSignal):
-    """Failed; try again, `after` this long, or as the task's retry policy says."""
+    """The attempt failed. Try again after `after`, or as the task's retry policy says."""
 
     def __init__(
         self, message: str = "the handler asked for another attempt", *, after: Duration | None = None
@@ -153,14 +153,14 @@ class Retry(HandlerSignal):
 
 
 class Permanent(HandlerSignal):
-    """Failed for good: the task becomes a dead letter at once."""
+    """The attempt failed for good: the task becomes a dead letter at once."""
 
     def __init__(self, message: str = "the handler failed for good") -> None:
         super().__init__(message)
 
 
 class Snooze(HandlerSignal):
-    """Not now: run it again after this long; no attempt is used up."""
+    """The task cannot run now. Run it again after this time; no attempt is used up."""
 
     def __init__(self, after: Duration) -> None:
         super().__init__(f"snoozed for {after}")

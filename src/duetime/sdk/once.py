@@ -28,7 +28,7 @@ from duetime.sdk.drivers import (
 )
 
 _EXISTS = "SELECT 1 WHERE to_regclass('duetime_once') IS NOT NULL"
-# Two handlers that both find no table: the second waits here until the first one's is committed.
+# If two handlers find no table, the second waits here until the table of the first is committed.
 _LOCK = "SELECT pg_advisory_xact_lock(7305803320458932595)"
 _CREATE = (
     "CREATE TABLE IF NOT EXISTS duetime_once (key text NOT NULL, name text NOT NULL,"
@@ -49,7 +49,7 @@ def once(connection: AwaitedConnection | AsyncpgConnection, key: str, name: str 
 def once(
     connection: PlainConnection | AwaitedConnection | AsyncpgConnection, key: str, name: str = ""
 ) -> bool | Awaitable[bool]:
-    """True exactly the first time that (key, name) is committed; async connections give an awaitable.
+    """Return True exactly the first time that (key, name) is committed. With an async connection, await the result.
 
     `key` is the task's id (for HTTP targets: the header `webhook-id`); `name`
     tells several effects of one task apart.

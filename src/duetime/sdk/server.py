@@ -1,6 +1,6 @@
-"""Which server to speak to, and with which key: the same for clients, workers and the command line.
+"""Find the server's address and the key, in the same way for clients, workers and the command line.
 
-What is given comes first, then the environment (`DUETIME_URL`, `DUETIME_KEY`),
+Values that are given come first, then the environment (`DUETIME_URL`, `DUETIME_KEY`),
 then the data folder of a `duetime up` on this machine: the one that
 `DUETIME_DATA` names, else `.duetime` in the folder that the process runs in.  A
 key that was found in a folder is only ever sent to this machine.
@@ -15,7 +15,7 @@ from duetime.sdk.errors import ConfigurationError
 
 
 def find_server(url: str | None, key: str | None) -> tuple[str, str]:
-    """Address and key, checked; a ConfigurationError that says what to give."""
+    """Return the checked address and key, or raise a ConfigurationError that says what to give."""
     url, key = look_for_server(url, key)
     if not url:
         raise ConfigurationError(
@@ -32,7 +32,7 @@ def find_server(url: str | None, key: str | None) -> tuple[str, str]:
 def look_for_server(
     url: str | None, key: str | None, *, data: str | None = None, default_url: str = ""
 ) -> tuple[str, str | None]:
-    """What there is of both, not checked yet; `data` names a folder in place of the environment."""
+    """Return what is known of both, not yet checked. `data` names a folder in place of the environment."""
     environment = {} if data else os.environ
     folder = Path(data or os.environ.get("DUETIME_DATA") or ".duetime")
     url = url or environment.get("DUETIME_URL") or _read(folder / "url") or default_url
@@ -43,7 +43,7 @@ def look_for_server(
 
 
 def check_server(url: str, key: str) -> tuple[str, str]:
-    """As they are used; a ConfigurationError for what cannot be one."""
+    """Return the address and key in the form in which they are used, or raise a ConfigurationError."""
     try:
         parts = urlsplit(url)
     except ValueError as error:

@@ -23,7 +23,7 @@ def make_context(
     timeout: float | None = None,
     is_cancelled: bool = False,
 ) -> Context:
-    """A context as a worker would give it to the handler."""
+    """Make a context like the one that a worker gives to the handler."""
     task = LeasedTask(
         task_id or str(uuid.uuid4()),
         type,

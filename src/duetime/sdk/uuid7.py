@@ -12,17 +12,17 @@ import uuid
 
 _RANDOM_BITS = 74
 _LOW_MASK = (1 << 62) - 1
-#: The server takes ids of the last hour only, so they may not stay ahead of a corrected clock.
+#: The server accepts only ids of the last hour, so ids must not stay ahead of a corrected clock.
 _LARGEST_STEP_BACK_MS = 10_000
 
-#: With the process that it is of: a forked child may not wait for a lock that a thread of its parent had.
+#: The lock with its process: a forked child must not wait for a lock that a thread of its parent held.
 _lock = os.getpid(), threading.Lock()
 _last_ms = 0
 _last_tail = 0
 
 
 def _lock_of_child() -> threading.Lock:
-    """A forked child must not go on counting where its parent does."""
+    """Start new random bits in a forked child, so that it does not count on from its parent's."""
     global _last_ms, _lock
     _last_ms, _lock = 0, (os.getpid(), threading.Lock())
     return _lock[1]
@@ -34,16 +34,16 @@ if hasattr(os, "register_at_fork"):
 
 
 def make_uuid7(now_ms: int | None = None) -> uuid.UUID:
-    """A new UUIDv7; `now_ms` is milliseconds since 1970 where the clock is not wanted."""
+    """Return a new UUIDv7. `now_ms`, in milliseconds since 1970, replaces the clock."""
     global _last_ms, _last_tail
     process, lock = _lock
     with lock if process == os.getpid() else _lock_of_child():
         ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
         if ms > _last_ms or ms < _last_ms - _LARGEST_STEP_BACK_MS:
-            # The top bit stays clear: counting cannot run over within a millisecond.
+            # The top bit stays clear, so that counting cannot overflow within a millisecond.
             _last_ms, _last_tail = ms, _random_bits(_RANDOM_BITS - 1)
         else:
-            # Random steps, so that an id does not give away its neighbour.
+            # The steps are random, so that an id does not reveal the next one.
             _last_tail += 1 + _random_bits(32)
             if _last_tail >> _RANDOM_BITS:
                 _last_ms, _last_tail = _last_ms + 1, _random_bits(_RANDOM_BITS - 1)
@@ -52,5 +52,5 @@ def make_uuid7(now_ms: int | None = None) -> uuid.UUID:
 
 
 def _random_bits(count: int) -> int:
-    # As secrets.randbits, without its two layers of Python.
+    # The same as secrets.randbits, without its two layers of Python.
     return int.from_bytes(os.urandom((count + 7) // 8), "big") >> (-count % 8)

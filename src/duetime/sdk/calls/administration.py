@@ -1,8 +1,8 @@
 """The calls about task types, queues, limits, keys and tenants, and about running the service.
 
-Most things are named by their caller, so to put or pause one again changes
-nothing.  Nobody names a key before it is made: if the answer is lost, the
-repeated call makes another one, and the first stays unused in the list.
+The caller names most things, so repeating a put or a pause changes nothing.
+The server gives a key its id: if the answer is lost, the repeated call
+makes another key, and the first one stays unused in the list.
 """
 
 from collections.abc import Mapping

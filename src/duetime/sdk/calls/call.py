@@ -32,7 +32,7 @@ KEY_HEADER = "Idempotency-Key"
 TENANT_HEADER = "Duetime-Tenant"
 _TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
-#: The type takes no more of this key now: the caller decides whether to come again.
+#: The type takes no more of this key now. The caller decides whether to try again.
 RATE_LIMITED = "rate_limited"
 
 encode = msgspec.json.Encoder().encode
@@ -60,7 +60,7 @@ class ApiCall(Generic[T]):
     is_renamed: bool = False
 
     def read(self, answer: Answer) -> T:
-        """The answer's value; raises the ApiError that its status stands for."""
+        """Return the answer's value, or raise the ApiError that its status stands for."""
         answer.raise_for_status()
         try:
             return self.read_body(answer.body)
@@ -73,7 +73,7 @@ class ApiCall(Generic[T]):
         return ApiCall(self.method, self.path, read_body, self.body, self.key, self.is_renamed)
 
     def renamed(self, error: InvalidRequest) -> "ApiCall[T]":
-        """The call under a key made by the server's clock, if this machine's was too far off; else raises."""
+        """Return the call with a key made by the server's clock if this machine's clock was too far off; else raise."""
         if self.is_renamed or error.answered_at is None or all(each.path != KEY_HEADER for each in error.errors):
             raise error
         key = str(make_uuid7(int(error.answered_at.timestamp() * 1000)))
@@ -81,7 +81,7 @@ class ApiCall(Generic[T]):
 
 
 class Tries:
-    """When to send a call again: growing waits with jitter, within `retry_for` seconds."""
+    """Decides when to send a call again: the waits grow, with jitter, for at most `retry_for` seconds."""
 
     FIRST_WAIT = 0.1
     LONGEST_WAIT = 5.0
@@ -99,12 +99,12 @@ class Tries:
         self._count = 0
 
     def wait_after(self, error: ServerUnavailable) -> float:
-        """Seconds until the next try; raises the error when that would be too late, or is not wanted."""
+        """Return the seconds until the next try. Raise the error if that is too late or no retry is wanted."""
         if error.code == RATE_LIMITED:
             raise error
         bound = min(self.LONGEST_WAIT, self.FIRST_WAIT * 2.0 ** min(self._count, 16))
         self._count += 1
-        # Between half and all of it: spread out, and never a tight loop.
+        # Between half of the wait and all of it: retries are spread out, and never become a tight loop.
         wait = bound * (0.5 + 0.5 * self._chance())
         if error.retry_after is not None:
             wait = max(wait, error.retry_after)
@@ -114,14 +114,14 @@ class Tries:
 
 
 def check_tenant(tenant: str | None) -> str | None:
-    """It travels in a header."""
+    """Check a value that is sent in a header."""
     if tenant is not None and not _TENANT.fullmatch(tenant):
         raise ConfigurationError(f'"{tenant}" is not the name of a tenant')
     return tenant
 
 
 def make_query(fields: Mapping[str, Any]) -> str:
-    """The query with its question mark, without what is None."""
+    """Return the query with its question mark, without parameters that are None."""
     parts = [
         (name, each.isoformat() if isinstance(each, datetime) else str(each))
         for name, value in fields.items()

@@ -14,7 +14,7 @@ U = TypeVar("U")
 
 
 class Collection(Generic[T]):
-    """`/v1/queues` and `/v1/queues/NAME`, and how their answers read."""
+    """A collection such as `/v1/queues` with its items `/v1/queues/NAME`, and how their answers are read."""
 
     def __init__(self, noun: str, item: type[T], page: type[Page[T]]) -> None:
         self.path = f"/v1/{noun}"
@@ -22,7 +22,7 @@ class Collection(Generic[T]):
         self.read_page: Callable[[bytes], Page[T]] = msgspec.json.Decoder(page).decode
 
     def path_of(self, name: object, *rest: object) -> str:
-        # A name that is no text is for the server to refuse.
+        # The server refuses a name that is not a text.
         parts = (quote(str(part), safe="", errors="surrogateescape") for part in (name, *rest))
         return "/".join((self.path, *parts))
 
@@ -36,7 +36,7 @@ class Collection(Generic[T]):
         return ApiCall("PUT", self.path_of(name), self.read, encode(body))
 
     def act(self, verb: str, name: object, fields: Mapping[str, object] | None = None) -> ApiCall[T]:
-        """One of the verbs, on one of them."""
+        """Return the call of a verb on one item."""
         return self.post((name, verb), fields, self.read)
 
     def post(

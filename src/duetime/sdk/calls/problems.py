@@ -38,11 +38,11 @@ _ERRORS: dict[int, type[ApiError]] = {
 
 
 def error_of(status: int, headers: Mapping[str, str], body: bytes) -> ApiError:
-    """The error that an answer stands for."""
+    """Return the error that an answer stands for."""
     try:
         problem = _decode_problem(body)
     except msgspec.DecodeError:
-        # Not ours: a proxy between us and the server.
+        # This answer is not from duetime but from a proxy in between.
         problem = Problem(detail=body[:200].decode("utf-8", "replace").strip())
     kind = _ERRORS.get(status, ApiError) if problem.next is None else SearchIncomplete
     error = kind(
@@ -60,7 +60,7 @@ def error_of(status: int, headers: Mapping[str, str], body: bytes) -> ApiError:
 
 
 def read_retry_after(value: str | None, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> float | None:
-    """Seconds to wait: the header holds seconds or a date."""
+    """Return the seconds to wait. The header holds seconds or a date."""
     if not value:
         return None
     try:
@@ -72,7 +72,7 @@ def read_retry_after(value: str | None, now: Callable[[], datetime] = lambda: da
 
 
 def read_date(value: str | None) -> datetime | None:
-    """A date as HTTP writes it."""
+    """Parse a date in the format of HTTP."""
     try:
         instant = email.utils.parsedate_to_datetime(value or "")
     except ValueError:

@@ -1,8 +1,8 @@
 """The calls about schedules and calendars.
 
-A schedule is named by its caller, so to put, pause or delete it again changes
-nothing.  A trigger and a backfill make something new each time: they are sent
-once, and an answer that does not arrive is raised.
+The caller names a schedule, so repeating a put, pause or delete changes
+nothing. A trigger and a backfill make something new each time: they are sent
+once, and if no answer arrives, the error is raised.
 """
 
 from collections.abc import Iterable, Mapping
@@ -42,17 +42,17 @@ _read_calendar_put = msgspec.json.Decoder(CalendarPut).decode
 
 
 class ScheduleFilter(TypedDict, total=False):
-    """Which schedules a list holds."""
+    """Which schedules to list."""
 
     state: str | None
     origin: str | None
     source: str | None
-    #: How their names begin.
+    #: The prefix of their names.
     prefix: str | None
 
 
 def put_schedules(named: Iterable[Mapping[str, Any] | None], *, dry_run: bool = False) -> ApiCall[PutResults]:
-    """Shaped definitions with their names, up to 1,000; `dry_run`: only say what would become of them."""
+    """Put up to 1,000 definitions that have names. With `dry_run`, only say what would be done."""
     path = "/v1/schedules/batch?dry_run=true" if dry_run else "/v1/schedules/batch"
     return ApiCall("POST", path, _read_results, encode({"items": list(named)}))
 
@@ -95,7 +95,7 @@ def cancel_backfill(name: str, backfill: int | str) -> ApiCall[Backfill]:
 def preview_schedule(
     name: str | None, definition: Mapping[str, Any], *, count: int | None, from_: datetime | str | None
 ) -> ApiCall[Preview]:
-    """Of a stored schedule; or, with a definition, of what it describes."""
+    """Preview a stored schedule or, if a definition is given, the schedule that it describes."""
     asked = without_none({"from": from_, "count": count})
     if not definition:
         return ApiCall("GET", SCHEDULES.path_of(name, "preview") + make_query(asked), _read_preview)

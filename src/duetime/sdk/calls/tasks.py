@@ -26,7 +26,7 @@ from duetime.sdk.shapes.tasks import (
 )
 
 MAX_BATCH = 5_000
-#: One MiB below what the server takes.
+#: One MiB below what the server accepts.
 MAX_BATCH_BYTES = 15 * 1024 * 1024
 
 TASKS = Collection("tasks", Task, Page[Task])
@@ -39,7 +39,7 @@ _LONGEST_LOOK_SECONDS = 1.0
 
 
 def looks(timeout: float) -> Iterator[float]:
-    """Pauses between looks, growing, until the time is over; at least one look."""
+    """Yield growing pauses between looks until the time is over. There is at least one look."""
     until = time.monotonic() + timeout
     pause = _FIRST_LOOK_SECONDS
     while True:
@@ -51,7 +51,7 @@ def looks(timeout: float) -> Iterator[float]:
 
 
 class Filter(TypedDict, total=False):
-    """Which tasks: of lists and of the bulk verbs."""
+    """A filter of tasks, for lists and for the bulk verbs."""
 
     state: str | None
     type: str | None
@@ -80,7 +80,7 @@ _read_explanation = msgspec.json.Decoder(Explanation).decode
 
 
 def probe(name: Literal["healthz", "readyz"]) -> ApiCall[bytes]:
-    """Whether the node lives, or takes requests."""
+    """Ask whether the node is alive, or whether it takes requests."""
     return ApiCall("GET", f"/{name}", bytes)
 
 
@@ -91,7 +91,7 @@ def submit(submission: Submission | Mapping[str, object]) -> ApiCall[Task]:
 def submit_many(
     submissions: Iterable[Submission | Mapping[str, Any]], *, atomic: bool = False
 ) -> Iterator[ApiCall[BatchResult]]:
-    """Calls of up to 5,000 tasks or 15 MiB each; an atomic batch has to fit into one."""
+    """Divide tasks into calls of up to 5,000 tasks or 15 MiB each. An atomic batch has to fit into one call."""
     given = iter(submissions)
     while chunk := [
         each if isinstance(each, Submission) else Submission(**each) for each in islice(given, MAX_BATCH + atomic)
@@ -104,12 +104,12 @@ def submit_many(
 
 
 def submit_batch(body: bytes, *, atomic: bool = False) -> ApiCall[BatchResult]:
-    """One call, of an array of tasks as the API takes them."""
+    """One call with an array of tasks in the format of the API."""
     return ApiCall("POST", "/v1/tasks/batch?atomic=true" if atomic else "/v1/tasks/batch", _read_batch, body)
 
 
 def _bodies_of(submissions: list[Submission]) -> list[bytes]:
-    """All in one, or in several if that would be too long."""
+    """Put all tasks into one call, or into several if one would be too long."""
     body = encode(submissions)
     if len(body) <= MAX_BATCH_BYTES or len(submissions) == 1:
         return [body]
@@ -118,12 +118,12 @@ def _bodies_of(submissions: list[Submission]) -> list[bytes]:
 
 
 def is_for_now(item: BatchItem) -> bool:
-    """Whether it was refused and is worth sending again: a rate limit is the caller's to decide on."""
+    """Whether the item was refused and can be sent again. Retrying after a rate limit is left to the caller."""
     return item.error is not None and item.error.status == 429 and item.error.code != RATE_LIMITED
 
 
 def refused_for_now(result: BatchResult) -> tuple[list[int], ServerUnavailable] | None:
-    """The places of items that may be accepted later, and when; None: there are none."""
+    """Return the places of items that may be accepted later, and when to send them. None: there are none."""
     if not result.rejected:
         return None
     places = [place for place, item in enumerate(result.results) if is_for_now(item)]
@@ -136,7 +136,7 @@ def refused_for_now(result: BatchResult) -> tuple[list[int], ServerUnavailable] 
 
 
 def part_of_batch(call: ApiCall[BatchResult], places: list[int]) -> ApiCall[BatchResult]:
-    """Some items of a batch, as a request of its own."""
+    """Make a request of its own for some items of a batch."""
     items = _read_parts(call.body or b"[]")
     return ApiCall(
         call.method, call.path, call.read_body, b"[" + b",".join(bytes(items[place]) for place in places) + b"]"
@@ -153,7 +153,7 @@ def list_attempts(task: TaskOrId, *, limit: int | None, cursor: str | None) -> A
 
 
 def act(verb: Verb, task: TaskOrId, **fields: Any) -> ApiCall[Task]:
-    """One of the verbs, on one task."""
+    """Return the call of a verb on one task."""
     return TASKS.act(verb, id_of(task), without_none(fields) or None)
 
 

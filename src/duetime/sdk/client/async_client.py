@@ -1,6 +1,6 @@
-"""`AsyncClient`: submit, look at and steer tasks and schedules, and administer the service, for asyncio.
+"""`AsyncClient`: submit, read and control tasks and schedules, and administer the service, for asyncio.
 
-`Client` is the same for plain code; `tests/sdk/write_client.py` makes it of this.
+`Client` is the same for plain code; `tests/sdk/write_client.py` generates it from this module.
 """
 
 import asyncio
@@ -30,13 +30,13 @@ from duetime.sdk.shapes.tasks import (
 
 
 class AsyncClient(AsyncAdministration, AsyncSchedules):
-    """For asyncio code: `async with AsyncClient() as client`.
+    """The client for asyncio code: `async with AsyncClient() as client`.
 
     It may be used in several event loops, one after the other or at the same time, and on both sides of a fork.
     """
 
     async def submit(self, type: str, payload: object = None, **options: Unpack[SubmitOptions]) -> Task:
-        """Submit one task; the same `idempotency_key` gives the first task back.
+        """Submit one task. The same `idempotency_key` returns the first task.
 
         Without `retry`, it has 20 attempts, with waits that double from 1 s to 1 h: about 8 hours in all.
         """
@@ -45,9 +45,9 @@ class AsyncClient(AsyncAdministration, AsyncSchedules):
     async def submit_many(
         self, submissions: Iterable[Submission | Mapping[str, Any]], *, atomic: bool = False
     ) -> BatchResult:
-        """Submit any number of tasks, in calls of up to 5,000; `atomic`: all of one call, or none.
+        """Submit any number of tasks, in calls of up to 5,000. With `atomic`, a call stores all its tasks or none.
 
-        What a quota refuses is sent again for `retry_for` seconds.
+        Tasks that a quota refuses are sent again for `retry_for` seconds.
         """
         result = BatchResult()
         for call in calls.submit_many(submissions, atomic=atomic):
@@ -60,7 +60,7 @@ class AsyncClient(AsyncAdministration, AsyncSchedules):
         return result
 
     async def _send_batch(self, call: ApiCall[BatchResult]) -> BatchResult:
-        """Send it, and again what was refused for now; what is refused to the end has its problem in its place."""
+        """Send a call, and send again what was refused for now. An item that stays refused keeps its problem."""
         result = await self.send(call)
         tries = Tries(self._retry_for)
         while (later := calls.refused_for_now(result)) is not None:
@@ -76,11 +76,11 @@ class AsyncClient(AsyncAdministration, AsyncSchedules):
         return await self.send(calls.get(task))
 
     def attempts(self, task: TaskOrId, *, page_size: int | None = None) -> AsyncIterator[Attempt]:
-        """All attempts of a task in order, page by page; `get` has the latest of many or large ones."""
+        """Return all attempts of a task in order. `get` returns only the latest if they are many or large."""
         return self.items(lambda cursor: calls.list_attempts(task, limit=page_size, cursor=cursor))
 
     async def wait(self, task: TaskOrId, timeout: float = 60.0) -> Task:
-        """Look until the task is over; raises WaitTimeout."""
+        """Read the task until it is over. Raises WaitTimeout."""
         for pause in calls.looks(timeout):
             seen = await self.get(task)
             if seen.is_final:
@@ -89,7 +89,7 @@ class AsyncClient(AsyncAdministration, AsyncSchedules):
         raise WaitTimeout(seen, timeout)
 
     def list(self, *, page_size: int | None = None, **filter: Unpack[Filter]) -> AsyncIterator[Task]:
-        """Every task that fits, page by page, as the iterator is used."""
+        """Return every task that matches. The iterator reads one page at a time."""
         return self.items(lambda cursor: calls.list_tasks(filter, limit=page_size, cursor=cursor))
 
     async def list_page(
@@ -98,7 +98,7 @@ class AsyncClient(AsyncAdministration, AsyncSchedules):
         return await self.send(calls.list_tasks(filter, limit=limit, cursor=cursor))
 
     def list_dead(self, *, page_size: int | None = None, **filter: Unpack[Filter]) -> AsyncIterator[DeadLetter]:
-        """Every dead letter that fits."""
+        """Return every dead letter that matches."""
         return self.items(lambda cursor: calls.list_dead(filter, limit=page_size, cursor=cursor))
 
     async def explain(self, task: TaskOrId) -> Explanation:
@@ -134,7 +134,7 @@ class AsyncClient(AsyncAdministration, AsyncSchedules):
         cursor: str | None = None,
         **filter: Unpack[Filter],
     ) -> BulkResult:
-        """One step of a verb on all tasks that fit; go on with `cursor=result.next`."""
+        """Do one step of a verb on all tasks that match; continue with `cursor=result.next`."""
         return await self.send(
             calls.act_on_many(verb, filter, limit=limit, cursor=cursor, run_at=run_at, delay=as_duration(delay))
         )
@@ -149,7 +149,7 @@ class AsyncClient(AsyncAdministration, AsyncSchedules):
         cursor: str | None = None,
         **filter: Unpack[Filter],
     ) -> BulkResult:
-        """Give dead letters new attempts, spread out at `rate` a second."""
+        """Give dead letters new attempts, at `rate` per second."""
         return await self.send(
             calls.act_on_dead("redrive", ids, filter, everything=all, rate=rate, limit=limit, cursor=cursor)
         )
@@ -163,7 +163,7 @@ class AsyncClient(AsyncAdministration, AsyncSchedules):
         cursor: str | None = None,
         **filter: Unpack[Filter],
     ) -> BulkResult:
-        """Throw dead letters away."""
+        """Cancel dead letters for good."""
         return await self.send(
             calls.act_on_dead("drop", ids, filter, everything=all, rate=None, limit=limit, cursor=cursor)
         )

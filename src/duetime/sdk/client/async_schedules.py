@@ -1,4 +1,4 @@
-"""Schedules and calendars of a client."""
+"""The calls of a client about schedules and calendars."""
 
 from collections.abc import AsyncIterator, Iterable
 from datetime import datetime
@@ -25,12 +25,12 @@ from duetime.sdk.shapes.schedules import (
 
 
 class AsyncSchedules(AsyncCallSender):
-    """What fires when, and which times are left out."""
+    """Schedules, which make tasks, and calendars of the times that they exclude."""
 
     async def schedule(
         self, name: str, type: str, payload: object = None, **options: Unpack[ScheduleOptions]
     ) -> Schedule:
-        """Create or replace a schedule; what is left out has its default, also where it was set before."""
+        """Create or replace a schedule. Absent options get their defaults, even if they were set before."""
         return await self.send(SCHEDULES.put(name, shape_schedule(type, payload, options)))
 
     async def get_schedule(self, name: str) -> Schedule:
@@ -39,34 +39,34 @@ class AsyncSchedules(AsyncCallSender):
     def list_schedules(
         self, *, page_size: int | None = None, **filter: Unpack[ScheduleFilter]
     ) -> AsyncIterator[Schedule]:
-        """Every schedule that fits, by name, page by page, as the iterator is used."""
+        """Return every schedule that matches, by name. The iterator reads one page at a time."""
         return self.items(lambda cursor: SCHEDULES.list(**filter, limit=page_size, cursor=cursor))
 
     async def delete_schedule(
         self, name: str, tasks: Literal["keep", "cancel"] = "keep", *, version: int | None = None
     ) -> DeletedSchedule:
-        """It fires no more; `tasks="cancel"` cancels what it started and is not over."""
+        """Delete a schedule. `tasks="cancel"` also cancels the tasks that it made and that are not over."""
         return await self.send(calls.delete_schedule(name, tasks, version))
 
     async def pause_schedule(self, name: str, note: str | None = None) -> Schedule:
         return await self.send(calls.steer_schedule("pause", name, note))
 
     async def resume_schedule(self, name: str, note: str | None = None) -> Schedule:
-        """Go on with the next time; what went by meanwhile is not made up for."""
+        """Resume a schedule with its next time. Times that passed meanwhile are not made up for."""
         return await self.send(calls.steer_schedule("resume", name, note))
 
     async def trigger_schedule(self, name: str, as_of: datetime | str | None = None) -> Triggered:
-        """A run at once, for now or for a time that is past."""
+        """Start a run at once, for now or for a time in the past."""
         return await self.send(calls.trigger_schedule(name, as_of))
 
     def schedule_runs(self, name: str, *, page_size: int | None = None) -> AsyncIterator[Run]:
-        """What became of its times, the latest first."""
+        """Return what happened at the schedule's times, the latest first."""
         return self.items(lambda cursor: calls.schedule_runs(name, limit=page_size, cursor=cursor))
 
     async def backfill_schedule(
         self, name: str, from_: datetime | str, to: datetime | str, *, rate: float | None = None
     ) -> Backfill:
-        """Make the tasks of a past range, at `rate` a second."""
+        """Make the tasks of a past range, at `rate` per second."""
         return await self.send(calls.backfill_schedule(name, from_, to, rate))
 
     async def list_backfills(self, name: str) -> list[Backfill]:
@@ -77,7 +77,7 @@ class AsyncSchedules(AsyncCallSender):
         return await self.send(calls.get_backfill(name, backfill))
 
     async def cancel_backfill(self, name: str, backfill: int) -> Backfill:
-        """Make no more tasks; those that were made stay."""
+        """Stop a backfill. The tasks that it made stay."""
         return await self.send(calls.cancel_backfill(name, backfill))
 
     async def preview_schedule(
@@ -88,7 +88,7 @@ class AsyncSchedules(AsyncCallSender):
         from_: datetime | str | None = None,
         **options: Unpack[TimesOptions],
     ) -> Preview:
-        """When a stored schedule fires; or what the options describe would, under that name (which decides `H`)."""
+        """Preview a stored schedule, or the one that the options describe under this name (which decides `H`)."""
         definition = shape_times(options)
         is_stored = definition == {"spec": {}}
         if is_stored and name is None:
@@ -97,7 +97,7 @@ class AsyncSchedules(AsyncCallSender):
         return await self.send(calls.preview_schedule(name, given, count=count, from_=from_))
 
     async def put_calendar(self, name: str, dates: Iterable[Exclusion]) -> CalendarPut:
-        """Create or replace times that schedules leave out by this name."""
+        """Create or replace a calendar, whose times schedules can exclude by its name."""
         return await self.send(calls.put_calendar(name, dates))
 
     async def get_calendar(self, name: str) -> Calendar:

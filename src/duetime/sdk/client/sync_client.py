@@ -1,5 +1,5 @@
 # Made by tests/sdk/write_client.py of async_client.py: change that, then `make client`.
-"""`Client`: submit, look at and steer tasks and schedules, and administer the service, from plain code."""
+"""`Client`: submit, read and control tasks and schedules, and administer the service, from plain code."""
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -28,10 +28,10 @@ from duetime.sdk.shapes.tasks import (
 
 
 class Client(Administration, Schedules):
-    """For plain code; safe to share between threads, and between a process and those that it forks."""
+    """The client for plain code. Safe to share between threads, and between a process and its forked children."""
 
     def submit(self, type: str, payload: object = None, **options: Unpack[SubmitOptions]) -> Task:
-        """Submit one task; the same `idempotency_key` gives the first task back.
+        """Submit one task. The same `idempotency_key` returns the first task.
 
         Without `retry`, it has 20 attempts, with waits that double from 1 s to 1 h: about 8 hours in all.
         """
@@ -40,9 +40,9 @@ class Client(Administration, Schedules):
     def submit_many(
         self, submissions: Iterable[Submission | Mapping[str, Any]], *, atomic: bool = False
     ) -> BatchResult:
-        """Submit any number of tasks, in calls of up to 5,000; `atomic`: all of one call, or none.
+        """Submit any number of tasks, in calls of up to 5,000. With `atomic`, a call stores all its tasks or none.
 
-        What a quota refuses is sent again for `retry_for` seconds.
+        Tasks that a quota refuses are sent again for `retry_for` seconds.
         """
         result = BatchResult()
         for call in calls.submit_many(submissions, atomic=atomic):
@@ -55,7 +55,7 @@ class Client(Administration, Schedules):
         return result
 
     def _send_batch(self, call: ApiCall[BatchResult]) -> BatchResult:
-        """Send it, and again what was refused for now; what is refused to the end has its problem in its place."""
+        """Send a call, and send again what was refused for now. An item that stays refused keeps its problem."""
         result = self.send(call)
         tries = Tries(self._retry_for)
         while (later := calls.refused_for_now(result)) is not None:
@@ -71,11 +71,11 @@ class Client(Administration, Schedules):
         return self.send(calls.get(task))
 
     def attempts(self, task: TaskOrId, *, page_size: int | None = None) -> Iterator[Attempt]:
-        """All attempts of a task in order, page by page; `get` has the latest of many or large ones."""
+        """Return all attempts of a task in order. `get` returns only the latest if they are many or large."""
         return self.items(lambda cursor: calls.list_attempts(task, limit=page_size, cursor=cursor))
 
     def wait(self, task: TaskOrId, timeout: float = 60.0) -> Task:
-        """Look until the task is over; raises WaitTimeout."""
+        """Read the task until it is over. Raises WaitTimeout."""
         for pause in calls.looks(timeout):
             seen = self.get(task)
             if seen.is_final:
@@ -84,14 +84,14 @@ class Client(Administration, Schedules):
         raise WaitTimeout(seen, timeout)
 
     def list(self, *, page_size: int | None = None, **filter: Unpack[Filter]) -> Iterator[Task]:
-        """Every task that fits, page by page, as the iterator is used."""
+        """Return every task that matches. The iterator reads one page at a time."""
         return self.items(lambda cursor: calls.list_tasks(filter, limit=page_size, cursor=cursor))
 
     def list_page(self, *, limit: int | None = None, cursor: str | None = None, **filter: Unpack[Filter]) -> Page[Task]:
         return self.send(calls.list_tasks(filter, limit=limit, cursor=cursor))
 
     def list_dead(self, *, page_size: int | None = None, **filter: Unpack[Filter]) -> Iterator[DeadLetter]:
-        """Every dead letter that fits."""
+        """Return every dead letter that matches."""
         return self.items(lambda cursor: calls.list_dead(filter, limit=page_size, cursor=cursor))
 
     def explain(self, task: TaskOrId) -> Explanation:
@@ -127,7 +127,7 @@ class Client(Administration, Schedules):
         cursor: str | None = None,
         **filter: Unpack[Filter],
     ) -> BulkResult:
-        """One step of a verb on all tasks that fit; go on with `cursor=result.next`."""
+        """Do one step of a verb on all tasks that match; continue with `cursor=result.next`."""
         return self.send(
             calls.act_on_many(verb, filter, limit=limit, cursor=cursor, run_at=run_at, delay=as_duration(delay))
         )
@@ -142,7 +142,7 @@ class Client(Administration, Schedules):
         cursor: str | None = None,
         **filter: Unpack[Filter],
     ) -> BulkResult:
-        """Give dead letters new attempts, spread out at `rate` a second."""
+        """Give dead letters new attempts, at `rate` per second."""
         return self.send(
             calls.act_on_dead("redrive", ids, filter, everything=all, rate=rate, limit=limit, cursor=cursor)
         )
@@ -156,5 +156,5 @@ class Client(Administration, Schedules):
         cursor: str | None = None,
         **filter: Unpack[Filter],
     ) -> BulkResult:
-        """Throw dead letters away."""
+        """Cancel dead letters for good."""
         return self.send(calls.act_on_dead("drop", ids, filter, everything=all, rate=None, limit=limit, cursor=cursor))

@@ -1,5 +1,5 @@
 # Made by tests/sdk/write_client.py of async_schedules.py: change that, then `make client`.
-"""Schedules and calendars of a client."""
+"""The calls of a client about schedules and calendars."""
 
 from collections.abc import Iterable, Iterator
 from datetime import datetime
@@ -26,44 +26,44 @@ from duetime.sdk.shapes.schedules import (
 
 
 class Schedules(CallSender):
-    """What fires when, and which times are left out."""
+    """Schedules, which make tasks, and calendars of the times that they exclude."""
 
     def schedule(self, name: str, type: str, payload: object = None, **options: Unpack[ScheduleOptions]) -> Schedule:
-        """Create or replace a schedule; what is left out has its default, also where it was set before."""
+        """Create or replace a schedule. Absent options get their defaults, even if they were set before."""
         return self.send(SCHEDULES.put(name, shape_schedule(type, payload, options)))
 
     def get_schedule(self, name: str) -> Schedule:
         return self.send(SCHEDULES.get(name))
 
     def list_schedules(self, *, page_size: int | None = None, **filter: Unpack[ScheduleFilter]) -> Iterator[Schedule]:
-        """Every schedule that fits, by name, page by page, as the iterator is used."""
+        """Return every schedule that matches, by name. The iterator reads one page at a time."""
         return self.items(lambda cursor: SCHEDULES.list(**filter, limit=page_size, cursor=cursor))
 
     def delete_schedule(
         self, name: str, tasks: Literal["keep", "cancel"] = "keep", *, version: int | None = None
     ) -> DeletedSchedule:
-        """It fires no more; `tasks="cancel"` cancels what it started and is not over."""
+        """Delete a schedule. `tasks="cancel"` also cancels the tasks that it made and that are not over."""
         return self.send(calls.delete_schedule(name, tasks, version))
 
     def pause_schedule(self, name: str, note: str | None = None) -> Schedule:
         return self.send(calls.steer_schedule("pause", name, note))
 
     def resume_schedule(self, name: str, note: str | None = None) -> Schedule:
-        """Go on with the next time; what went by meanwhile is not made up for."""
+        """Resume a schedule with its next time. Times that passed meanwhile are not made up for."""
         return self.send(calls.steer_schedule("resume", name, note))
 
     def trigger_schedule(self, name: str, as_of: datetime | str | None = None) -> Triggered:
-        """A run at once, for now or for a time that is past."""
+        """Start a run at once, for now or for a time in the past."""
         return self.send(calls.trigger_schedule(name, as_of))
 
     def schedule_runs(self, name: str, *, page_size: int | None = None) -> Iterator[Run]:
-        """What became of its times, the latest first."""
+        """Return what happened at the schedule's times, the latest first."""
         return self.items(lambda cursor: calls.schedule_runs(name, limit=page_size, cursor=cursor))
 
     def backfill_schedule(
         self, name: str, from_: datetime | str, to: datetime | str, *, rate: float | None = None
     ) -> Backfill:
-        """Make the tasks of a past range, at `rate` a second."""
+        """Make the tasks of a past range, at `rate` per second."""
         return self.send(calls.backfill_schedule(name, from_, to, rate))
 
     def list_backfills(self, name: str) -> list[Backfill]:
@@ -74,7 +74,7 @@ class Schedules(CallSender):
         return self.send(calls.get_backfill(name, backfill))
 
     def cancel_backfill(self, name: str, backfill: int) -> Backfill:
-        """Make no more tasks; those that were made stay."""
+        """Stop a backfill. The tasks that it made stay."""
         return self.send(calls.cancel_backfill(name, backfill))
 
     def preview_schedule(
@@ -85,7 +85,7 @@ class Schedules(CallSender):
         from_: datetime | str | None = None,
         **options: Unpack[TimesOptions],
     ) -> Preview:
-        """When a stored schedule fires; or what the options describe would, under that name (which decides `H`)."""
+        """Preview a stored schedule, or the one that the options describe under this name (which decides `H`)."""
         definition = shape_times(options)
         is_stored = definition == {"spec": {}}
         if is_stored and name is None:
@@ -94,7 +94,7 @@ class Schedules(CallSender):
         return self.send(calls.preview_schedule(name, given, count=count, from_=from_))
 
     def put_calendar(self, name: str, dates: Iterable[Exclusion]) -> CalendarPut:
-        """Create or replace times that schedules leave out by this name."""
+        """Create or replace a calendar, whose times schedules can exclude by its name."""
         return self.send(calls.put_calendar(name, dates))
 
     def get_calendar(self, name: str) -> Calendar:

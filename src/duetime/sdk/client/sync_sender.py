@@ -19,12 +19,12 @@ from duetime.sdk.transport.route import Route
 
 T = TypeVar("T")
 
-#: Makes the call for the page that a cursor leads to; None is the first page.
+#: Makes the call for the page at a cursor. None is the first page.
 PageCall = Callable[[str | None], ApiCall[Page[T]]]
 
 
 class CallSender:
-    """Sends calls for one key to one server."""
+    """Sends calls to one server with one key."""
 
     def __init__(
         self,
@@ -36,10 +36,10 @@ class CallSender:
         retry_for: float = 30.0,
         proxy: str | None = None,
     ) -> None:
-        """Without `url` and `key`: those of the environment, or of a `duetime up` in this folder.
+        """Without `url` and `key`, those of the environment or of a `duetime up` in this folder are used.
 
-        `tenant`: act for another one than the key's own, which an admin key may.
-        `proxy`: in place of the environment's `HTTPS_PROXY` or `HTTP_PROXY`; an empty one stands for none.
+        `tenant`: the tenant to act for if it is not the key's own. An admin key may do this.
+        `proxy`: replaces the environment's `HTTPS_PROXY` or `HTTP_PROXY`. An empty one means no proxy.
         """
         url, key = find_server(url, key)
         self._transport = Transport(Route.to(url, key, tenant=check_tenant(tenant), proxy=proxy), timeout)
@@ -54,7 +54,7 @@ class CallSender:
         self.close()
 
     def close(self) -> None:
-        """Close its connections."""
+        """Close the connections."""
         self._transport.close()
 
     def send(self, call: ApiCall[T]) -> T:
@@ -69,9 +69,9 @@ class CallSender:
                 time.sleep(tries.wait_after(error))
 
     def pages(self, page: PageCall[T], cursor: str | None = None) -> Iterator[Page[T]]:
-        """Every page from a cursor on.
+        """Yield every page from a cursor on.
 
-        A page is empty where the server found nothing in the time that one request has, and searches on.
+        A page is empty if the server found nothing within the time limit of one request and will continue the search.
         """
         while True:
             try:
@@ -83,6 +83,6 @@ class CallSender:
                 return
 
     def items(self, page: PageCall[T]) -> Iterator[T]:
-        """Every item of a list, page by page, as the iterator is used."""
+        """Yield every item of a list. The iterator reads one page at a time."""
         for found in self.pages(page):
             yield from found.items

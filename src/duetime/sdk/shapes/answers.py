@@ -1,4 +1,4 @@
-"""What answers of many kinds have: problem details, and pages of lists."""
+"""What many kinds of answers have in common: problem details, and pages of lists."""
 
 from typing import Generic, TypeVar
 
@@ -10,22 +10,22 @@ T = TypeVar("T")
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """Problem details (RFC 9457), as every error is told."""
+    """Problem details (RFC 9457), the format of every error."""
 
     title: str = ""
     status: int = 0
     code: str = ""
     detail: str = ""
     errors: tuple[FieldError, ...] = ()
-    #: Seconds after which to try again, of an item of a batch.
+    #: For an item of a batch: try again after this many seconds.
     retry_after: float | None = None
     request_id: str = ""
-    #: Of a search that is not complete: the cursor to go on from.
+    #: For an incomplete search: the cursor to continue from.
     next: str | None = None
 
 
 class Page(msgspec.Struct, Generic[T], frozen=True):
-    """One page of a list; `next` leads to the page after it."""
+    """One page of a list. `next` is the cursor of the following page."""
 
     items: list[T]
     next: str | None = None

@@ -1,4 +1,4 @@
-"""Durations as they are given: seconds, a text with a unit, or a timedelta."""
+"""Durations in the forms that callers use: seconds, a text with a unit, or a timedelta."""
 
 from datetime import timedelta
 
@@ -6,7 +6,7 @@ from duetime.sdk.errors import Duration
 
 
 def as_duration(value: Duration | None) -> float | str | None:
-    """A duration as the API takes it: seconds, or words like "5m"."""
+    """Return a duration in a form that the API accepts: seconds, or a text like "5m"."""
     return value.total_seconds() if isinstance(value, timedelta) else value
 
 
@@ -14,7 +14,7 @@ _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def seconds_of(value: Duration) -> float:
-    """A duration in seconds: 1.5, "90s", "5m", "2h", "1d" or a timedelta."""
+    """Return a duration in seconds: 1.5, "90s", "5m", "2h", "1d" or a timedelta."""
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, str):

@@ -1,7 +1,7 @@
-"""Task types, queues and limits as they are sent and as they are received.
+"""Task types, queues and limits, as requests and as answers.
 
-What is sent is only shaped here; the server judges it.  Answers take fields that
-they do not know and lack fields that are new, as those of `shapes` do.
+This module only shapes requests; the server validates them.  Answers may have
+unknown fields and may lack new ones, as everywhere in `shapes`.
 """
 
 from datetime import datetime
@@ -15,25 +15,25 @@ from duetime.sdk.shapes.tasks import Priority, RetryPolicy, Unique
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How many attempts run at once, and how many start in a second; what is left out is not limited."""
+    """How many attempts run at once, and how many start per second. An absent value means no limit."""
 
     max_running: int | None = None
     rate: float | None = None
-    #: How many may start at once after a rest; one second's worth.
+    #: How many may start at once after a quiet time. Default: one second's worth.
     burst: int | None = None
     #: Keep `max_running` even while two nodes feed the tenant.
     strict: bool = False
 
 
 class TypeLimits(Limits, frozen=True, kw_only=True, omit_defaults=True):
-    """The limits of a type; with a key, a place in the payload, each value there has them for itself."""
+    """The limits of a type. With a key, which is a place in the payload, each value there has its own limit."""
 
     concurrency_key: str | None = None
     rate_key: str | None = None
 
 
 class TypeDefaults(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What a submission of the type gets where it says nothing."""
+    """Values for submissions of the type that do not set their own."""
 
     queue: str | None = None
     priority: Priority | None = None
@@ -47,7 +47,7 @@ class TypeDefaults(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class RateLimit(msgspec.Struct, omit_defaults=True):
-    """Submissions beyond so many in a period are refused; `key` is a place in the payload."""
+    """Submissions beyond `limit` in a period are refused. `key` is a place in the payload."""
 
     limit: int
     period: Duration
@@ -58,14 +58,14 @@ class RateLimit(msgspec.Struct, omit_defaults=True):
 
 
 class Throttle(RateLimit, omit_defaults=True):
-    """Attempts start at this pace; what is beyond it waits."""
+    """Attempts start at this pace; further ones wait."""
 
-    #: How many more may start at once after a rest.
+    #: How many more may start at once after a quiet time.
     burst: int = 0
 
 
 class TypeDebounce(msgspec.Struct, omit_defaults=True):
-    """Of submissions that follow each other within the period the last one runs; `key` is a place in the payload."""
+    """Of several submissions within the period only the last one runs. `key` is a place in the payload."""
 
     period: Duration
     key: str | None = None
@@ -77,7 +77,7 @@ class TypeDebounce(msgspec.Struct, omit_defaults=True):
 
 
 class TypeOptions(TypedDict, total=False):
-    """All that a type can say; the keys of its rules are places in the payload (`customer`, `order.shop`)."""
+    """All settings of a type. The keys of its rules are places in the payload (`customer`, `order.shop`)."""
 
     #: A JSON Schema for payloads.
     schema: dict[str, Any] | bool | None
@@ -90,7 +90,7 @@ class TypeOptions(TypedDict, total=False):
 
 
 class TaskType(msgspec.Struct, frozen=True):
-    """A registered type; what it does not say is None.  Its rules are as the API tells them, durations in seconds."""
+    """A registered type. What it does not set is None. Its rules are as the API returns them, durations in seconds."""
 
     name: str
     schema: Any = None
@@ -104,7 +104,7 @@ class TaskType(msgspec.Struct, frozen=True):
     updated_at: datetime | None = None
 
     def options(self) -> TypeOptions:
-        """What it says, as `put_type` takes it: a type is replaced whole, so a change starts from here."""
+        """Return the settings in the form that `put_type` takes. Types are replaced whole: change these."""
         return {
             "schema": self.schema,
             "defaults": self.defaults,
@@ -117,11 +117,11 @@ class TaskType(msgspec.Struct, frozen=True):
 
 
 class TypePut(msgspec.Struct, frozen=True):
-    """The type as it is now, and what it means for tasks that wait."""
+    """The type as it is now, and what it means for waiting tasks."""
 
     name: str
     version: int = 0
-    #: Waiting tasks that were looked at, at most 10,000, and how many of them do not match the schema.
+    #: How many waiting tasks were checked, at most 10,000, and how many of them do not match the schema.
     waiting_sampled: int = 0
     waiting_invalid: int = 0
 
@@ -145,7 +145,7 @@ class TypePreview(msgspec.Struct, frozen=True):
 
 
 class Queue(msgspec.Struct, frozen=True):
-    """A queue; without a version nothing is set for it."""
+    """A queue. Without a version it has no settings."""
 
     name: str
     state: str = "active"
@@ -154,14 +154,14 @@ class Queue(msgspec.Struct, frozen=True):
     classes: list[str] = []
     version: int | None = None
     updated_at: datetime | None = None
-    #: What a change means for tasks that are there already, in the answer to it.
+    #: What a change means for existing tasks, in the answer to it.
     notes: list[str] = []
-    #: How long workers that take from it may be silent, if they do not say it themselves.
+    #: How long workers that lease from it may be silent, if they do not set this themselves.
     max_silence: float | None = None
 
 
 class KeyLimit(msgspec.Struct, frozen=True):
-    """The limit of a key, or of each key that a pattern fits."""
+    """The limit of a key, or of each key that matches a pattern."""
 
     name: str
     max_running: int | None = None

@@ -1,4 +1,4 @@
-"""API keys as they are received."""
+"""API keys, as answers."""
 
 from datetime import datetime
 from typing import Literal
@@ -9,7 +9,7 @@ Role = Literal["viewer", "producer", "worker", "operator", "owner", "admin"]
 
 
 class Key(msgspec.Struct, frozen=True):
-    """An API key as it is listed, never itself."""
+    """An API key in a list, without the key itself."""
 
     id: int
     hint: str = ""
@@ -20,21 +20,21 @@ class Key(msgspec.Struct, frozen=True):
     types: list[str] = []
     queues: list[str] = []
     expires_at: datetime | None = None
-    #: Addresses and networks from which it may be used; none: all.
+    #: Addresses and networks from which it may be used. Empty: from anywhere.
     allowed_ips: list[str] = []
-    #: To about a minute.
+    #: Exact to about a minute.
     last_used_at: datetime | None = None
     last_used_from: str | None = None
 
 
 class NewKey(msgspec.Struct, frozen=True):
-    """A key that was just made: `key` is shown this once."""
+    """A new key. `key` is shown only this once."""
 
     id: int
     key: str
     role: str = ""
     tenant: str = ""
-    #: What one might not expect of it.
+    #: Effects that the caller may not expect.
     notes: list[str] = []
 
     def __repr__(self) -> str:

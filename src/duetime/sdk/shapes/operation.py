@@ -1,4 +1,4 @@
-"""What one looks at and sets while the service runs: breakers, the outbox, nodes, the audit log."""
+"""What operators read and set while the service runs: breakers, the outbox, nodes, the audit log."""
 
 from datetime import datetime
 from typing import Any, Literal
@@ -7,31 +7,31 @@ import msgspec
 
 from duetime.sdk.errors import FieldError
 
-#: What a breaker shall do: call nothing, limit nothing, or decide by itself.
+#: The state to force on a breaker: no calls, no limit, or let it decide by itself.
 BreakerState = Literal["open", "closed", "auto"]
 
 
 class Breaker(msgspec.Struct, frozen=True):
-    """What is let through to a target host, or of the whole tenant, and why."""
+    """How many calls to a target host, or starts of the whole tenant, are allowed, and why."""
 
-    #: `tenant`: all of the tenant's tasks, whoever runs them.
+    #: `tenant`: all tasks of the tenant, both HTTP calls and tasks of workers.
     host: str
     state: str = ""
     reason: str = ""
-    #: When calls begin again, if there are none now.
+    #: When calls begin again, if none are made now.
     next_probe_at: datetime | None = None
-    #: Calls that may start in a second; None: not limited; 0: none, or only probes.
+    #: Calls that may start per second. None: not limited. 0: none, or only probes.
     allowed_rate: float | None = None
-    #: Calls that were judged last, and how many of them failed.
+    #: Calls that were judged most recently, and how many of them failed.
     calls: int = 0
     failures: int = 0
-    #: `open` or `closed`, if somebody set it; None: it decides by itself.
+    #: `open` or `closed` if it was forced. None: it decides by itself.
     forced: str | None = None
     note: str = ""
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """Why it could not become a task: what submitting it would have been answered with."""
+    """Why it could not become a task: the problem that submitting it would have returned."""
 
     code: str = ""
     detail: str = ""
@@ -39,10 +39,10 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """What a producer wrote in its own transaction, and why it is no task."""
+    """What a producer wrote in its own transaction, and why it did not become a task."""
 
     id: int
-    #: As it was written.
+    #: As the producer wrote it.
     body: Any = None
     written_at: datetime | None = None
     refused_at: datetime | None = None
@@ -50,17 +50,17 @@ class Refused(msgspec.Struct, frozen=True):
 
 
 class OutboxNumber(msgspec.Struct, frozen=True):
-    """What became of a number of the outbox: `waiting`, `accepted` or `refused`."""
+    """The state of an outbox number: `waiting`, `accepted` or `refused`."""
 
     id: int
     state: str = ""
-    #: The task that was made of it.
+    #: The task that it became.
     task: str | None = None
     refused: Refused | None = None
 
 
 class Node(msgspec.Struct, frozen=True):
-    """A node of the cluster, as the one that answers sees it."""
+    """A node of the cluster, as seen by the node that answers."""
 
     name: str
     #: How many shards it feeds.
@@ -70,15 +70,15 @@ class Node(msgspec.Struct, frozen=True):
 
 
 class Act(msgspec.Struct, frozen=True):
-    """Something that was done to a tenant or a key: who, when, what before and after."""
+    """A change to a tenant or a key: by whom, when, and the values before and after."""
 
     id: int
     at: datetime | None = None
     tenant: str | None = None
-    #: `key`, or `database` for what was done without one.
+    #: `key`, or `database` for a change that was made without a key.
     actor: str = ""
     key: int | None = None
-    #: How the key begins.
+    #: The first characters of the key.
     key_hint: str | None = None
     action: str = ""
     subject: str = ""

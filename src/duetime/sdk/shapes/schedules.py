@@ -1,7 +1,7 @@
-"""Schedules as they are sent and as they are received.
+"""Schedules, as requests and as answers.
 
-What is sent is only shaped here; the server judges it.  Answers take fields that
-they do not know and lack fields that are new, as those of `shapes` do.
+This module only shapes requests; the server validates them.  Answers may have
+unknown fields and may lack new ones, as everywhere in `shapes`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -66,7 +66,7 @@ class TimesOptions(TypedDict, total=False):
 
 
 class DeclareOptions(TimesOptions, total=False):
-    """A schedule beside its name, type and payload."""
+    """The parts of a schedule other than its name, type and payload."""
 
     max_fires: int | None
     overlap: Overlap | None
@@ -101,7 +101,7 @@ class ScheduleOptions(DeclareOptions, total=False):
 
 
 def shape_times(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options as the API takes them: the spec's parts in `spec`, durations as seconds or words."""
+    """Return the options in the form of the API: the parts of the spec in `spec`, durations as seconds or texts."""
     fields = {name: value for name, value in options.items() if value is not None}
     for name in ("start_at", "end_at"):
         instant = fields.get(name)
@@ -115,7 +115,7 @@ def shape_times(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def shape_schedule(type: str, payload: object, options: Mapping[str, Any]) -> dict[str, Any]:
-    """A definition as the API takes it."""
+    """Return a definition in the form of the API."""
     definition = shape_times(options)
     task: dict[str, Any] = {name: definition.pop(name) for name in _TASK if name in definition}
     if isinstance(task.get("target"), str):
@@ -124,7 +124,7 @@ def shape_schedule(type: str, payload: object, options: Mapping[str, Any]) -> di
 
 
 class Fire(msgspec.Struct, frozen=True):
-    """One time: when, by the wall clock of the schedule's zone, and what DST or an exclusion did to it."""
+    """One time: when, also by the clock of the schedule's zone, and the effect of DST or an exclusion."""
 
     at: datetime
     local: str = ""
@@ -133,7 +133,7 @@ class Fire(msgspec.Struct, frozen=True):
 
 
 class Counters(msgspec.Struct, frozen=True):
-    """How many times came to what, since the schedule was made."""
+    """How many times had which outcome since the schedule was created."""
 
     fired: int = 0
     skipped: int = 0
@@ -148,7 +148,7 @@ class Skip(msgspec.Struct, frozen=True):
 
 
 class Schedule(msgspec.Struct, frozen=True):
-    """A schedule as the server tells it: the definition with its defaults, and where it stands."""
+    """A schedule as the server returns it: the definition with its defaults, and its current state."""
 
     name: str
     state: str = ""
@@ -172,19 +172,19 @@ class Schedule(msgspec.Struct, frozen=True):
     source: str = ""
     version: int = 0
     counters: Counters = msgspec.field(default_factory=Counters)
-    #: Times that wait for the run before them.
+    #: Times that wait for an earlier run to end.
     buffered_now: int = 0
     last_skip: Skip | None = None
     next_fire_time: datetime | None = None
     created_at: datetime | None = None
     updated_at: datetime | None = None
-    #: What it does, as a sentence; lists leave this and `next_fires` out.
+    #: What it does, as a sentence. Lists omit this and `next_fires`.
     words: str | None = None
     next_fires: list[Fire] | None = None
 
 
 class PutResult(msgspec.Struct, frozen=True):
-    """What became of one schedule of a batch: what was done, or a problem."""
+    """The result for one schedule of a batch: what was done, or a problem."""
 
     name: str = ""
     version: int | None = None
@@ -211,7 +211,7 @@ class Triggered(msgspec.Struct, frozen=True):
 
 
 class Run(msgspec.Struct, frozen=True):
-    """One time of a schedule, and what became of it."""
+    """One time of a schedule, and what happened at it."""
 
     fire_time: datetime
     at: datetime | None = None
@@ -219,9 +219,9 @@ class Run(msgspec.Struct, frozen=True):
     outcome: str = ""
     reason: str | None = None
     task: str | None = None
-    #: The state of the task; None if there is none, or it is past its retention.
+    #: The state of the task. None if there is none, or if its retention is over.
     state: str | None = None
-    #: When the task was over; where that was before the fire time, `reason` says why.
+    #: When the task was over. If that was before the fire time, `reason` says why.
     ended_at: datetime | None = None
 
 
@@ -239,7 +239,7 @@ class Backfill(msgspec.Struct, frozen=True):
     reached: datetime | None = None
     created_at: datetime | None = None
     ended_at: datetime | None = None
-    #: Why it makes no tasks now; None: it goes on.
+    #: Why it makes no tasks now. None: it continues.
     waits_for: str | None = None
 
 
@@ -251,7 +251,7 @@ class Preview(msgspec.Struct, frozen=True):
 
 
 class Calendar(msgspec.Struct, frozen=True):
-    """Times that many schedules leave out."""
+    """Times that many schedules can exclude."""
 
     name: str
     dates: list[Any] = []
@@ -262,5 +262,5 @@ class Calendar(msgspec.Struct, frozen=True):
 class CalendarPut(msgspec.Struct, frozen=True):
     name: str
     version: int = 0
-    #: Schedules whose next time was found anew.
+    #: Schedules whose next time was computed again.
     replanned: int = 0

@@ -1,7 +1,7 @@
-"""Tasks: submissions as they are sent, tasks and what becomes of them as they are received.
+"""Tasks, as requests and as answers.
 
-Answers take fields that they do not know and lack fields that are new, so an
-older SDK works with a newer server and the other way round.
+Answers may have unknown fields and may lack new ones, so an older SDK works
+with a newer server and the other way round.
 """
 
 import uuid
@@ -22,9 +22,9 @@ FINAL_STATES = frozenset({"succeeded", "dead", "cancelled", "expired"})
 
 
 class RetryPolicy(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """When a failed attempt is tried again; what is left out is the server's default.
+    """When a failed attempt is tried again. Absent values get the server's defaults.
 
-    That is 20 attempts, with waits that double from 1 s to 1 h and vary by a tenth: about 8 hours in all.
+    These are 20 attempts, with waits that double from 1 s to 1 h and vary by a tenth: about 8 hours in all.
     """
 
     max_attempts: int | None = None
@@ -32,7 +32,7 @@ class RetryPolicy(msgspec.Struct, kw_only=True, omit_defaults=True):
     max_backoff: Duration | None = None
     max_doublings: int | None = None
     max_retry_duration: Duration | None = None
-    #: How many attempts may be lost because their worker died; the last one makes the task a dead letter (3).
+    #: How many attempts may be lost because their worker died. The last one makes the task a dead letter. Default: 3.
     max_crashes: int | None = None
 
     def __post_init__(self) -> None:
@@ -47,7 +47,7 @@ class Target(msgspec.Struct, omit_defaults=True):
     url: str
     method: str = "POST"
     headers: dict[str, str] = {}
-    #: Names of headers whose values nobody can read again, beside `Authorization`, `Cookie`, `X-Api-Key` and the like.
+    #: Names of further headers whose values are secret, beside `Authorization`, `Cookie`, `X-Api-Key` and the like.
     secret_headers: list[str] = []
     timeout: Duration | None = None
     retry_on: list[int] = []
@@ -57,12 +57,12 @@ class Target(msgspec.Struct, omit_defaults=True):
 
 
 class Unique(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One task at a time: while one of the same key (without one: the same payload) is there, it is given back."""
+    """One task at a time: while a task with the same key (or payload, without a key) exists, that one is returned."""
 
     key: str | None = None
-    #: In which states it counts; all that are not over.
+    #: The states in which a task counts as existing. Default: all that are not over.
     states: list[State] | None = None
-    #: For how long after its submission it counts in any case.
+    #: How long after its submission it counts in any state.
     period: Duration | None = None
 
     def __post_init__(self) -> None:
@@ -70,11 +70,11 @@ class Unique(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Debounce(msgspec.Struct, omit_defaults=True):
-    """A later submission of the same key replaces the one that waits, for another `period`."""
+    """A later submission with the same key replaces the waiting one and waits for another `period`."""
 
     key: str
     period: Duration
-    #: It runs so long after the first one at the latest.
+    #: It runs this long after the first submission at the latest.
     timeout: Duration | None = None
 
     def __post_init__(self) -> None:
@@ -83,7 +83,7 @@ class Debounce(msgspec.Struct, omit_defaults=True):
 
 
 class SubmitOptions(TypedDict, total=False):
-    """The options of `submit`, beside type and payload."""
+    """The options of `submit`, other than type and payload."""
 
     run_at: datetime | str | None
     delay: Duration | None
@@ -106,7 +106,7 @@ class SubmitOptions(TypedDict, total=False):
 
 
 class Submission(msgspec.Struct, omit_defaults=True, gc=False):
-    """A task to be submitted.  The server judges it; here it only has to be writable."""
+    """A task to be submitted.  The server validates it; here it only has to be encodable."""
 
     type: str
     payload: Any = None
@@ -162,7 +162,7 @@ class Attempt(msgspec.Struct, frozen=True):
 
 
 class Task(msgspec.Struct, frozen=True):
-    """A task as the server tells it."""
+    """A task as the server returns it."""
 
     id: str
     type: str = ""
@@ -173,18 +173,18 @@ class Task(msgspec.Struct, frozen=True):
     payload: Any = None
     labels: dict[str, str] | None = None
     run_at: datetime | None = None
-    #: The time that it was submitted with, where it was rescheduled: `run_at` is the new one.
+    #: For a rescheduled task, the time with which it was submitted. `run_at` is the new one.
     first_run_at: datetime | None = None
     created_at: datetime | None = None
     expires_at: datetime | None = None
     next_run_at: datetime | None = None
-    #: How many attempts may still be made, the running one not counted; None from an older server.
+    #: How many attempts may still be made, not counting the running one. None from an older server.
     attempts_left: int | None = None
     schedule: str | None = None
     result: Any = None
-    #: The latest; `Client.attempts` has all.
+    #: The latest attempts. `Client.attempts` returns all.
     attempts: list[Attempt] = []
-    #: How many earlier ones are left out here.
+    #: How many earlier attempts are omitted here.
     attempts_omitted: int = 0
     sla: float | None = None
     sla_met: bool | None = None
@@ -196,12 +196,12 @@ class Task(msgspec.Struct, frozen=True):
     idempotency_key: str | None = None
     concurrency_key: str | None = None
     rate_key: str | None = None
-    #: The waiting task that this one took the place of, in the answer to a debounced submission.
+    #: In the answer to a debounced submission: the waiting task that this one replaced.
     replaces: str | None = None
-    #: Why and since when it is a dead letter, where it is one.
+    #: For a dead letter: why and since when.
     dead_reason: str | None = None
     died_at: datetime | None = None
-    #: When it was over, and why if somebody said so; None until then.
+    #: When it was over, and the reason if one was given. None until then.
     ended_at: datetime | None = None
     end_reason: str | None = None
 
@@ -211,7 +211,7 @@ class Task(msgspec.Struct, frozen=True):
 
 
 class DeadLetter(msgspec.Struct, frozen=True):
-    """A task that was given up, with its last error; `get` has all its attempts."""
+    """A task that was given up, with its last error. `get` returns all its attempts."""
 
     id: str
     type: str = ""
@@ -222,7 +222,7 @@ class DeadLetter(msgspec.Struct, frozen=True):
     created_at: datetime | None = None
     reason: str = ""
     died_at: datetime | None = None
-    #: How many there were.
+    #: The number of its attempts.
     attempts: int = 0
     worker: str | None = None
     status: int | None = None
@@ -230,23 +230,23 @@ class DeadLetter(msgspec.Struct, frozen=True):
 
 
 class BatchItem(msgspec.Struct, frozen=True, gc=False):
-    """What became of one item of a batch: a task, or a problem."""
+    """The result for one item of a batch: a task, or a problem."""
 
     id: str | None = None
     state: str | None = None
-    #: It was there already, under the same idempotency or unique key.
+    #: The task existed already, under the same idempotency or unique key.
     repeated: bool = False
-    #: The waiting task that it took the place of.
+    #: The waiting task that it replaced.
     replaces: str | None = None
     error: Problem | None = None
 
 
-#: What the verbs take: an id, or whatever of the above carries one.
+#: What the verbs take: an id, or one of the objects above that has an id.
 TaskOrId = Task | DeadLetter | BatchItem | str | uuid.UUID
 
 
 def id_of(task: TaskOrId) -> str:
-    """The id of what was given; a TypeError for what has none, before anything is sent."""
+    """Return the id of the argument. Raise a TypeError, before anything is sent, if it has none."""
     if isinstance(task, Task | DeadLetter | BatchItem):
         if task.id is None:
             raise TypeError("this item of the batch was refused: it is no task, and has no id")
@@ -268,7 +268,7 @@ class BatchResult(msgspec.Struct):
 
     @property
     def ids(self) -> list[str | None]:
-        """The ids in order; None where an item was refused."""
+        """Return the ids in order, with None for each refused item."""
         return [item.id for item in self.results]
 
     def add(self, other: "BatchResult") -> None:
@@ -297,7 +297,7 @@ class BatchResult(msgspec.Struct):
 
 
 class BulkResult(msgspec.Struct, frozen=True):
-    """What one call of a bulk verb did; go on with `next` until it is None."""
+    """The result of one call of a bulk verb. Continue with `next` until it is None."""
 
     matched: int = 0
     changed: int = 0
@@ -311,12 +311,12 @@ class Reason(msgspec.Struct, frozen=True):
 
     reason: str = ""
     detail: str = ""
-    #: When this falls away by itself, if it does.
+    #: When this reason goes away by itself, if it does.
     until: datetime | None = None
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """Why a task is where it is, and what would free it."""
+    """Why a task is in its state, and what would let it continue."""
 
     id: str = ""
     state: str = ""

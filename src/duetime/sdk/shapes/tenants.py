@@ -1,4 +1,4 @@
-"""Tenants as they are set and as they are received; only an admin key sets them."""
+"""Tenants, as requests and as answers. Only an admin key can set them."""
 
 from datetime import datetime
 from typing import Any, Literal, TypedDict
@@ -7,7 +7,7 @@ import msgspec
 
 
 class Egress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Where the HTTP targets of a tenant may be; what is left out stays as it is."""
+    """Where the HTTP targets of a tenant may be. Absent values stay as they are."""
 
     #: `api.example.com`, `*.example.com` for every host below it, `*` for every host.
     hosts: list[str] | None = None
@@ -16,31 +16,31 @@ class Egress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class TenantOptions(TypedDict, total=False):
-    """What can be set; what is left out stays as it is, None takes it away."""
+    """The settings of a tenant. Absent values stay as they are; None removes a value."""
 
     weight: int | None
     state: Literal["active", "suspended"]
     tier: str | None
     spread: int
-    #: By name; None takes one away.
+    #: By name. None removes one.
     quotas: dict[str, float | None] | None
-    #: Whether the default quotas hold where neither it nor its tier says anything.
+    #: Whether the default quotas hold where neither the tenant nor its tier sets one.
     defaults: bool
     egress: Egress | dict[str, object] | None
 
 
 class EffectiveTenant(msgspec.Struct, frozen=True):
-    """What holds: the tenant's own values, else its tier's, else the defaults."""
+    """The values that hold: the tenant's own, else its tier's, else the defaults."""
 
     weight: int = 1
     quotas: dict[str, Any] = {}
     egress: Egress = Egress()
-    #: Who says each of these values: `own`, `tier` or `default`; rules as `egress.hosts`.
+    #: The origin of each of these values: `own`, `tier` or `default`. Rules have names like `egress.hosts`.
     sources: dict[str, str] = {}
 
 
 class Tenant(msgspec.Struct, frozen=True):
-    """A tenant, with its own values; `effective` has what holds."""
+    """A tenant with its own values. `effective` has the values that hold."""
 
     id: int
     name: str
@@ -56,12 +56,12 @@ class Tenant(msgspec.Struct, frozen=True):
     effective: EffectiveTenant = EffectiveTenant()
     created_at: datetime | None = None
     updated_at: datetime | None = None
-    #: What a change means for what is there already, in the answer to it.
+    #: In the answer to a change: what it means for existing tasks and the like.
     notes: list[str] = []
 
 
 class TierOptions(TypedDict, total=False):
-    """What can be set; what is left out stays as it is, None takes it away."""
+    """The settings of a tier. Absent values stay as they are; None removes a value."""
 
     weight: int | None
     quotas: dict[str, float | None] | None
@@ -75,7 +75,7 @@ class Tier(msgspec.Struct, frozen=True):
     weight: int | None = None
     quotas: dict[str, Any] = {}
     egress: Egress = Egress()
-    #: How many tenants have it.
+    #: How many tenants have this tier.
     tenants: int = 0
     created_at: datetime | None = None
     updated_at: datetime | None = None
@@ -85,7 +85,7 @@ class SigningSecret(msgspec.Struct, frozen=True):
     """The secret that signs calls to HTTP targets (Standard Webhooks)."""
 
     secret: str
-    #: Until then the one before it signs as well.
+    #: Until this time the former secret also signs.
     former_until: datetime | None = None
-    #: What does not sign any more, if it did.
+    #: Which former secret stopped signing, if one did.
     notes: list[str] = []

@@ -1,8 +1,8 @@
-"""New connections to the server: names with several addresses, proxies, TLS.
+"""Open new connections to the server: names with several addresses, proxies, TLS.
 
-In an event loop a name's addresses are tried one after the other, each a little
-after the one before and all of them at once in the end, so that a dead one costs
-a moment and not the call (RFC 8305 in small).
+In an event loop the addresses of a name are tried with short delays, each while
+the earlier attempts continue, so that a dead address costs a moment and not the
+whole call (a small version of RFC 8305).
 """
 
 import asyncio
@@ -22,14 +22,14 @@ from duetime.http1.messages import Bounds, ExchangeError, Reason
 from duetime.sdk.transport.route import Route
 from duetime.sdk.transport.tunnel import open_tunnel, open_tunnel_blocking
 
-#: Before the next address is tried beside the ones under way.
+#: The delay before the next address is tried, while the earlier attempts continue.
 _STAGGER_SECONDS = 0.25
 
 _Address = tuple[socket.AddressFamily, Any]
 
 
 class Dialler:
-    """Makes the connections of an event loop, and knows all that are open."""
+    """Opens the connections of an event loop, and knows all that are open."""
 
     def __init__(self, route: Route, tls: ssl.SSLContext | None, bounds: Bounds) -> None:
         self._route = route
@@ -37,14 +37,14 @@ class Dialler:
         self._open = OpenConnections(bounds)
 
     async def dial(self, connect_by: float) -> Connection:
-        """A new connection until a time of the loop; raises ExchangeError."""
+        """Open a connection until a time of the loop. Raises ExchangeError."""
         server = self._route.address
         with _explaining(server.host, server.authority):
             async with asyncio.timeout_at(connect_by):
                 return await self._open.start(await self._reach(), self._tls, server.host)
 
     async def _reach(self) -> socket.socket:
-        """A socket on which the server, or the proxy for it, expects the first byte."""
+        """Return a socket on which the server, or the proxy in front of it, expects the first byte."""
         server, proxy = self._route.address, self._route.proxy
         if proxy is None:
             return await _reach(server.host, server.port)
@@ -59,12 +59,12 @@ class Dialler:
         return sock
 
     async def close(self, some: Iterable[Connection] | None = None) -> None:
-        """Close some connections or all, and wait until they are; exchanges under way on them fail."""
+        """Close some or all connections and wait until they are closed. Exchanges on them fail."""
         await self._open.close(some)
 
 
 def dial(route: Route, connect_by: float, bounds: Bounds) -> BlockingConnection:
-    """A new connection of plain code until a monotonic time; raises ExchangeError."""
+    """Open a connection for plain code until a monotonic time. Raises ExchangeError."""
     server = route.address
     with _explaining(server.host, server.authority):
         if route.proxy is None:
@@ -95,7 +95,7 @@ def _explaining(host: str, where: str) -> Iterator[None]:
         raise ExchangeError(Reason.CONNECT, f"no connection to {where} in time") from error
     except ssl.SSLCertVerificationError as error:
         raise ExchangeError(Reason.TLS, f"the certificate of {host} is not valid: {error.verify_message}") from error
-    # A name that cannot be one is a ValueError.
+    # A host name that is not valid raises a ValueError.
     except (OSError, ValueError) as error:
         raise ExchangeError(Reason.CONNECT, f"no connection to {where}: {error}") from error
 
@@ -106,7 +106,7 @@ def _default_tls() -> ssl.SSLContext:
 
 
 async def _reach(host: str, port: int) -> socket.socket:
-    """A connected socket to one of the host's addresses."""
+    """Return a socket that is connected to one of the host's addresses."""
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     waiting = _interleave([(info[0], info[4]) for info in found])
@@ -141,13 +141,13 @@ async def _reach(host: str, port: int) -> socket.socket:
 
 
 def _close_late(connecting: "asyncio.Task[socket.socket]") -> None:
-    """Of one that was given up: it may have been connected already."""
+    """Close the socket of an attempt that was given up: it may have been connected already."""
     if not connecting.cancelled() and connecting.exception() is None:
         connecting.result().close()
 
 
 def _interleave(addresses: Sequence[_Address]) -> list[_Address]:
-    """The families in turn, beginning with the one that the system prefers."""
+    """Alternate the address families, beginning with the one that the system prefers."""
     first = [each for each in addresses if each[0] == addresses[0][0]]
     rest = [each for each in addresses if each[0] != addresses[0][0]]
     return [each for pair in itertools.zip_longest(first, rest) for each in pair if each is not None]

@@ -1,4 +1,4 @@
-"""An answer's headers, found by names of any case."""
+"""The headers of an answer, found by name without regard to case."""
 
 from collections.abc import Iterator, Mapping
 
@@ -6,7 +6,7 @@ from duetime.http1.messages import Fields
 
 
 class Headers(Mapping[str, str]):
-    """Read only when they are asked for."""
+    """Headers that are parsed only when one is read."""
 
     __slots__ = ("_fields",)
 

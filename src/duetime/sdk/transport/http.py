@@ -1,9 +1,8 @@
-"""A small HTTP/1.1 client for one server, in an event loop: a bounded number of kept connections, no redirects.
+"""A small HTTP/1.1 client for one server in an event loop: a bounded number of kept connections, no redirects.
 
-A request is sent once.  Only where the server closed a kept connection before
-it answered, and only with a method that may be repeated, it is sent a second
-time by a new connection; all other repeating is up to whoever called, who
-knows about idempotency keys.
+A request is sent once.  It is sent a second time, over a new connection, only if
+the server closed a kept connection before it answered and the method may be
+repeated. All other retries are up to the caller, who knows about idempotency keys.
 """
 
 import asyncio
@@ -22,7 +21,7 @@ MAX_CONNECTIONS = 100
 
 
 class HttpClient:
-    """Made within the loop that it is used in."""
+    """Has to be created in the loop that uses it."""
 
     def __init__(
         self,
@@ -38,7 +37,7 @@ class HttpClient:
         self._route = route
         self._connect_seconds = connect_seconds
         self._dialler = Dialler(route, tls, Bounds(kept_bytes=max_bytes, read_bytes=max_bytes))
-        #: Connections are dialled only when none is kept, so this bounds those that are open too.
+        #: A connection is opened only when none is kept, so this bounds the open ones too.
         self._places = asyncio.Semaphore(max_connections)
         self._kept: KeptConnections[None] = KeptConnections(self._loop, idle_seconds, max_connections)
         self._deadlines: Deadlines[Connection] = Deadlines(self._loop, Connection.time_out)
@@ -47,7 +46,7 @@ class HttpClient:
     async def request(
         self, method: str, path: str, body: bytes | None = None, *, timeout: float, idempotency_key: str | None = None
     ) -> Answer:
-        """The answer, whatever its status.
+        """Return the answer, whatever its status.
 
         Raises ServerUnreachable, or ApiError for an answer that is too large.
         """
@@ -58,14 +57,14 @@ class HttpClient:
             raise failure_of(f"{self._route.name} does not answer", error) from error
 
     async def close(self) -> None:
-        """Close every connection; requests under way fail."""
+        """Close every connection. Requests in progress fail."""
         self._is_closed = True
         self._kept.clear()
         await self._dialler.close()
         self._deadlines.close()
 
     async def close_idle(self) -> None:
-        """Close what is kept; what is in use goes on, and the next request opens anew."""
+        """Close idle connections. Those in use continue, and the next request opens a new one."""
         await self._dialler.close(self._kept.clear())
 
     async def _exchange(self, method: str, content: bytes, deadline: float) -> Answer:
@@ -88,7 +87,7 @@ class HttpClient:
             self._places.release()
 
     async def _ask(self, connection: Connection, content: bytes, deadline: float) -> None:
-        """Whoever stops waiting breaks the connection: what still comes must not become somebody else's answer."""
+        """If a caller stops waiting, close the connection: the rest of its answer must not be read as another one's."""
         answered: asyncio.Future[None] = self._loop.create_future()
         self._deadlines.add(connection, deadline)
         connection.exchange(content, functools.partial(_settle, answered))

@@ -1,11 +1,11 @@
-"""The connections of an `AsyncClient`: of each event loop its own, and none of another process.
+"""The connections of an `AsyncClient`: each event loop has its own, and none is shared with another process.
 
 A connection belongs to the loop that opened it.  A client that is used in a
-second loop, after the first or beside it in another thread, has connections of
-its own there.  Those of a loop are closed when it ends, by `asyncio.run` and
-whatever else shuts a loop's asynchronous generators down, or by `close`.
+second loop, after the first or at the same time in another thread, has separate
+connections there.  The connections of a loop are closed by `close`, or when the
+loop ends: by `asyncio.run` or other code that shuts down its asynchronous generators.
 
-What a forked child inherits it leaves as it is: the parent's loop, and what its
+A forked child does not touch what it inherits: the parent's loop, and what its
 kernel watches for it, are shared with the parent, and even closing a connection
 would change that.
 """
@@ -23,12 +23,12 @@ from typing import Any
 from duetime.sdk.transport.http import HttpClient
 from duetime.sdk.transport.route import Route
 
-#: Kept so that nothing of it is ever freed, and thereby closed.
+#: Kept so that none of it is ever freed and thereby closed.
 _inherited: list[object] = []
 
 
 class HttpClients:
-    """One `HttpClient` for each loop, made when it is first needed there."""
+    """One `HttpClient` for each loop, created when the loop first needs it."""
 
     def __init__(self, route: Route) -> None:
         self._route = route
@@ -36,25 +36,26 @@ class HttpClients:
         self._by_loop: dict[asyncio.AbstractEventLoop, tuple[HttpClient, AsyncGenerator[None]]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Connections are not sent to a process that `multiprocessing` spawns: it opens its own."""
+        """A process that `multiprocessing` spawns gets no connections: it opens its own."""
         return {**self.__dict__, "_by_loop": {}}
 
     def here(self) -> HttpClient:
-        """That of the running loop."""
+        """Return the client of the running loop."""
         loop = asyncio.get_running_loop()
         if self._process == os.getpid() and (found := self._by_loop.get(loop)) is not None:
             return found[0]
         self._forget()
         http = HttpClient(self._route)
         guard = _close_with_loop(http)
-        # As far as its yield, which it reaches without waiting: from here on the loop knows that it has to be ended.
+        # Run the generator to its yield, which it reaches without waiting. From then on the loop knows that it has to
+        # end it.
         with contextlib.suppress(StopIteration):
             guard.asend(None).send(None)
         self._by_loop[loop] = http, guard
         return http
 
     async def close(self) -> None:
-        """Close all connections: those of this loop before it returns, those of others as soon as they can."""
+        """Close all connections: those of this loop before it returns, those of other loops as soon as they can."""
         here = asyncio.get_running_loop()
         self._forget()
         for loop in list(self._by_loop):
@@ -63,12 +64,12 @@ class HttpClients:
                 await guard.aclose()
                 await http.close()
             else:
-                # A loop that was closed meanwhile has taken its connections along.
+                # If a loop was closed meanwhile, its connections are closed too.
                 with contextlib.suppress(RuntimeError):
                     asyncio.run_coroutine_threadsafe(http.close(), loop)
 
     def _forget(self) -> None:
-        """What belongs to another process, or to a loop that is closed."""
+        """Forget the clients of another process or of a closed loop."""
         if self._process != os.getpid():
             _inherited.append(self._by_loop)
             self._process, self._by_loop = os.getpid(), {}
@@ -78,7 +79,7 @@ class HttpClients:
 
 
 async def _close_with_loop(http: HttpClient) -> AsyncGenerator[None]:
-    """Waits, as generators do, to be closed when the loop ends."""
+    """A generator that waits until the loop closes it at its end."""
     try:
         yield
     finally:

@@ -24,12 +24,13 @@ from duetime.sdk.calls.call import Answer
 from duetime.sdk.transport.dial import dial
 from duetime.sdk.transport.route import CONNECT_SECONDS, IDLE_SECONDS, MAX_BYTES, Route, may_be_repeated
 
-#: The idle connections of a process, the one that was used last at the right.  The steps of a deque are atomic.
+#: The idle connections of a process, the most recently used one on the right.  Single operations on a deque are
+#: atomic.
 _Kept = deque[BlockingConnection]
 
 
 class Pool:
-    """For one base URL; safe to share between threads, and to use on both sides of a fork."""
+    """Connections for one base URL. Safe to share between threads, and to use on both sides of a fork."""
 
     def __init__(
         self,
@@ -43,17 +44,18 @@ class Pool:
         self._max_kept = max_kept
         self._connect_seconds = connect_seconds
         self._bounds = Bounds(kept_bytes=max_bytes, read_bytes=max_bytes)
-        #: By process id: that of this process, and until it needs one, that of the process it was forked from.
+        #: Idle connections by process id: of this process and, until it needs its own, of the process that it was
+        #: forked from.
         self._kept: dict[int, _Kept] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Connections are not sent to a process that `multiprocessing` spawns: it opens its own."""
+        """A process that `multiprocessing` spawns gets no connections: it opens its own."""
         return {**self.__dict__, "_kept": {}}
 
     def request(
         self, method: str, path: str, body: bytes | None = None, *, timeout: float, idempotency_key: str | None = None
     ) -> Answer:
-        """The whole answer, whatever its status; raises ExchangeError, or ApiError for one that is too large."""
+        """Return the whole answer with any status. Raises ExchangeError, or ApiError for a too large one."""
         content = self._route.write(method, path, body, idempotency_key)
         deadline = time.monotonic() + timeout
         kept = self._kept.get(os.getpid())
@@ -73,19 +75,19 @@ class Pool:
             self._put_back(kept, connection)
 
     def close(self) -> None:
-        """Close what is idle, and what is in use when its request is over; the next request opens anew."""
+        """Close idle connections now, and those in use when their request is over. The next request opens a new one."""
         for process in list(self._kept):
             if (kept := self._kept.pop(process, None)) is not None:
                 _close(kept)
 
     def _begin(self) -> _Kept:
-        """In a process that has no connections yet."""
+        """Set up the idle connections of a process that has none yet."""
         process = os.getpid()
         for other in list(self._kept):
             if other != process and (inherited := self._kept.pop(other, None)) is not None:
                 _close(inherited)
         begun: _Kept = deque()
-        # Of two threads that are the first here, both get the same.
+        # If two threads come here first at the same time, both get the same object.
         kept = self._kept.setdefault(process, begun)
         if kept is begun:
             weakref.finalize(self, _close, kept)
@@ -98,7 +100,7 @@ class Pool:
     def _put_back(self, kept: _Kept, connection: BlockingConnection) -> None:
         seconds = idle_seconds(connection.fields, IDLE_SECONDS)
         is_current = self._kept.get(os.getpid()) is kept
-        # Threads that come at the same time may keep one more than there is room for, which does no harm.
+        # Threads that return connections at the same time may exceed the limit, which does no harm.
         if not is_current or seconds <= 0 or not connection.can_follow or len(kept) >= self._max_kept:
             connection.close()
             return
@@ -107,7 +109,7 @@ class Pool:
 
 
 def _take(kept: _Kept) -> BlockingConnection | None:
-    """One that may be used for the next request, if there is any."""
+    """Return a connection that can be used for the next request, if there is one."""
     while kept:
         try:
             connection = kept.pop()

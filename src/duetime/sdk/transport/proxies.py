@@ -1,8 +1,8 @@
-"""Which proxy leads to the server: the one that is given, or that of the environment.
+"""Choose the proxy for the server: the given one, or that of the environment.
 
-For an https address that is `HTTPS_PROXY`, for an http one `HTTP_PROXY`, in
-lower case before upper case; what `NO_PROXY` names is reached directly, and so is
-this machine.  A given proxy is used for everything.
+For an https address it is `HTTPS_PROXY`, for an http address `HTTP_PROXY`;
+lower-case names come before upper-case ones. Hosts in `NO_PROXY` and this machine
+are reached directly.  A given proxy is used for everything.
 """
 
 import base64
@@ -24,12 +24,12 @@ _PROXY_WANTS_CREDENTIALS = 407
 class Proxy:
     host: str
     port: int
-    #: A line of the head, or nothing; it holds the password.
+    #: A header line with the password, or nothing.
     authorization: str = field(repr=False)
 
     @classmethod
     def read(cls, url: str, source: str) -> Self:
-        """A proxy by its address; `source` says where the address comes from."""
+        """Parse the address of a proxy. `source` says where the address comes from."""
         try:
             parts = urlsplit(url if "://" in url else f"http://{url}")
             host, port = parts.hostname, parts.port
@@ -54,7 +54,7 @@ class Proxy:
 
 
 class ProxyRefusedError(ExchangeError):
-    """The answer is the proxy's own, and not the server's."""
+    """The answer comes from the proxy and not from the server."""
 
     def __init__(self, proxy: Proxy, status: int) -> None:
         message = f"the proxy {proxy.name} answered {status}"
@@ -69,19 +69,19 @@ class ProxyRefusedError(ExchangeError):
 
     @property
     def is_passing(self) -> bool:
-        """Whether it may answer otherwise soon."""
+        """Whether the proxy may answer differently soon."""
         return self.status == 429 or self.status >= 500
 
 
 def find_proxy(given: str | None, *, is_tls: bool, host: str, port: int) -> Proxy | None:
-    """The proxy for an address, None: it is reached directly.  `given` may be empty: then there is none."""
+    """Return the proxy for an address. None: it is reached directly.  If `given` is empty, there is no proxy."""
     if given is not None:
         return Proxy.read(given, "proxy") if given else None
     if is_this_machine(host):
         return None
     scheme = "https" if is_tls else "http"
     for name in (f"{scheme}_proxy", f"{scheme}_proxy".upper()):
-        # In a CGI program HTTP_PROXY is the header `Proxy` of whoever sent the request.
+        # In a CGI program HTTP_PROXY holds the header `Proxy`, which the client of the program controls.
         if name == "HTTP_PROXY" and "REQUEST_METHOD" in os.environ:
             continue
         if url := os.environ.get(name):
@@ -91,7 +91,7 @@ def find_proxy(given: str | None, *, is_tls: bool, host: str, port: int) -> Prox
 
 
 def is_excepted(host: str, port: int, rules: str) -> bool:
-    """Whether `NO_PROXY` names an address: `*`, or domains, addresses and networks, each with a port or without."""
+    """Whether `NO_PROXY` names an address: `*`, or domains, addresses and networks, each with or without a port."""
     return any(_fits(rule, host.lower().rstrip("."), port) for rule in re.split(r"[\s,]+", rules) if rule)
 
 
@@ -113,7 +113,7 @@ def _fits(rule: str, host: str, port: int) -> bool:
 
 
 def _split(rule: str) -> tuple[str, str]:
-    """Name and port; an IPv6 address has brackets if it has a port."""
+    """Divide an entry into name and port. An IPv6 address with a port has brackets."""
     if rule.startswith("["):
         name, _, port = rule[1:].partition("]")
         return name, port.removeprefix(":")

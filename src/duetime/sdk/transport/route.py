@@ -1,4 +1,4 @@
-"""Where requests go, through which proxy, and how they are written: the same for plain code and for asyncio."""
+"""Where requests go, through which proxy, and how they are written, for plain code and for asyncio."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -11,26 +11,26 @@ from duetime.sdk.errors import ApiError, ConfigurationError, ServerUnreachable
 from duetime.sdk.transport.headers import Headers
 from duetime.sdk.transport.proxies import Proxy, ProxyRefusedError, find_proxy
 
-#: For a place among the connections, the name, TCP and TLS together.
+#: For waiting for a free connection, looking up the name, TCP and TLS together.
 CONNECT_SECONDS = 5.0
-#: Well below what servers and what stands before them allow an idle connection.
+#: Well below the time for which servers and proxies keep an idle connection.
 IDLE_SECONDS = 15.0
-#: Four times what a lease of 1,000 tasks with the largest payloads has.
+#: Four times the size of a lease of 1,000 tasks with the largest payloads.
 MAX_BYTES = 256 * 1024 * 1024
 
-#: What has its own meaning in a path and a query, or is quoted already.
+#: Characters that have a meaning in a path or a query, or that are quoted already.
 _PATH_CHARACTERS = "/?:@!$&'()*+,;=-._~%"
 _REPEATABLE = frozenset(("GET", "PUT", "DELETE"))
 
 
 @dataclass(frozen=True)
 class ServerAddress:
-    """A base URL, taken apart."""
+    """A base URL, divided into its parts."""
 
     is_tls: bool
     host: str
     port: int
-    #: Before every path; "" or "/…".
+    #: The prefix of every path; "" or "/…".
     prefix: str
 
     @classmethod
@@ -56,18 +56,18 @@ class ServerAddress:
 
 @dataclass(frozen=True)
 class Route:
-    """For one base URL and one key."""
+    """The route for one base URL and one key."""
 
     url: str
     address: ServerAddress
     proxy: Proxy | None
-    #: Before the path, and after it up to what differs.
+    #: The constant bytes before the path, and those after it up to the part that differs.
     _prefix: str
     _fixed: str
 
     @classmethod
     def to(cls, url: str, key: str, *, tenant: str | None = None, proxy: str | None = None) -> Self:
-        """Without `proxy` the environment says which; an empty one stands for none."""
+        """Without `proxy`, the environment decides. An empty one means no proxy."""
         address = ServerAddress.read(url)
         through = find_proxy(proxy, is_tls=address.is_tls, host=address.host, port=address.port)
         fixed = (
@@ -102,7 +102,7 @@ class Route:
         return (head + ("\r\n" if method == "GET" else "Content-Length: 0\r\n\r\n")).encode("ascii")
 
     def read(self, answered: AnswerReader) -> Answer:
-        """The answer that a connection has read; ApiError: it is too large, ProxyRefusedError: it is the proxy's."""
+        """Return the answer that was read, or raise ApiError (too large) or ProxyRefusedError (from the proxy)."""
         if answered.is_truncated:
             message = f"{self.url}: the answer is larger than {answered.bounds.kept_bytes // 1024:,} KiB"
             raise ApiError(message, code="unreadable")
@@ -113,14 +113,14 @@ class Route:
 
 
 def failure_of(said: str, error: ExchangeError) -> ApiError:
-    """What is raised where there is no answer: trying again is safe, and helps if the proxy may change its mind."""
+    """Return the error for a missing answer. Trying again is safe, and helps if the proxy may change its answer."""
     if isinstance(error, ProxyRefusedError) and not error.is_passing:
         return ApiError(f"{said}: {error}", status=error.status, code="proxy_refused")
     return ServerUnreachable(f"{said}: {error}")
 
 
 def may_be_repeated(method: str, exchanges: int) -> bool:
-    """Whether a request that was not answered is sent again: nothing was asked twice, or twice is as once.
+    """Whether to send an unanswered request again: it was not processed, or processing it twice has the same effect.
 
     A server may close a kept connection just as the next request is sent.
     """
@@ -128,7 +128,7 @@ def may_be_repeated(method: str, exchanges: int) -> bool:
 
 
 def _is_of_proxy(answer: Answer) -> bool:
-    """Whether the server cannot have said it: what is wrong it says as JSON."""
+    """Whether the answer cannot come from the server, which reports errors as JSON."""
     if answer.status in (502, 503, 504):
         return "json" not in answer.headers.get("Content-Type", "")
     return answer.status == 407

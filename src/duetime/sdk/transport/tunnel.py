@@ -1,4 +1,4 @@
-"""A way through a proxy to a server with TLS: CONNECT, before TLS begins on the same socket."""
+"""A tunnel through a proxy to a server with TLS: CONNECT, and then TLS on the same socket."""
 
 import asyncio
 import socket
@@ -13,10 +13,10 @@ _PIECE_BYTES = 1 << 14
 
 
 async def open_tunnel(sock: socket.socket, proxy: Proxy, host: str, port: int) -> None:
-    """In an event loop; raises ExchangeError or OSError."""
+    """Open a tunnel in an event loop. Raises ExchangeError or OSError."""
     loop = asyncio.get_running_loop()
     reader = AnswerReader(_BOUNDS)
-    # As after HEAD, no body follows.
+    # As with HEAD, there is no body.
     reader.begin(is_head=True)
     await loop.sock_sendall(sock, _request(proxy, host, port))
     while reader.is_waiting:
@@ -31,7 +31,7 @@ async def open_tunnel(sock: socket.socket, proxy: Proxy, host: str, port: int) -
 
 
 def open_tunnel_blocking(sock: socket.socket, proxy: Proxy, host: str, port: int, until: float) -> None:
-    """In plain code, until a monotonic time; raises ExchangeError."""
+    """Open a tunnel in plain code, until a monotonic time. Raises ExchangeError."""
     connection = BlockingConnection(sock, _BOUNDS)
     try:
         connection.exchange(_request(proxy, host, port), until, is_head=True)

@@ -1,9 +1,9 @@
-"""What a worker says of its attempts, through the standard logging of the program that it runs in.
+"""What a worker logs about its attempts, through the standard logging of the program that it runs in.
 
 One line for each step, by the logger `duetime.worker`: the start of an attempt (debug), a success or a snooze (info),
-a failure that may be tried again (warning), one that is final (error), failures with their traceback.  Each record
-has the fields of `fields_of` for those who write JSON.  What a disabled level costs is the question whether it is
-enabled, so the callers ask that first.
+a failure that may be tried again (warning), a final failure (error), failures with their traceback.  Each record
+has the fields of `fields_of` for programs that write JSON.  A disabled level costs only the check whether it is
+enabled, so the callers check that first.
 """
 
 import logging
@@ -18,7 +18,7 @@ from duetime.sdk.worker.protocol import Settlement
 
 logger = logging.getLogger("duetime.worker")
 
-#: Asked for each task, so without a frame of our own.
+#: Called for each task, so bound here to save a call.
 logs_starts = partial(logger.isEnabledFor, logging.DEBUG)
 logs_successes = partial(logger.isEnabledFor, logging.INFO)
 
@@ -30,7 +30,7 @@ def started(held: Held) -> None:
 
 
 def ended(held: Held, settlement: Settlement) -> None:
-    """The attempt is over for this worker; called once, with what is reported."""
+    """Log that the attempt is over for this worker. Called once, with the settlement that is reported."""
     extra = fields_of(held, settlement)
     name, seconds = name_of(held), extra["duration"] or 0.0
     match settlement.outcome:
@@ -63,14 +63,14 @@ def ended(held: Held, settlement: Settlement) -> None:
 
 
 def died(batch: Sequence[Held], dead: Iterable[str]) -> None:
-    """Say which tasks are dead letters now; a permanent failure was called final when it happened."""
+    """Log which tasks are dead letters now. A permanent failure was logged as final when it happened."""
     ids = set(dead)
     for held in batch:
         settlement = held.settlement
         if held.task.id in ids and settlement is not None and settlement.error is not None:
             error = settlement.error
             if error.kind != "permanent":
-                # The exception itself is gone by now; what was reported of it is its traceback as text.
+                # The exception object no longer exists. The report has its traceback as text.
                 extra = fields_of(held, settlement) | {"exception": error.detail}
                 logger.error(
                     "%s was the last one; the task is a dead letter: %s", name_of(held), error.message, extra=extra
@@ -78,19 +78,19 @@ def died(batch: Sequence[Held], dead: Iterable[str]) -> None:
 
 
 def name_of(held: Held) -> str:
-    """The attempt, for people."""
+    """Describe the attempt for people."""
     task = held.task
     return f"task {task.id} ({task.type}) attempt {task.attempt}"
 
 
 def fields_of(held: Held, settlement: Settlement | None = None) -> dict[str, object]:
-    """The attempt, for programs: the extra fields of the log record."""
+    """Describe the attempt for programs: the extra fields of the log record."""
     task = held.task
     outcome = duration = None
     if settlement is not None:
         outcome = settlement.outcome
         if settlement.started_at is not None and settlement.completed_at is not None:
-            # By the clock on the wall, which may have been set back meanwhile.
+            # By the wall clock, which may have been set back meanwhile.
             duration = max(0, settlement.completed_at - settlement.started_at) / 1e6
     return {
         "task": task.id,
@@ -103,7 +103,7 @@ def fields_of(held: Held, settlement: Settlement | None = None) -> dict[str, obj
 
 
 def _exc_info_of(error: BaseException | None) -> _ExcInfo | None:
-    """What to show of it: of a signal, what it was raised from; never the worker's own frame, which is the first."""
+    """Return the exception to show: for a signal, its cause. The worker's own first frame is left out."""
     shown = cause_of(error) if isinstance(error, HandlerSignal) else error
     if shown is None:
         return None

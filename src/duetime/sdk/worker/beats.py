@@ -1,10 +1,9 @@
-"""Beats: tell the server every few seconds that this worker lives, and what it holds.
+"""Beats: tell the server every few seconds that this worker is alive, and what it holds.
 
-They come from a thread of their own with a connection of its own, so that a
-handler that blocks the event loop does not make its worker look dead.  An
-acknowledged beat also tells how long this worker may be sure that what it
-holds is still its own: `is_fresh`.  The last one signs off, so that nobody
-waits for a worker that has stopped.
+A separate thread with a separate connection sends them, so that a handler that
+blocks the event loop does not make its worker look dead.  An acknowledged beat
+also tells how long this worker may be sure that it still holds its attempts:
+`is_fresh`.  The last beat signs off, so that nobody waits for a stopped worker.
 """
 
 import asyncio
@@ -32,21 +31,21 @@ from duetime.sdk.worker.protocol import (
 
 logger = logging.getLogger("duetime.worker")
 
-#: Nothing is begun when the time after which the worker counts as dead may be two thirds over.
+#: Nothing begins when two thirds of the time after which the worker counts as dead may be over.
 _FRESH_SHARE = 2.0 / 3.0
-#: That time, as long as the server has not said it.
+#: That time, until the server has said it.
 _USUAL_SILENCE_SECONDS = 9.0
 _TIMEOUT_SECONDS = 4.0
-#: A stop does not wait longer for the server to hear of it.
+#: A stop waits no longer than this for the last beat.
 SIGN_OFF_SECONDS = 2.0
 _FIRST_WAIT_AFTER_ERROR = 0.2
 
-#: The attempts that a beat named, each with whether it was named as started.
+#: The attempts that a beat named, and whether each was named as started.
 Named = list[tuple[Held, bool]]
 
 
 class Beats(threading.Thread):
-    """The thread that beats, from `start` to `close`."""
+    """The thread that sends beats, from `start` to `close`."""
 
     def __init__(
         self,
@@ -72,14 +71,14 @@ class Beats(threading.Thread):
         self._acknowledged_at = float("-inf")
 
     def is_fresh(self, now: float) -> bool:
-        """Whether an acknowledged beat is recent enough for something new to be begun."""
+        """Whether a beat was acknowledged recently enough to begin something new."""
         return now - self._acknowledged_at < _FRESH_SHARE * self.max_silence
 
     def beat_now(self) -> None:
         self._wanted.set()
 
     def close(self) -> None:
-        """Beat no more; the last word says that the worker is gone."""
+        """Stop sending beats. The last one says that the worker is leaving."""
         self._is_closing = True
         self._wanted.set()
 
@@ -111,7 +110,7 @@ class Beats(threading.Thread):
             self._pool.close()
 
     def _sign_off(self) -> None:
-        """What is still held, because its report was not acknowledged, is given back with this."""
+        """Send the last beat, which also releases attempts whose report was not acknowledged."""
         try:
             self._send([(held, held.started_us is not None) for held in list(self._held)], is_last=True)
         except ApiError as error:
@@ -135,7 +134,7 @@ class Beats(threading.Thread):
             raise ServerUnreachable(f"the answer to a beat cannot be read: {error}") from error
 
     def _acknowledge(self, sent_at: float, named: Named, verdicts: Verdicts) -> None:
-        """On the event loop: nothing may be begun between being fresh and hearing what is lost."""
+        """Runs in one step on the event loop. Nothing may begin after `is_fresh` is renewed until lost ones stop."""
         self._acknowledged_at = sent_at
         self._on_answer(named, verdicts)
 
@@ -143,5 +142,5 @@ class Beats(threading.Thread):
         try:
             self._loop.call_soon_threadsafe(receiver, *arguments)
         except RuntimeError:
-            # The loop was closed under us: nobody is left to be told.
+            # The loop was closed meanwhile: there is nothing left to inform.
             self._is_closing = True

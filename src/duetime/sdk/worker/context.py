@@ -1,4 +1,4 @@
-"""What a handler can know about its attempt, and what the worker keeps of it."""
+"""What a handler can read about its attempt, and what the worker stores about it."""
 
 import asyncio
 import enum
@@ -57,21 +57,22 @@ class Held:
 
     def __init__(self, task: LeasedTask, handler: "Handler", begin_by: float = _NO_LIMIT) -> None:
         self.task = task
-        #: In monotonic time: later it begins only if a beat has confirmed that it is still ours.
+        #: In monotonic time. After it, the attempt begins only if a beat has confirmed that this worker still holds
+        #: it.
         self.begin_by = begin_by
         self.handler = handler
-        #: Told to the server in beats: only started attempts are charged when this worker dies.
+        #: Sent to the server in beats: only started attempts are charged when this worker dies.
         self.has_started = False
-        #: Since 1970.
+        #: In microseconds since 1970.
         self.started_us: int | None = None
         #: Both in monotonic time.
         self.began = self.deadline = 0.0
         self.stop: Stop | None = None
         #: The asyncio task of an async handler.
         self.running: asyncio.Task[None] | None = None
-        #: What the handler raised, from then until it is logged.
+        #: The exception that the handler raised, until it is logged.
         self.error: BaseException | None = None
-        #: What is reported; set once.
+        #: The settlement that is reported. Set once.
         self.settlement: Settlement | None = None
 
     def begin(self) -> None:
@@ -106,7 +107,7 @@ class Context:
 
     @property
     def idempotency_key(self) -> str:
-        """The same for every attempt of the task: pass it on to what the handler calls."""
+        """A key that is the same for every attempt of the task: pass it on to services that the handler calls."""
         return self._held.task.id
 
     @property
@@ -123,7 +124,7 @@ class Context:
 
     @property
     def attempt(self) -> int:
-        """Counts from 1."""
+        """The number of the attempt, from 1."""
         return self._held.task.attempt
 
     @property
@@ -145,7 +146,7 @@ class Context:
 
     @property
     def deadline(self) -> datetime | None:
-        """When the attempt times out; None where it has no limit."""
+        """When the attempt times out. None: it has no limit."""
         started_us, timeout = self._held.started_us, self._held.timeout
         if started_us is None or timeout == _NO_LIMIT:
             return None

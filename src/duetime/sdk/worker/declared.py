@@ -1,9 +1,9 @@
-"""Schedules that a worker's code declares, and how they come to the server.
+"""Schedules that a worker's code declares, and how they are put to the server.
 
-A worker puts what it declares before it takes tasks, in one call for all of it.
-The server changes only what differs, so it does not matter how many workers
-start, or in which order.  What belongs to somebody else is left alone and said;
-what is wrong stops the worker, since nothing would ever tell of it again.
+A worker puts its declared schedules before it takes tasks, all in one call.
+The server changes only what differs, so the number and the order of starting
+workers do not matter.  A schedule that belongs to another origin is left alone
+and logged. A wrong one stops the worker, since no later error would report it.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ _ITEM = re.compile(r"items\[(\d+)\]\.?")
 
 @dataclass(frozen=True)
 class DeclaredSchedule:
-    """A schedule by its handler; `name` is None where it is the handler's type."""
+    """A schedule with its handler. If `name` is None, it is the handler's type."""
 
     function: Callable[..., Any]
     name: str | None
@@ -37,13 +37,13 @@ class DeclaredSchedule:
     options: Mapping[str, Any]
 
     def shape(self, type: str, queue: str, source: str) -> dict[str, Any]:
-        """As the server takes it; the options may name another queue or source."""
+        """Return it in the form of the API. The options may name another queue or source."""
         options = {"queue": queue, "source": source, **without_none(self.options), "origin": "code"}
         return {"name": self.name or type, **shape_schedule(type, self.payload, options)}
 
 
 def name_of_program(worker: object, function: Callable[..., Any]) -> str:
-    """`module:attribute`, as `duetime worker` names it; the same if the module is run as a script."""
+    """Return `module:attribute`, as for `duetime worker`. It is the same if the module runs as a script."""
     module = sys.modules.get(getattr(function, "__module__", None) or "")
     if module is None:
         return ""
@@ -53,8 +53,8 @@ def name_of_program(worker: object, function: Callable[..., Any]) -> str:
 
 
 async def put_declared(settings: WorkerSettings, shaped: Sequence[Mapping[str, Any]]) -> None:
-    """Put them all, for as long as it takes to reach the server; raises for what is wrong."""
-    # Without retries of its own: each is logged here, as those of taking tasks are.
+    """Put all schedules, and retry until the server is reached. Raises if one is wrong."""
+    # The client does not retry: each retry is logged here, like the retries of leasing tasks.
     async with AsyncClient(settings.url, settings.key, retry_for=0, proxy=settings.proxy) as client:
         for start in range(0, len(shaped), MAX_PUT_BATCH):
             part = shaped[start : start + MAX_PUT_BATCH]
@@ -76,7 +76,7 @@ async def _put(client: AsyncClient, part: Sequence[Mapping[str, Any]]) -> list[P
 
 
 def _named(error: InvalidRequest, part: Sequence[Mapping[str, Any]]) -> InvalidRequest:
-    """The error with the names of schedules in place of their numbers in the batch."""
+    """Return the error with the schedules' names in place of their numbers in the batch."""
 
     def name(found: re.Match[str]) -> str:
         place = int(found[1])

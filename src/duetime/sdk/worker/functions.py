@@ -1,4 +1,4 @@
-"""Decorated functions: still what they were, and a way to submit tasks that run them.
+"""Decorated functions: they can still be called, and can also submit tasks that run them.
 
     @worker.task
     def send(payload): ...
@@ -6,7 +6,7 @@
     send({"to": "ada@example.com"})                        # here and now
     send.submit({"to": "ada@example.com"}, delay="5m")     # as a task
 
-Submitting needs no running worker: whoever imports the function can do it.
+Submitting needs no running worker: any program that imports the function can do it.
 """
 
 import functools
@@ -31,13 +31,13 @@ _TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}")
 class Submitter:
     """Submits for the functions of one worker, to the queue that the worker takes from.
 
-    The clients are made when they are first needed.  They are safe across forks
-    and event loops, so every process and every loop may use the same ones.
+    The clients are created when they are first needed.  They are safe across forks
+    and event loops, so all processes and loops may use the same ones.
     """
 
     def __init__(self, url: str | None, key: str | None, proxy: str | None, queue: str | None) -> None:
         self._url, self._key, self._proxy = url, key, proxy
-        #: None: the server's choice, by the task's type.
+        #: None: the server chooses by the task's type.
         self._queue = queue
         self._client: Client | None = None
         self._async_client: AsyncClient | None = None
@@ -61,10 +61,10 @@ class Submitter:
 
 
 class TaskFunction(Generic[P, R]):
-    """A handler as its decorator leaves it: called, it is the function itself."""
+    """What the decorator returns for a handler: calling it calls the function itself."""
 
     def __init__(self, type: str, function: Callable[P, R], submitter: Submitter) -> None:
-        # Not the attributes of its own that an object may have: they could be called like ours.
+        # The attributes of the wrapped object are not copied: they could have the same names as ours.
         functools.update_wrapper(self, function, updated=())
         self.type = type
         self.function = function
@@ -80,30 +80,30 @@ class TaskFunction(Generic[P, R]):
         return self._submitter.submit(self.type, payload, options)
 
     async def submit_async(self, payload: object = None, **options: Unpack[SubmitOptions]) -> Task:
-        """The same, without blocking the event loop; whether the handler is plain or async does not matter."""
+        """Do the same without blocking the event loop. The handler may be plain or async."""
         return await self._submitter.submit_async(self.type, payload, options)
 
     def __repr__(self) -> str:
         return f"<task {self.type}: {self.function!r}>"
 
     def __reduce__(self) -> str:
-        # By its name, as functions are: other processes import it.
+        # Pickled by name, as functions are: other processes import it.
         return getattr(self.function, "__qualname__", repr(self.function))
 
 
 class Register(Protocol):
-    """What `@worker.task(…)` gives back, to be called with the function."""
+    """The decorator that `@worker.task(…)` returns."""
 
     def __call__(self, function: Callable[P, R], /) -> TaskFunction[P, R]: ...
 
 
 def bare(function: Any) -> Any:
-    """The function itself, of what another decorator may have made of it already."""
+    """Return the function itself, if another decorator has wrapped it already."""
     return function.function if isinstance(function, TaskFunction) else function
 
 
 def type_of(function: Callable[..., object]) -> str:
-    """The type of a handler that was given none: its module and its name."""
+    """Return the default type of a handler: its module and its name."""
     name = getattr(function, "__name__", "")
     type = f"{name_of_module(getattr(function, '__module__', None) or '')}.{name}"
     if not name.isidentifier() or not _TYPE.fullmatch(type):
@@ -112,8 +112,8 @@ def type_of(function: Callable[..., object]) -> str:
 
 
 def name_of_module(name: str) -> str:
-    """The name by which others import a module that may be run as a script: then that of its file."""
-    # `__mp_main__`: the script, in a process that multiprocessing has spawned.
+    """Return the name by which other programs import a module. For a script it comes from the file."""
+    # `__mp_main__` is the script in a process that multiprocessing has spawned.
     if name not in ("__main__", "__mp_main__"):
         return name
     module = sys.modules.get(name)

@@ -1,8 +1,8 @@
-"""Runs handlers: what waits to run and what runs, on the event loop and in threads.
+"""Run handlers: queue attempts and run them, on the event loop and in threads.
 
-It knows nothing of the server.  A slot stays taken until its handler has really
-returned, even when the attempt was reported long before (a thread that timed
-out cannot be ended from outside).
+The pool does not talk to the server.  A slot stays taken until its handler has
+really returned, even when the attempt was reported long before (a thread that
+timed out cannot be ended from outside).
 """
 
 import asyncio
@@ -17,20 +17,20 @@ from duetime.sdk.worker.protocol import Settlement
 from duetime.sdk.worker.settings import WorkerSettings
 from duetime.sdk.worker.threads import Finished, Threads
 
-#: A cancelled async handler that has not ended by then is reported without it.
+#: If a cancelled async handler has not ended after this time, the attempt is reported without waiting for it.
 _CLEANUP_SECONDS = 5.0
-#: Handlers that never wait share the event loop with everything else: a turn is about this long.
+#: Handlers that never wait share the event loop with everything else. One turn of them takes about this long.
 _STEP_SECONDS = 0.002
 
 
 class _Runner:
-    """One task of the event loop that runs async handlers."""
+    """One asyncio task that runs async handlers."""
 
     __slots__ = ("has_suspended", "is_busy", "task")
 
     def __init__(self) -> None:
         self.task: asyncio.Task[None] | None = None
-        #: A handler is under way.
+        #: A handler is running.
         self.is_busy = False
         self.has_suspended = False
 
@@ -45,7 +45,7 @@ class HandlerPool:
         report: Callable[[Held, Settlement], None],
         on_late: Callable[[], None],
     ) -> None:
-        """`on_late` is told of attempts that are too late to begin: `confirm` lets them."""
+        """`on_late` is called with attempts that are too late to begin. `confirm` lets them begin."""
         self._worker = worker
         self._may_begin = may_begin
         self._on_late = on_late
@@ -57,10 +57,10 @@ class HandlerPool:
         self._plain_slots = settings.threads
         self._waiting_async: deque[Held] = deque()
         self._waiting_plain: deque[Held] = deque()
-        #: Somebody else may have these by now; in the order in which they came.
+        #: Another worker may have these by now. In the order of their arrival.
         self._late: dict[Held, None] = {}
         self.running: set[Held] = set()
-        #: Made by who waits for it.
+        #: Created by the code that waits for it.
         self._idle: asyncio.Event | None = None
         self._context = contextvars.copy_context()
         self._is_launching = False
@@ -73,7 +73,7 @@ class HandlerPool:
 
     @property
     def load(self) -> int:
-        """What waits and what runs."""
+        """The attempts that wait or run."""
         return len(self._waiting_async) + len(self._waiting_plain) + len(self._late) + len(self.running)
 
     def add(self, held: Held) -> None:
@@ -90,12 +90,12 @@ class HandlerPool:
         return self._async_slots if is_async else self._plain_slots
 
     def add_first(self, held: Iterable[Held]) -> None:
-        """These begin before what waits."""
+        """Add attempts that begin before the waiting ones."""
         for each in reversed(list(held)):
             (self._waiting_async if each.handler.is_async else self._waiting_plain).appendleft(each)
 
     def confirm(self, confirmed: Iterable[Held]) -> None:
-        """The server has said that these are still ours: they may begin whenever there is room."""
+        """The server has confirmed that this worker still holds these: they may begin whenever there is room."""
         for held in confirmed:
             held.begin_by = float("inf")
         if self._late:
@@ -112,7 +112,7 @@ class HandlerPool:
         return True
 
     def begin_waiting(self) -> None:
-        """Begin as many as there are free slots, if anything may be begun now."""
+        """Begin as many attempts as there are free slots, if anything may begin now."""
         is_hand_needed = self._waiting_async and self._async_slots > 0 and not self._is_launching
         if not (is_hand_needed or (self._waiting_plain and self._plain_slots > 0)) or not self._may_begin():
             return
@@ -135,10 +135,10 @@ class HandlerPool:
         self.running.add(held)
 
     def _launch(self) -> None:
-        """Start one more runner; when its first step is over, see whether another is needed."""
+        """Start one more runner. When its first step is over, check whether another is needed."""
         self._is_launching = True
         runner = _Runner()
-        # The pool's own context: we may be called from within a handler's.
+        # Use the pool's own context: this may be called from within a handler's.
         runner.task = self._loop.create_task(self._work_off(runner), context=self._context.copy())
         self._loop.call_soon(self._after_first_step, runner)
 
@@ -148,12 +148,12 @@ class HandlerPool:
         self.begin_waiting()
 
     async def _work_off(self, runner: "_Runner") -> None:
-        """Run async handlers one after the other for as long as none of them waits for anything.
+        """Run async handlers one after the other as long as none of them waits for anything.
 
-        A handler that suspends has this task to itself from then on, and one that
-        changed the context or was stopped is its last: no handler can see what
-        another left behind.  So a task of the loop is made for each handler that
-        waits, and one for all of those that do not.
+        A handler that suspends keeps this asyncio task from then on. A handler that
+        changed the context or was stopped is its last one: no handler can see what
+        another left behind.  So one asyncio task is created for each handler that
+        waits, and one for all handlers that do not.
         """
         clean = contextvars.copy_context()
         until = time.monotonic() + _STEP_SECONDS
@@ -193,14 +193,14 @@ class HandlerPool:
             self._async_slots += 1
         else:
             self._plain_slots += 1
-        # What came out after the time was over does not count.
+        # A result that comes after the timeout does not count.
         self._report(held, handlers.stopped(held) if held.stop is Stop.TIMED_OUT else settlement)
         self._on_finished(held)
         if self._idle is not None and not self.running:
             self._idle.set()
 
     def stop(self, held: Held, reason: Stop) -> None:
-        """Tell the handler to stop; what still waits is dropped."""
+        """Tell the handler to stop. An attempt that still waits is dropped."""
         if held in self.running:
             held.stop = held.stop or reason
             if held.running is not None:
@@ -217,7 +217,7 @@ class HandlerPool:
             self.stop(held, reason)
 
     def _look_again(self, at: float) -> None:
-        """One timer for all deadlines: at the earliest of them."""
+        """Set one timer for all deadlines, at the earliest of them."""
         if self._look_timer is not None:
             self._look_timer.cancel()
         self._look_at = at
@@ -232,7 +232,7 @@ class HandlerPool:
                 continue
             if now >= held.deadline:
                 if held.running is None or held.stop is not None:
-                    # A thread cannot be ended, and a handler that ignores its end is not waited for.
+                    # A thread cannot be ended, and a handler that ignores its cancellation is not waited for.
                     held.stop = held.stop or Stop.TIMED_OUT
                     self._report(held, handlers.stopped(held))
                     continue
@@ -240,7 +240,7 @@ class HandlerPool:
                 held.deadline = now + _CLEANUP_SECONDS
             nearest = min(nearest, held.deadline)
         if nearest < float("inf"):
-            # Not sooner than a timer can tell apart from now.
+            # Not sooner than the resolution of a timer.
             self._look_again(max(nearest, now + 0.001))
 
     async def wait_idle(self, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""Handlers: what the tenant registered, and how their returns and errors become settlements."""
+"""Handlers: the functions that the tenant registered, and how their results and errors become settlements."""
 
 import asyncio
 import inspect
@@ -18,7 +18,7 @@ from duetime.sdk.worker.protocol import MAX_DETAIL_BYTES, MAX_MESSAGE_BYTES, MAX
 
 _encode = msgspec.json.Encoder().encode
 _NO_PAYLOAD = msgspec.Raw(b"null")
-#: Of a traceback, for each exception in it.
+#: The most frames of a traceback, for each exception in it.
 _MAX_FRAMES = 40
 
 
@@ -62,21 +62,21 @@ def _positional_parameters(function: Callable[..., object]) -> list[inspect.Para
     if not fitting or len(needed) > 2 or keywords:
         name = getattr(function, "__qualname__", repr(function))
         raise TypeError(f"{name} has to take (payload) or (payload, context)")
-    # A second parameter with a default is the handler's own, unless it is called context.
+    # A second parameter with a default belongs to the handler, unless its name is context.
     return [each for place, each in enumerate(fitting[:2]) if place == 0 or each in needed or each.name == "context"]
 
 
 def _payload_decoder(
     function: Callable[..., object], parameters: list[inspect.Parameter]
 ) -> Callable[[msgspec.Raw], Any]:
-    """Decode into the type that the handler's first parameter names, where msgspec knows it."""
+    """Decode into the type of the handler's first parameter, if msgspec knows the type."""
     if parameters:
         try:
             kind = typing.get_type_hints(function).get(parameters[0].name, Any)
             if not isinstance(msgspec.inspect.type_info(kind), msgspec.inspect.CustomType):
                 return msgspec.json.Decoder(kind).decode
         except (NameError, TypeError, AttributeError):
-            pass  # A name that only type checkers see, or a class that msgspec cannot build.
+            pass  # A name that exists only for type checkers, or a class that msgspec cannot build.
     return msgspec.json.Decoder().decode
 
 
@@ -85,14 +85,14 @@ NO_HANDLER = Handler("", _never)
 
 
 def arguments_of(held: Held, worker: str) -> tuple[Any, ...]:
-    """The handler's arguments; the raw payload, and the answer it is a part of, are let go."""
+    """Return the handler's arguments. The raw payload, and the answer that contains it, can be freed."""
     payload = held.handler.read_payload(held.task.payload)
     held.task.payload = _NO_PAYLOAD
     return (payload, Context(held, worker)) if held.handler.takes_context else (payload,)
 
 
 def succeeded(held: Held, result: object) -> Settlement:
-    """What a return value is reported as: one that cannot be stored is a failure that says so."""
+    """Return the settlement for a return value. A value that cannot be stored becomes a failure that says so."""
     raw: msgspec.Raw | None = None
     if result is not None:
         try:
@@ -104,12 +104,12 @@ def succeeded(held: Held, result: object) -> Settlement:
             return _failed(held, message, kind="permanent")
         raw = msgspec.Raw(encoded)
     task = held.task
-    # In the order of the fields: by name it takes twice as long.
+    # In the order of the fields: keyword arguments take twice as long.
     return Settlement(task.id, task.attempt, "succeeded", raw, None, None, held.started_us, now_us())
 
 
 def stopped(held: Held) -> Settlement:
-    """What a handler that had to stop is reported as (where its report still counts)."""
+    """Return the settlement for a handler that had to stop (if its report still counts)."""
     match held.stop:
         case Stop.TIMED_OUT:
             return _failed(held, f"timed out after {held.timeout:g} s")
@@ -120,7 +120,7 @@ def stopped(held: Held) -> Settlement:
 
 
 def released(held: Held, error: BaseException | None = None) -> Settlement:
-    """Given back because the worker stops; one that was begun says so, and what its handler ended with."""
+    """Release an attempt because the worker stops. If it had begun, the report says so, and how its handler ended."""
     task = held.task
     if held.started_us is None:
         return Settlement(task.id, task.attempt, "released")
@@ -132,7 +132,7 @@ def released(held: Held, error: BaseException | None = None) -> Settlement:
 
 
 def failed(held: Held, error: BaseException) -> Settlement:
-    """What an exception is reported as."""
+    """Return the settlement for an exception."""
     held.error = error
     try:
         match error:
@@ -149,7 +149,7 @@ def failed(held: Held, error: BaseException) -> Settlement:
     if isinstance(error, asyncio.CancelledError | TaskCancelled):
         return stopped(held)
     if held.stop is Stop.SHUTDOWN:
-        # What a handler raises when it is cut off is not the task's failure.
+        # An exception that a handler raises because it is interrupted is not the task's failure.
         return released(held, error)
     name = type(error).__qualname__
     text = _text_of(error)
@@ -164,7 +164,7 @@ def _text_of(error: BaseException) -> str:
 
 
 def refused(held: Held, reason: str) -> Settlement:
-    """In place of a report that the server would not take."""
+    """Return a replacement for a report that the server would not accept."""
     return _failed(held, f"the server refused the report: {reason}", kind="permanent")
 
 
@@ -205,31 +205,31 @@ def _settle(
 
 
 def _chain(error: BaseException) -> str | None:
-    """The trace of what a signal was raised from; the signal itself needs none."""
+    """Return the traceback of the exception that a signal was raised from. The signal itself needs none."""
     cause = cause_of(error)
     return None if cause is None else _format(cause, cause.__traceback__)
 
 
 def cause_of(error: BaseException) -> BaseException | None:
-    """What it was raised from, or while it was handled."""
+    """Return the exception from which it was raised, or during whose handling it was raised."""
     return error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
 def _trace(error: BaseException) -> str:
-    # Without the worker's own frame, which is always the first.
+    # Leave out the worker's own frame, which is always the first.
     return _format(error, None if error.__traceback__ is None else error.__traceback__.tb_next)
 
 
 def _format(error: BaseException, frames: TracebackType | None) -> str:
     try:
-        # The last frames: where it was raised.
+        # Keep the last frames, which show where it was raised.
         return "".join(traceback.format_exception(type(error), error, frames, limit=-_MAX_FRAMES))
     except Exception as broken:
         return f"(the traceback cannot be written: {type(broken).__qualname__})"
 
 
 def bounded(text: str, limit: int) -> str:
-    """At most `limit` bytes of UTF-8: the beginning, and more of the end."""
+    """Shorten to at most `limit` bytes of UTF-8. Keep the beginning, and more of the end."""
     text = text.replace("\x00", "\\x00")
     encoded = text.encode("utf-8", "backslashreplace")
     if len(encoded) <= limit:

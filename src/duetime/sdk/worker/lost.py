@@ -15,12 +15,12 @@ from duetime.sdk.worker.protocol import EndedAttempt, Verdicts
 def dropped_by(
     verdicts: Verdicts, named: Iterable[tuple[Held, bool]], held: Collection[Held]
 ) -> list[tuple[Held, Stop]]:
-    """Of what is held, what this answer ends; `named` is what its beat asked about."""
+    """Return the held attempts that this answer ends. `named` are the attempts that its beat named."""
     numbers: dict[str, list[int]] = {}
     for each, _ in named:
         numbers.setdefault(each.task.id, []).append(each.task.attempt)
     cancelled, lost = verdicts.cancelled_attempts, verdicts.lost_attempts
-    # An older server says which tasks.  One that is cancelled has no attempt that goes on.
+    # An older server lists tasks, not attempts.  If a task is cancelled, all its attempts end.
     ends = {task: max(numbers[task]) for task in verdicts.cancelled if task in numbers}
     newest_cancelled = ends if cancelled is None else _newest(cancelled)
     newest_lost = _newest_of_oldest(verdicts.lost, numbers) if lost is None else _newest(lost)
@@ -42,7 +42,7 @@ def _newest(attempts: Iterable[EndedAttempt]) -> dict[str, int]:
 
 
 def _newest_of_oldest(tasks: Iterable[str], numbers: Mapping[str, list[int]]) -> dict[str, int]:
-    """An older server names a task once for each attempt that is lost: so many of the oldest are."""
+    """An older server lists a task once for each lost attempt: that many of its oldest attempts are lost."""
     return {
         task: sorted(numbers[task])[min(count, len(numbers[task])) - 1]
         for task, count in Counter(tasks).items()

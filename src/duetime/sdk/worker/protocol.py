@@ -1,4 +1,4 @@
-"""The worker protocol's bodies, typed both ways; see docs/worker-protocol.md."""
+"""The bodies of the worker protocol as types, for both directions; see docs/worker-protocol.md."""
 
 from datetime import datetime
 from typing import Literal
@@ -25,18 +25,18 @@ class LeaseRequest(msgspec.Struct):
     max: int
     wait: float
     max_silence: float | msgspec.UnsetType = msgspec.UNSET
-    #: What it handles; left out: every type.
+    #: The types that the worker handles. Absent: every type.
     types: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
 class LeasedTask(msgspec.Struct, gc=False):
-    """One attempt that this worker holds, with all that is needed to run it."""
+    """One attempt that this worker holds, with all data to run it."""
 
     id: str
     type: str
     attempt: int
     queue: str = "default"
-    #: Decoded when it is run, by the handler's own type.
+    #: Decoded when the attempt runs, into the type of its handler.
     payload: msgspec.Raw = msgspec.Raw(b"null")
     run_at: datetime | None = None
     timeout: float | None = None
@@ -44,7 +44,7 @@ class LeasedTask(msgspec.Struct, gc=False):
     priority: str = "normal"
     delivery: str = "at_least_once"
     recovered: bool = False
-    #: In how many crashes of its holders it was lost; None: the server is too old to say.
+    #: How many crashes of its holders it was lost in. None: the server is too old to say.
     crashes: int | None = None
     trace: str | None = None
 
@@ -52,12 +52,13 @@ class LeasedTask(msgspec.Struct, gc=False):
 class Lease(msgspec.Struct):
     tasks: list[LeasedTask] = []
     beat_every: float = BEAT_EVERY_SECONDS
-    #: After so many seconds without a beat the worker counts as dead.
+    #: The worker counts as dead after this many seconds without a beat.
     max_silence: float | None = None
-    #: Seconds since the request was sent, after which a task begins only if a beat has confirmed it; None: the server
-    #: is too old to say.
+    #: If a task has not begun this many seconds after the request was sent, it begins only if a beat has confirmed it.
+    #: None: the server is too old to say.
     begin_within: float | None = None
-    #: What the server takes this worker for: another one if it counted as dead in between; None: it is too old to say.
+    #: The identity under which the server knows this worker. It changes if the worker counted as dead in between.
+    #: None: the server is too old to say.
     holder: str | None = None
 
 
@@ -70,7 +71,7 @@ class Failure(msgspec.Struct, omit_defaults=True):
 class Settlement(msgspec.Struct, omit_defaults=True, gc=False):
     id: str
     attempt: int
-    # No default: omit_defaults would leave out the commonest outcome.
+    # It has no default: omit_defaults would leave out the most frequent outcome.
     outcome: Literal["succeeded", "failed", "snoozed", "released"]
     result: msgspec.Raw | None = None
     error: Failure | None = None
@@ -106,15 +107,15 @@ class EndedAttempt(msgspec.Struct, gc=False):
 class Verdicts(msgspec.Struct):
     """The answer to a beat and to a settlement: which attempts are no longer this worker's."""
 
-    #: Tasks, each once for every attempt that is meant.
+    #: Tasks, listed once for each affected attempt.
     lost: list[str] = []
     cancelled: list[str] = []
-    #: Of a settlement: tasks that are dead letters by these reports.
+    #: In the answer to a settlement: tasks that are dead letters after these reports.
     dead: list[str] = []
-    #: The attempts that `lost` and `cancelled` mean; None: there are none, or the server is too old to say.
+    #: The attempts of the tasks in `lost` and `cancelled`. None: there are none, or the server is too old to say.
     lost_attempts: list[EndedAttempt] | None = None
     cancelled_attempts: list[EndedAttempt] | None = None
-    #: Of a beat, as in a lease.
+    #: In the answer to a beat, as in a lease.
     holder: str | None = None
 
 

@@ -1,15 +1,15 @@
 """Recovered attempts: which of them may begin, and when.
 
-A former holder lost these, perhaps because one of them killed it.  So an
+An earlier holder lost these, perhaps because one of them killed it.  So an
 attempt begins only after a beat has named it as started: if it kills this
 worker as well, the server charges it for the crash.
 
 Most are innocent: their worker was killed for some other reason.  They are
 named together in one beat, as many as there are free slots, and run side by
-side.  What was lost in two crashes is suspected: such attempts begin one at a
-time, and the next one when the one before has run for a second.  What was lost
-in more crashes runs while no other recovered attempt does, so that nobody else
-is charged if it kills the worker again.
+side.  An attempt that was lost in two crashes is suspected: such attempts begin
+one at a time, the next one when the previous one has run for a second.  An attempt
+that was lost in more crashes runs while no other recovered attempt does, so that
+no other is charged if it kills the worker again.
 """
 
 import time
@@ -21,7 +21,7 @@ from duetime.sdk.worker.context import Held
 
 #: An attempt that has run this long is no longer suspected of killing its worker at once.
 TRIAL_SECONDS = 1.0
-#: From so many crashes on attempts begin one at a time, and from so many on alone.
+#: From the first number of crashes on, attempts begin one at a time; from the second on, each runs alone.
 ONE_AT_A_TIME = 2
 ALONE = 3
 
@@ -41,11 +41,11 @@ class Recovery:
         self._slots = slots
         self._beat_now = beat_now
         self._monotonic = monotonic
-        #: Not to be begun yet.
+        #: Must not begin yet.
         self._waiting: deque[Held] = deque()
-        #: To be named as started by the next beat, or named by one that is not acknowledged.
+        #: To be named as started by the next beat, or named by a beat that is not acknowledged yet.
         self._announced: set[Held] = set()
-        #: May begin, or run.
+        #: May begin, or running.
         self._active: set[Held] = set()
 
     @property
@@ -64,7 +64,7 @@ class Recovery:
         self._waiting.append(held)
 
     def announce(self) -> None:
-        """Let the next beat name what may begin now."""
+        """Choose the attempts that may begin now, so that the next beat names them."""
         if not self._waiting:
             return
         room = {
@@ -88,7 +88,7 @@ class Recovery:
             self._beat_now()
 
     def acknowledge(self, named: Collection[tuple[Held, bool]]) -> None:
-        """A beat that named these was acknowledged: those that it named as started may begin."""
+        """Let the attempts begin that an acknowledged beat named as started."""
         if not self._announced:
             return
         heard = [held for held, has_started in named if has_started and held in self._announced]
@@ -98,14 +98,14 @@ class Recovery:
             self._slots.add_first(heard)
 
     def discard(self, held: Held) -> None:
-        """It has ended, or is not ours any more."""
+        """Forget an attempt that has ended or that this worker no longer holds."""
         self._active.discard(held)
         self._announced.discard(held)
         if held in self._waiting:
             self._waiting.remove(held)
 
     def take_idle(self) -> list[Held]:
-        """Everything that was not given to the slots yet."""
+        """Return all attempts that were not given to the slots yet."""
         idle = [*self._waiting, *self._announced]
         self._waiting.clear()
         self._announced.clear()
@@ -128,5 +128,5 @@ class Recovery:
 
 
 def _crashes(held: Held) -> int:
-    """In how many crashes it was lost; a server that does not say so leaves every attempt under suspicion."""
+    """How many crashes it was lost in. If the server does not say so, every attempt is suspected."""
     return ONE_AT_A_TIME if held.task.crashes is None else held.task.crashes

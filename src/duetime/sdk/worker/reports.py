@@ -1,7 +1,7 @@
-"""Reports: settle what finished, in batches, until the server has acknowledged each.
+"""Reports: settle finished attempts in batches, until the server has acknowledged each.
 
-One call is under way at a time and the next takes all that finished meanwhile,
-so an idle worker reports at once and a busy one in large batches.  A call
+One call is in progress at a time, and the next one takes all that finished
+meanwhile: an idle worker reports at once and a busy one in large batches.  A call
 without an answer is repeated with the same content: the server gives the same
 holder the same answer.  A report that the server refuses is found by halving
 its batch, and replaced by a failure that says why.
@@ -23,7 +23,7 @@ from duetime.sdk.worker.protocol import SETTLE_PATH, Settlement, SettleRequest, 
 logger = logging.getLogger("duetime.worker")
 
 MAX_SETTLEMENTS = 1000
-#: Half of what the server takes as one request.
+#: Half of what the server accepts in one request.
 MAX_SETTLE_BYTES = 8 * 1024 * 1024
 _TIMEOUT_SECONDS = 20.0
 
@@ -83,7 +83,7 @@ class Reports:
                 await self._divide(batch, error, is_replaced)
                 return
             except (ApiError, msgspec.DecodeError) as error:
-                # A key that was withdrawn, a proxy that answers in the server's place: it may pass.
+                # The cause may be a revoked key or a proxy that answers instead of the server: it may pass.
                 logger.error("cannot report %d attempts, trying again: %s", len(batch), error)
                 await asyncio.sleep(tries.wait_after(ServerUnavailable(str(error))))
             else:

@@ -1,12 +1,13 @@
 """One run of a worker, from its first beat to its last report.
 
 Everything here happens on one event loop.  What must hold:
-- what is held is named in every beat until its settlement is acknowledged;
-- nothing is begun unless an acknowledged beat is recent, nothing later than its
-  lease allows, or leased when the server took this worker for another one, unless
-  a beat has named it and it was not called lost, and a recovered attempt only
-  after a beat has named it as started (`recovery`);
-- what the server calls lost or cancelled is stopped, and never reported.
+- every held attempt is named in every beat until its settlement is acknowledged;
+- no attempt begins unless an acknowledged beat is recent;
+- an attempt that is later than its lease allows, or that was leased under another
+  identity of the worker, begins only after a beat has named it and it was not
+  called lost;
+- a recovered attempt begins only after a beat has named it as started (`recovery`);
+- an attempt that the server calls lost or cancelled is stopped, and never reported.
 """
 
 import asyncio
@@ -43,14 +44,15 @@ logger = logging.getLogger("duetime.worker")
 
 _POLL_SECONDS = 20.0
 _POLL_MARGIN_SECONDS = 10.0
-#: A loop that stood still this long may have left a lease unread until it was given to somebody else.
+#: If the loop was blocked this long, a lease may have stayed unread until its tasks were given to another worker.
 _STALL_SECONDS = 2.0
 _TICK_SECONDS = 0.5
-#: Without a given prefetch: about this much work waits beside what runs.
+#: Without a given prefetch, about this much work waits in addition to what runs.
 _PREFETCH_SECONDS = 0.1
-#: So few are begun before the next ones are asked for: with more, the server has something to do meanwhile.
+#: At most this many tasks begin before the next lease request. With more, the request goes first, so that the server
+#: works meanwhile.
 _FEW_TASKS = 8
-#: The server takes beats that name at most 10,000.
+#: The server accepts beats that name at most 10,000.
 _MOST_HELD = 8_000
 #: How long stopped handlers have to clean up before they are reported without them.
 _CLEANUP_SECONDS = 2.0
@@ -62,7 +64,7 @@ class WorkerRun:
     ) -> None:
         self._settings = settings
         self._handlers = registered
-        #: What it asks for.
+        #: The parameters of its lease requests.
         self._types: tuple[str, ...] | msgspec.UnsetType = (
             tuple(sorted(registered)) if len(registered) <= MAX_TYPES else msgspec.UNSET
         )
@@ -82,7 +84,7 @@ class WorkerRun:
         self._prefetch = settings.prefetch or 0
         self._room_made = asyncio.Event()
         self._has_leased = False
-        #: What the server took this worker for at the last beat.
+        #: The identity under which the server knew this worker at the last beat.
         self._holder: str | None = None
         self._is_stopping = False
         self._ticked_at = self._stalled_at = time.monotonic()
@@ -92,7 +94,7 @@ class WorkerRun:
         self._http = HttpClient(settings.route)
 
     async def run(self) -> None:
-        """Work until a stop is wanted; raises what makes working impossible."""
+        """Work until a stop is requested. Raises an error that makes working impossible."""
         self._beats.start()
         self._tick()
         reporting = asyncio.create_task(self._reports.run(), name="duetime-reports")
@@ -105,7 +107,7 @@ class WorkerRun:
                 if loop_task.done() and not loop_task.cancelled() and (error := loop_task.exception()):
                     raise error
         except asyncio.CancelledError:
-            # Ctrl-C in a program that runs the loop itself: what runs is given back, not left to be found missing.
+            # On Ctrl-C in a program that runs the loop itself, running attempts are released, not left to expire.
             await self._wind_up(working, reporting, 0.0)
             raise
         finally:
@@ -170,11 +172,11 @@ class WorkerRun:
                 self._pool.begin_waiting()
                 self._recovery.announce()
                 if 0 < len(lease.tasks) <= _FEW_TASKS:
-                    # Their handlers begin in the next round of the loop: that comes before the next question.
+                    # Their handlers begin in the next round of the loop, before the next lease request.
                     await asyncio.sleep(0)
 
     def _are_types_refused(self, error: Exception) -> bool:
-        """A server that knows no types refuses the field: then tasks of other types arrive, and are reported."""
+        """A server that does not know `types` refuses the field. Without it, tasks of other types are reported."""
         if self._types is msgspec.UNSET or not isinstance(error, InvalidRequest):
             return False
         if not any(each.path.split("[")[0] == "types" for each in error.errors):
@@ -186,21 +188,21 @@ class WorkerRun:
     def _room(self) -> int:
         if len(self._held) >= _MOST_HELD:
             return 0
-        # What may not begin yet takes no room, up to as many as there are slots.
+        # Attempts that may not begin yet take no room, up to the number of slots.
         kept_back = max(0, self._recovery.waiting - self._capacity)
         return self._capacity + self._prefetch - self._pool.load - self._recovery.announced - kept_back
 
     def _is_worth_asking(self, room: int) -> bool:
-        """Not for a crumb, while there is still something to begin."""
+        """Do not ask for a few tasks while others can still begin."""
         return room > 0 and (not self._pool.has_waiting or 4 * room >= self._capacity + self._prefetch)
 
     def _begin_by(self, lease: Lease, asked_at: float) -> float:
-        """When its tasks may have been given to somebody else, because no beat has named them."""
+        """When its tasks may have been given to another worker because no beat has named them."""
         if self._holder is not None and lease.holder not in (None, self._holder):
             return float("-inf")
         if lease.begin_within is not None:
             return asked_at + lease.begin_within
-        # The server is too old to say, but the answer may have lain here for as long as the loop stood still.
+        # The server is too old to say, but the answer may have stayed unread for as long as the loop was blocked.
         return float("-inf") if asked_at < self._stalled_at else float("inf")
 
     def _take(self, held: Held) -> None:
@@ -224,13 +226,13 @@ class WorkerRun:
             self._drop(dropped_by(verdicts, named, self._held))
         if verdicts.holder is not None and verdicts.holder != self._holder:
             self._holder = verdicts.holder
-            # Those that this beat named are confirmed below.
+            # The attempts that this beat named are confirmed below.
             for held in self._held:
                 held.begin_by = float("-inf")
         self._pool.confirm(held for held, _ in named)
         self._recovery.acknowledge(named)
         self._pool.begin_waiting()
-        # What may not begin is not asked for: the lease may have waited for this beat.
+        # No tasks are requested while they could not begin, so the lease request may have waited for this beat.
         if not self._room_made.is_set() and self._is_worth_asking(self._room()):
             self._room_made.set()
 
@@ -241,9 +243,9 @@ class WorkerRun:
             self._first_beat.set_exception(error)
 
     def _drop(self, dropped: list[tuple[Held, Stop]]) -> None:
-        """Stop what is no longer ours."""
+        """Stop attempts that this worker no longer holds."""
         for held, reason in dropped:
-            # What is reported already is decided by the answer to the report.
+            # For a reported attempt the answer to the report decides.
             if held in self._held and held.settlement is None:
                 if reason is Stop.CANCELLED:
                     logger.info("task %s: cancelled", held.task.id)
@@ -261,7 +263,7 @@ class WorkerRun:
     # Finishing
 
     def _on_finished(self, held: Held) -> None:
-        """A handler returned: its slot is free."""
+        """A handler returned, so its slot is free."""
         self._finished_count += 1
         if self._recovery.is_busy:
             self._recovery.discard(held)
@@ -271,7 +273,7 @@ class WorkerRun:
             self._room_made.set()
 
     def _report(self, held: Held, settlement: Settlement) -> None:
-        """The first report counts, and only while the attempt is ours."""
+        """The first report counts, and only while this worker holds the attempt."""
         if held.settlement is None and held in self._held:
             held.settlement = settlement
             self._reports.add(held)
@@ -292,7 +294,7 @@ class WorkerRun:
     # Time
 
     def _tick(self) -> None:
-        """Recovered attempts that may begin by now, stalls of the loop, and the rate."""
+        """Handle what depends on time: recovered attempts that may begin by now, a blocked loop, and the rate."""
         now = time.monotonic()
         elapsed = now - self._ticked_at
         if elapsed > _STALL_SECONDS:
@@ -309,7 +311,7 @@ class WorkerRun:
     # Stopping
 
     async def _wind_up(self, working: asyncio.Task[None], reporting: asyncio.Task[None], patience: float) -> None:
-        """Give back what has not begun, let the rest finish, stop and give back what does not, report everything."""
+        """Release what has not begun, let the others finish, stop and release the rest, and report everything."""
         self._is_stopping = True
         ends_at = self._loop.time() + patience
         working.cancel()

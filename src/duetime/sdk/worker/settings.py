@@ -1,4 +1,4 @@
-"""How a worker runs, once, checked."""
+"""The settings of a worker, checked once."""
 
 from dataclasses import dataclass
 
@@ -13,16 +13,16 @@ class WorkerSettings:
     #: None: all queues of the tenant.
     queues: tuple[str, ...] | None
     tags: tuple[str, ...]
-    #: Async handlers at a time.
+    #: How many async handlers run at a time.
     concurrency: int
-    #: Plain handlers at a time.
+    #: How many plain handlers run at a time.
     threads: int
-    #: Tasks that wait in the worker beside those that run; None: as many as a tenth of a second needs.
+    #: How many tasks wait in the worker in addition to those that run. None: as many as a tenth of a second needs.
     prefetch: int | None
     shutdown_timeout: float
-    #: How long it may be silent before it counts as dead; None: as its queues or the server say.
+    #: How long it may be silent before it counts as dead. None: the value of its queues or of the server.
     max_silence: float | None = None
-    #: None: as the environment says.
+    #: None: the environment decides.
     proxy: str | None = None
 
     def __post_init__(self) -> None:

@@ -17,15 +17,15 @@ from typing import Any
 logger = logging.getLogger("duetime.worker")
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
-#: While they are taken: what was to be done with them before.
+#: While the signals are handled: the handlers that they had before.
 _before: dict[int, Any] = {}
-#: Of each thread that is forking: the signals that it held back before.
+#: For each forking thread: the signals that it blocked before.
 _forking = threading.local()
 
 
 @contextlib.contextmanager
 def stopping_on_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """For the running loop; outside the main thread there are no signals to be taken."""
+    """Handle the signals for the running loop. Outside the main thread they cannot be handled."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -51,7 +51,7 @@ def stopping_on_signals(stop: Callable[[], None]) -> Iterator[None]:
             loop.remove_signal_handler(number)
 
 
-# Around a fork, signals wait: one that came before the child has its own handlers again would go to the worker.
+# Signals are blocked during a fork: a signal before the child has its own handlers would reach the worker.
 
 
 def _hold_signals() -> None:
@@ -66,11 +66,11 @@ def _let_signals_pass() -> None:
 
 
 def _give_signals_back() -> None:
-    """In a forked child: the loop's handlers do nothing there but write into a socket that the parent reads."""
+    """Reset the signals in a forked child: there the loop's handlers only write into a socket that the parent reads."""
     if _before:
         signal.set_wakeup_fd(-1)
         for number, handler in _before.items():
-            # None: a handler that Python does not know, from before it was started.
+            # None: a handler that was set outside of Python, before it started.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         _before.clear()
     _let_signals_pass()

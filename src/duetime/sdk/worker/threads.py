@@ -1,7 +1,7 @@
-"""Threads for plain handlers: a fixed number, fed and emptied in batches.
+"""Threads for plain handlers: a fixed number, with batches for input and output.
 
-The threads are daemons: one that never returns must not keep a worker from
-ending.  Each run has a context (contextvars) of its own.
+The threads are daemons: a handler that never returns must not keep a worker from
+ending.  Each run has its own context (contextvars).
 """
 
 import asyncio
@@ -31,7 +31,7 @@ class Threads:
         self._started = 0
 
     def put(self, held: Held) -> None:
-        """The caller never has more running than there are threads."""
+        """The caller never runs more than there are threads."""
         if self._started < self._count:
             self._started += 1
             threading.Thread(target=self._work, name=f"duetime-{self._started}", daemon=True).start()
@@ -45,7 +45,7 @@ class Threads:
         while (held := self._queue.get()) is not None:
             settlement = contextvars.copy_context().run(self._perform, held)
             self._finished.append((held, settlement))
-            # One call for all that finish before the loop gets to it.
+            # One call for all that finish before the loop handles it.
             if not self._is_told:
                 self._is_told = True
                 try:
@@ -54,7 +54,7 @@ class Threads:
                     return  # The worker is gone; it has reported this attempt already.
 
     def _collect(self) -> None:
-        # Cleared first: a thread that finishes from here on tells the loop again.
+        # Cleared first: a thread that finishes from now on notifies the loop again.
         self._is_told = False
         finished = []
         while self._finished:

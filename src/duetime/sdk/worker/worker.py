@@ -39,9 +39,9 @@ R = TypeVar("R")
 
 @dataclass
 class _Stopper:
-    """Lets any thread, and a signal, ask a run to stop.
+    """Lets any thread, or a signal, ask a run to stop.
 
-    In a forked child nothing runs, whatever its parent ran: there it stands for no run.
+    After a fork it refers to no run: in the child nothing runs.
     """
 
     loop: asyncio.AbstractEventLoop
@@ -80,10 +80,10 @@ class Worker:
         self._max_silence = None if max_silence is None else seconds_of(max_silence)
         self._handlers: dict[str, Handler] = {}
         self._schedules: list[DeclaredSchedule] = []
-        #: By types made from their names: handlers that only a schedule has registered so far.
+        #: Handlers that only a schedule has registered so far, by the types made from their names.
         self._unnamed: dict[str, Callable[..., Any]] = {}
         self._prefix = name
-        # Schedules are the code's: what a command line sets for one process does not change them.
+        # Schedules belong to the code: settings of the command line for one process do not change them.
         self._code_name, self._code_queues = name, self._queues
         self._submitter = Submitter(url, key, proxy, None if self._own_queue == "default" else self._own_queue)
         self._stopper: _Stopper | None = None
@@ -91,7 +91,7 @@ class Worker:
 
     @property
     def name(self) -> str:
-        """Names this process from its start to its end; a forked child has its own."""
+        """The name of this process from its start to its end. A forked child has its own."""
         if self._name_now is None or self._name_now[0] != os.getpid():
             prefix = (self._prefix or socket.gethostname() or "worker")[:150]
             self._name_now = os.getpid(), f"{prefix}-{os.getpid()}-{secrets.token_hex(6)}"
@@ -140,9 +140,9 @@ class Worker:
     ) -> Callable[[F], F]:
         """Run the decorated function by a schedule, which the worker puts to the server when it starts.
 
-        Together with `task` it makes tasks of that type; alone, it registers
-        the function under its own name.  The schedule is called like the type
-        if it has no `name`.  Its tasks go to the first of the worker's queues.
+        Together with `task` the schedule makes tasks of that type; without it, the function
+        is registered under its own name.  The default name of the schedule is the type.
+        Its tasks go to the first of the worker's queues.
         """
 
         def declare(given: F) -> F:
@@ -173,7 +173,7 @@ class Worker:
         max_silence: Duration | None = None,
         proxy: str | None = None,
     ) -> None:
-        """Replace settings, before it runs; what is None stays."""
+        """Replace settings before it runs. A setting of None stays as it is."""
         self._url = url or self._url
         self._key = key or self._key
         self._proxy = self._proxy if proxy is None else proxy
@@ -208,12 +208,12 @@ class Worker:
 
     @property
     def _own_queue(self) -> str:
-        """Where tasks go that the code submits and schedules: a queue that its workers take from."""
+        """The queue of tasks that the code submits and schedules: one that its workers take from."""
         queues = self._code_queues
         return "default" if not queues or "default" in queues else queues[0]
 
     def _shaped_schedules(self) -> list[dict[str, Any]]:
-        """Its schedules as the server takes them."""
+        """Return its schedules in the form of the API."""
         types = {id(handler.function): type for type, handler in self._handlers.items()}
         shaped: dict[str, dict[str, Any]] = {}
         for each in self._schedules:
@@ -236,7 +236,7 @@ class Worker:
             runner.run(self._run_with_signals())
 
     async def run_async(self) -> None:
-        """Work until `stop` is called; the caller's loop, the caller's signals."""
+        """Work until `stop` is called, on the caller's loop. Signals are left to the caller."""
         from duetime.sdk.worker.run import WorkerRun
 
         if self._stopper is not None and self._stopper.process == os.getpid():
@@ -253,7 +253,7 @@ class Worker:
             self._stopper = None
 
     def stop(self) -> None:
-        """Ask for a graceful stop, from any thread; `run` and `run_async` return when it is done."""
+        """Ask for a graceful stop, from any thread. `run` and `run_async` return when it is done."""
         if self._stopper is not None and self._stopper.process == os.getpid():
             self._stopper.ask()
 
@@ -263,7 +263,7 @@ class Worker:
 
 
 async def _unless(stop_wanted: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
-    """Do it, or as much of it as there is time for before a stop is wanted."""
+    """Run something to its end, or until a stop is requested."""
     working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop_wanted.wait())
     try:
         await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -276,5 +276,5 @@ async def _unless(stop_wanted: asyncio.Event, work: Coroutine[Any, Any, None]) -
 
 
 def _names(names: Iterable[str]) -> tuple[str, ...]:
-    """A single string is meant as one name, not as its letters."""
+    """Return a list of names. A single string is one name, not its letters."""
     return (names,) if isinstance(names, str) else tuple(names)
