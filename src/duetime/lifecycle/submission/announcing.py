@@ -1,4 +1,4 @@
-"""Tell of what was stored: holders get what was stored for them, the lanes of the rest are woken."""
+"""Announce stored tasks: hand over those that were stored for a holder, and wake the lanes of the others."""
 
 import uuid
 from collections import Counter
@@ -10,7 +10,7 @@ from duetime.lifecycle.submission.handover import Reservation, WaitingHolders, l
 from duetime.lifecycle.tasks.onward import Wake
 from duetime.model.task import LeasedTask
 
-#: By ask, the tasks that were stored for it.
+#: By request for tasks, the tasks that were stored for it.
 Handed = dict[int, list[LeasedTask]]
 
 
@@ -20,7 +20,7 @@ class Announcer:
         self._holders = holders
 
     def reserve(self, load: Load) -> Reservation | None:
-        """Room of waiting holders for what is due now; `hand_over` must follow."""
+        """Reserve room of waiting holders for tasks that are due now. `hand_over` must follow."""
         if self._holders is None:
             return None
         lanes = load.lanes
@@ -34,7 +34,7 @@ class Announcer:
         return self._holders.reserve(Counter(lanes))
 
     def announce(self, load: Load, answers: Answers, reservation: Reservation | None = None) -> Handed:
-        """Wake each lane by the first of its new tasks; returns those that are handed over instead."""
+        """Wake each lane with the first of its new tasks. Return the tasks that are handed over instead."""
         if load.is_stored and (reservation is None or reservation.picked_at is None or not reservation.taken):
             self._wake(_first_of(load))
             metrics.TASKS_OF_CALLS.inc(len(load.ids))
@@ -68,10 +68,10 @@ class Announcer:
 
 
 def _first_of(load: Load) -> Collection[uuid.UUID]:
-    """The first id of each lane."""
+    """Return the first id of each lane."""
     lanes, ids = load.lanes, load.ids
     if load.is_untimed:
-        # They count upwards.
+        # The ids of a lane ascend.
         if load.has_one_lane:
             return ids[:1]
         return dict(zip(reversed(lanes), reversed(ids), strict=True)).values()

@@ -1,9 +1,9 @@
-"""What is submitted together, and what is stored together: the shape of it decides how.
+"""What is submitted together and what is stored together. The shape of it decides how it is stored.
 
-A `Batch` is what one caller submits: one task, as mostly, or thousands.  A `Load`
-is the batches that one commit stores.  The shape of either is the class of the
-task in it that has most (`model.task`): a load of `NewTask` is plain, and the
-lightest statements will do for it.
+A `Batch` is what one caller submits: usually one task, sometimes thousands.  A `Load`
+is the batches that one commit stores.  The shape of both is the class of the
+task in it that has the most fields (`model.task`): a load of `NewTask` is plain,
+and the simplest statements can store it.
 """
 
 import uuid
@@ -17,7 +17,7 @@ from duetime.ids import due_ms_of
 from duetime.lifecycle.tasks.keys import Key
 from duetime.model.task import DetailedTask, NewTask, TimedTask
 
-#: About how much a task takes beside its payload.
+#: About how many bytes a task takes in addition to its payload.
 TASK_BYTES = 500
 
 
@@ -25,19 +25,19 @@ class Submitted(msgspec.Struct, frozen=True, gc=False):
     id: uuid.UUID
     is_new: bool
     run_at_ms: int
-    #: When a new task was made; 0 for one that was there before.
+    #: When a new task was created. 0 for a task that existed already.
     created_at_ms: int = 0
-    #: The waiting task whose place it took.
+    #: The waiting task that it replaced.
     replaces: uuid.UUID | None = None
 
 
 Submission = Submitted | DuetimeError
-#: An answer for each task of each batch; None in its place: it must be tried once more.
+#: An answer for each task of each batch. None means that the task must be tried once more.
 Answers = list[Sequence[Submission | None]]
 
 
 class AllNew(Sequence[Submitted]):
-    """The answers to a batch whose tasks were all stored just now; each is made when somebody looks at it."""
+    """The answers to a batch whose tasks were all stored just now. Each one is created when it is read."""
 
     __slots__ = ("_minted_ms", "ids")
 
@@ -77,7 +77,7 @@ class Batch(msgspec.Struct, eq=False, gc=False):
     tasks: Sequence[NewTask]
     lanes: list[int]
     tenant: int
-    #: Names the whole batch; bound to the tenant.
+    #: The id of the request, bound to the tenant. It identifies the whole batch.
     request: uuid.UUID | None
     fingerprint: bytes
     shape: type[NewTask]
@@ -85,12 +85,12 @@ class Batch(msgspec.Struct, eq=False, gc=False):
     is_untimed: bool
     ids: list[uuid.UUID] = []
     minted_ms: int = 0
-    #: When each was asked to run, in microseconds since 1970, None: now; None in all: all are due now.
+    #: When each task was asked to run, in microseconds since 1970; None: now. None for the whole: all are due now.
     run_us: list[int | None] | None = None
 
     @property
     def is_row(self) -> bool:
-        """Whether all ids follow from the first: they are of one lane and one time."""
+        """Whether all ids follow from the first, because all tasks have the same lane and time."""
         return self.is_untimed and len(set(self.lanes)) == 1
 
     @property
@@ -101,7 +101,7 @@ class Batch(msgspec.Struct, eq=False, gc=False):
 
     @property
     def is_named(self) -> bool:
-        """Whether a key keeps each of the tasks from being stored twice."""
+        """Whether a key protects each of the tasks from being stored twice."""
         return self.request is not None or len(self.keys) == len(self.tasks)
 
     def new(self, identifier: uuid.UUID) -> Submitted:
@@ -125,13 +125,13 @@ def size_of(tasks: Sequence[NewTask]) -> int:
 
 
 def rank_of(tasks: Sequence[NewTask], lanes: Sequence[int]) -> int:
-    """A batch ranks as its least important task, or one critical task would carry a thousand others."""
+    """The rank of a batch is that of its least important task. Else one critical task would pull many others."""
     # Many tasks share a lane.
     return max([task.lane.priority for task in dict(zip(lanes, tasks, strict=True)).values()])
 
 
 class Load:
-    """Batches that one commit stores, and their tasks in a row."""
+    """The batches that one commit stores, with all their tasks in a row."""
 
     __slots__ = (
         "batches",
@@ -147,7 +147,7 @@ class Load:
     )
 
     def __init__(self, batches: list[Batch]) -> None:
-        """If the batches have ids already, `minted` makes a load of them."""
+        """Make a load of batches that have no ids yet. `minted` is for batches that have them."""
         self.batches = batches
         self.tasks: Sequence[NewTask]
         if len(batches) == 1:
@@ -179,7 +179,7 @@ class Load:
         return self.shape is DetailedTask and any(batch.keys for batch in self.batches)
 
     def without_repeats(self) -> "Load":
-        """The batches that may store their tasks: of two under one request the first."""
+        """Return the batches that may store their tasks: of two with the same request, only the first."""
         if len(set(self.requests)) == len(self.requests):
             return self
         firsts: dict[uuid.UUID, Batch] = {}
@@ -201,7 +201,7 @@ class Load:
 
 
 def widest_of(shapes: Iterable[type[NewTask]]) -> type[NewTask]:
-    """The shape that has all that each of these has."""
+    """Return the shape that has all fields of these shapes."""
     found = set(shapes)
     if DetailedTask in found:
         return DetailedTask

@@ -12,12 +12,12 @@ from duetime.model.task import DetailedTask
 from duetime.model.vault import FINGERPRINT_BYTES
 
 _encode = msgspec.json.Encoder().encode
-#: What has no details has none of these.
+#: The value of these columns for tasks without details.
 _NO_DETAILS: dict[str, object] = dict.fromkeys(("options", "labels", "expires_ats"))
 
 
 def plain_columns(load: Load) -> dict[str, object]:
-    """What every task has."""
+    """The columns of every task."""
     lanes, lane = same(load.lanes)
     types, type = same([task.type for task in load.tasks])
     return {
@@ -31,7 +31,7 @@ def plain_columns(load: Load) -> dict[str, object]:
 
 
 def all_columns(load: Load, reservation: Reservation | None) -> dict[str, object]:
-    """That, the details, the times, and who gets which task."""
+    """The columns of every task, and those for details, times and holders."""
     details = _NO_DETAILS
     if load.shape is DetailedTask:
         detailed = [task if isinstance(task, DetailedTask) else None for task in load.tasks]
@@ -53,11 +53,11 @@ def all_columns(load: Load, reservation: Reservation | None) -> dict[str, object
 
 
 def request_columns(load: Load) -> dict[str, object]:
-    """The requests in order, and for each task the place of its own."""
+    """Return the requests in order, and for each task the place of its request."""
     asked: list[tuple[uuid.UUID, Batch]] = [(each.request, each) for each in load.batches if each.request is not None]
-    # No two requests are the same, so nothing else is compared.
+    # No two requests are equal, so the sort compares nothing else.
     asked.sort()
-    # PostgreSQL counts the places of an array from 1.
+    # PostgreSQL numbers the elements of an array from 1.
     places: dict[uuid.UUID | None, int | None] = {request: place for place, (request, _) in enumerate(asked, 1)}
     places[None] = None
     of_tasks, of_all = same([place for each in load.batches for place in [places[each.request]] * len(each.tasks)])
@@ -72,7 +72,7 @@ def request_columns(load: Load) -> dict[str, object]:
 
 
 def key_columns(load: Load) -> dict[str, object]:
-    """The idempotency keys in order, each with the first task that has it."""
+    """Return the idempotency keys in order, each with the first task that has it."""
     if not load.has_keys:
         return _NO_KEYS
     keys: dict[tuple[int, str], tuple[uuid.UUID, DetailedTask, uuid.UUID | None]] = {}

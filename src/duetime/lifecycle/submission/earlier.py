@@ -1,8 +1,8 @@
-"""Who was first: answers for tasks whose key or request was there before.
+"""Find earlier tasks: answers for submissions whose key or request was stored before.
 
-The submit statement stores a task only if its key and its request were new.
-The others are looked for by a second statement: in the first one they could not
-see what another transaction was about to commit.
+The submit statement stores a task only if its key and its request are new.
+A second statement looks for the others: the first one could not see what
+another transaction was about to commit.
 """
 
 import uuid
@@ -24,7 +24,7 @@ SQL = load(__package__, "earlier.sql")
 class _Earlier(NamedTuple):
     task: uuid.UUID
     fingerprint: bytes
-    #: The key's ttl has passed; it holds on if the task is open.
+    #: The key's ttl has passed. The key still holds if its task is open.
     has_ended: bool
 
 
@@ -36,11 +36,11 @@ async def sort_out(
     happened: bool,
     now: datetime | None,
 ) -> Answers:
-    """Answers for each batch: its own tasks, or those that were there.
+    """Return the answers for each batch: its own tasks, or the earlier ones.
 
-    `happened`: nothing was stored now, because an earlier try had stored it.
-    None stands for a task that must be tried once more: its id is a stranger's, or
-    its key had ended, and has been freed.
+    `happened`: nothing was stored now because an earlier try had stored it.
+    None means that a task must be tried once more: its id belongs to another task, or
+    its key had expired and has been freed.
     """
     lost_keys = [
         (batch.tenant, task.idempotency_key)
@@ -57,7 +57,7 @@ async def sort_out(
     earlier = await _read_keys(run, lost_keys, now) if lost_keys else {}
     answered = await read_requests(run, lost_requests) if lost_requests else {}
     if any(each.has_ended for each in earlier.values()):
-        # A repeated request is given its tasks, and what is stored under our own id is our own.
+        # A repeated request gets its tasks. A task that is stored under our own id is our own.
         asked = {key for batch in batches if batch.request not in answered for key in batch.keys}
         ours = {identifier for batch in batches for identifier in batch.ids}
         ended = {key for key in asked if key in earlier and earlier[key].has_ended and earlier[key].task not in ours}
@@ -80,18 +80,18 @@ def _answer(
     if known is not None:
         fingerprint, ids = known
         if not is_same_fingerprint(fingerprint, batch.fingerprint):
-            # One error for all: it is the request that is refused, not each of its tasks.
+            # One error for all tasks, because the whole request is refused.
             conflict = IdempotencyConflict("this Idempotency-Key was used for another request; make a new one")
             return [conflict for _ in batch.ids]
         if len(ids) > len(batch.ids):
-            # Refused in part, while a call with the same key was stored as a whole.
+            # This call was refused in part, while a call with the same key was stored as a whole.
             busy = Unavailable("this request is being done by another call; ask again with the same Idempotency-Key")
             return [busy for _ in batch.ids]
     is_replay = ids != batch.ids
     answer: list[Submission | None] = []
     for mine, identifier, task in zip_longest(batch.ids, ids, batch.tasks):
         if identifier is None:
-            # Quotas refuse the rest of a request, which stays refused under its key.
+            # Quotas refuse the rest of a request. It stays refused under its key.
             answer.append(QuotaExceeded("refused when this request was first made; send it in a new request"))
             continue
         key = key_of(task)

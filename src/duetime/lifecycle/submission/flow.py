@@ -1,13 +1,13 @@
-"""Flow control: submissions that are counted, unique or debounced, before they become tasks.
+"""Flow control: rate limits, unique tasks and debouncing, before submissions become tasks.
 
 The tasks of a key form a chain.  Each is stored under an idempotency key that
-names its predecessor, in the statement that stores the task: so each has
-exactly one successor, whoever submits on whichever node, without a lock that
-outlives a statement.  `flow_key` is a hint of where the chain ends.  If a node
-dies before it could move the hint on, the next submission finds the successor
-by its idempotency key, moves the hint, and catches up on replacing.
+names its predecessor, in the statement that stores the task. So each task has
+exactly one successor on all nodes, without a lock that is held longer than a
+statement.  `flow_key` is a hint of where the chain ends.  If a node dies before
+it moves the hint, the next submission finds the successor by its idempotency key,
+moves the hint, and completes the replacement.
 
-A chain goes on where a unique task is over, or a debounced one is replaced; a
+A chain continues when a unique task is over or a debounced one is replaced. A
 replaced task ends only after its successor is stored, so nothing gets lost.
 """
 
@@ -43,7 +43,7 @@ from duetime.model.vault import is_same_fingerprint
 log = structlog.get_logger()
 SQL = load(__package__, "flow.sql")
 UNIQUE, DEBOUNCE = 1, 2
-#: Replaced by a later submission: nothing of them has begun.
+#: The states in which a later submission can replace a task: it has not begun.
 REPLACEABLE = frozenset({TaskState.SCHEDULED, TaskState.READY, TaskState.PAUSED, TaskState.BLOCKED})
 
 _TRIES = 100
@@ -51,7 +51,7 @@ _AT_ONCE = 8
 _BATCH = 1_000
 #: The hint outlives the idempotency keys that lead to it, which are kept for a day.
 _KEEP_SECONDS = 2 * 86_400.0
-#: Until the hint has moved on, which shortens it; longer than any task can wait.
+#: How long a hint is kept until it is moved, which shortens it. Longer than any task can wait.
 _LINK_SECONDS = 4_000 * 86_400.0
 _SAME = b"flow"
 
@@ -60,13 +60,13 @@ Reaches = Callable[[uuid.UUID], Awaitable[bool]]
 
 
 class _Asked(NamedTuple):
-    """One submission with flow control; `request` names it alone."""
+    """One submission with flow control. `request` identifies only this one."""
 
     task: DetailedTask
     flow: Flow
     request: uuid.UUID | None
     fingerprint: bytes
-    #: Whether whoever submits it reaches a task, whose place it would take; None: it reaches all.
+    #: Whether the caller reaches the task that this one would replace. None: it reaches every task.
     reaches: "Reaches | None" = None
 
     @property
@@ -75,30 +75,30 @@ class _Asked(NamedTuple):
 
     @property
     def chain(self) -> bytes:
-        """What must happen one after the other."""
+        """The key of submissions that must be handled one after the other."""
         ticket = self.flow.unique or self.flow.debounce
         return b"" if ticket is None else ticket.key
 
     def anew(self) -> "_Asked":
-        """For another try: its request stands for a task that was not stored, so it goes on under another name."""
+        """Return it with another request id for another try, because its id belongs to a task that was not stored."""
         return self if self.request is None else self._replace(request=_request_after(self.request))
 
 
 class _End(NamedTuple):
-    """Where a chain ends, as far as is known: its task, and when the rush began that it belongs to."""
+    """The known end of a chain: its task, and when the first submission of its debounce period was made."""
 
     task: uuid.UUID | None
     first_at: datetime
 
 
 class FlowControl:
-    """`Submitter.submit` for tasks of any kind; those without flow control pass straight through."""
+    """`Submitter.submit` for tasks of any kind. Tasks without flow control are passed on directly."""
 
     def __init__(self, database: Database, submitter: Submitter, steering: Steering) -> None:
         self._database = database
         self._submitter = submitter
         self._steering = steering
-        #: One after the other in this process spares lost races; across nodes the chain decides.
+        #: Handling a key one by one in this process avoids lost races. Between nodes the chain decides.
         self._turns: WeakValueDictionary[bytes, asyncio.Lock] = WeakValueDictionary()
 
     async def submit(
@@ -110,9 +110,9 @@ class FlowControl:
         is_atomic: bool = False,
         reaches: Reaches | None = None,
     ) -> Sequence[Submission]:
-        """Store tasks of one tenant; one answer for each, in order.
+        """Store tasks of one tenant. Return one answer for each, in order.
 
-        `reaches` judges the task whose place a debounced one would take; None: every one may be replaced.
+        `reaches` decides whether a debounced task may replace a given task. None: every task may be replaced.
         """
         if widest_of(map(type, tasks)) is not DetailedTask or not any(map(flow_of, tasks)):
             return await self._submitter.submit(tasks, request, fingerprint, is_atomic=is_atomic)
@@ -121,7 +121,7 @@ class FlowControl:
         answers: dict[int, Submission] = {}
         plain = [place for place, task in enumerate(tasks) if flow_of(task) is None]
         if plain:
-            # Types may change before a request is repeated: then it is another request.
+            # If types change before a request is repeated, it counts as another request.
             of_plain = hashlib.blake2b(fingerprint + repr(plain).encode(), digest_size=16).digest()
             stored = await self._submitter.submit([tasks[place] for place in plain], request, of_plain)
             if isinstance(stored[0], IdempotencyConflict) and all(each is stored[0] for each in stored):
@@ -163,7 +163,7 @@ class FlowControl:
         answers |= zip(admitted, stored, strict=True)
 
     async def _recall(self, asked: dict[int, _Asked], answers: dict[int, Submission]) -> None:
-        """Answer requests that are repeated; the others get the first of their names that is free."""
+        """Answer repeated requests. The others get the first of their ids that is free."""
         pending = {place: each.request for place, each in asked.items() if each.request is not None}
         while pending:
             tenant = next(iter(asked.values())).tenant
@@ -188,7 +188,7 @@ class FlowControl:
             pending = taken
 
     async def _admit_known(self, asked: dict[int, _Asked], counted: dict[tuple[int, bytes], list[int]]) -> list[int]:
-        """What has a known idempotency key is no new submission: it is taken out of those that are counted."""
+        """A submission with a known idempotency key is not new, so it does not count toward the rate."""
         places = [place for each in counted.values() for place in each]
         keys = {place: key for place in places if (key := asked[place].task.idempotency_key) is not None}
         if not keys:
@@ -220,7 +220,7 @@ class FlowControl:
         return await self._submit_debounced(asked, asked.flow.debounce)
 
     async def _take_rate(self, asked: _Asked, count: int) -> tuple[int, RateLimited]:
-        """How many of so many are let in, and what the others are told."""
+        """Return how many of `count` submissions are accepted, and the error for the others."""
         ticket = asked.flow.rate
         assert ticket is not None
         step = ticket.period / ticket.limit
@@ -301,7 +301,7 @@ class FlowControl:
         return (await read_states(self._database, [task])).get(task) in REPLACEABLE
 
     async def _replace(self, task: uuid.UUID, by: uuid.UUID) -> bool:
-        """End a task that waits; whether it did: one that has been started in the meantime goes on."""
+        """End a waiting task. Return whether it was ended: a task that has started meanwhile continues."""
         try:
             # A running task can be cancelled, but not paused.
             state = (await self._steering.pause([task]))[task].state
@@ -309,7 +309,7 @@ class FlowControl:
                 state = (await self._steering.cancel([task], f"replaced by task {by}"))[task].state
             return state is TaskState.CANCELLED
         except Unavailable as error:
-            # Its successor is stored, which is what was asked for.
+            # Its successor is stored, so the request is fulfilled.
             log.warning("a debounced task could not be ended, and may run as well", task=str(task), error=error.detail)
             return False
 
@@ -318,7 +318,7 @@ class FlowControl:
         return _End(rows[0]["task"], rows[0]["first_at"]) if rows else _End(None, self._database.clock.now())
 
     async def _store(self, asked: _Asked, task: DetailedTask, name: str) -> Submission:
-        """Store the task as the successor that the link names; or find who is."""
+        """Store the task as the successor that the link names, or find the existing successor."""
         linked = msgspec.structs.replace(
             task, idempotency_key=name, idempotency_ttl=_LINK_SECONDS, fingerprint=_SAME, flow=None
         )
@@ -350,12 +350,12 @@ class FlowControl:
                 name=name,
             )
         except Unavailable as error:
-            # The task is stored; whoever comes next finds it by its link.
+            # The task is stored. The next submission finds it by its link.
             log.warning("a flow key could not be moved on", task=str(following.task), error=error.detail)
 
 
 async def retire_flow(database: Database, now: datetime) -> None:
-    """Forget keys whose task is over or gone, and rates that are not used."""
+    """Delete keys whose task is over or gone, and rates that are not used."""
     while rows := await database.run(SQL["read_expired"], now=now, batch=_BATCH):
         states = await read_states(database, [row["task"] for row in rows])
         needed: list[asyncpg.Record] = []
@@ -375,22 +375,22 @@ def _columns(rows: Sequence[asyncpg.Record]) -> dict[str, object]:
 
 
 def _link(kind: int, key: bytes, before: uuid.UUID | None) -> str:
-    """The idempotency key of a task's successor; nobody else's begins like this, because it cannot be printed."""
+    """Return the idempotency key of a task's successor. It is not printable, so no client can have it."""
     return f"\x01{kind}:{key.hex()}:{before or ''}"
 
 
 def _request_at(request: uuid.UUID | None, place: int, count: int) -> uuid.UUID | None:
-    """The name of one item of a request."""
+    """Return the request id of one item of a request."""
     return request if request is None or count == 1 else _renamed(request, place.to_bytes(4, "big"))
 
 
 def _request_after(request: uuid.UUID) -> uuid.UUID:
-    """The name of a request when that one is taken and led to no task of its own."""
+    """Return the next request id if this one is taken but its task was not stored."""
     return _renamed(request, b"after")
 
 
 def _renamed(request: uuid.UUID, salt: bytes) -> uuid.UUID:
-    """Another name of the same time, by which requests are stored."""
+    """Return another id with the same time, by which requests are stored."""
     digest = hashlib.blake2b(request.bytes + salt, digest_size=10).digest()
     return uuid.UUID(int=(request.int >> 80) << 80 | int.from_bytes(digest, "big"))
 

@@ -1,7 +1,7 @@
-"""Mint the ids of what is to be stored, and make sure that there are partitions for it.
+"""Mint the ids of new tasks, and make sure that their partitions exist.
 
 Ids are minted from a lower bound of the database's clock just before the
-statement, which refuses those that are too old or lie ahead.
+statement, which refuses ids that are too old or in the future.
 """
 
 from duetime.clock import to_us
@@ -34,7 +34,7 @@ def mint(load: Load, now_ms: int) -> None:
 
 
 async def ensure_partitions(partitions: Partitions, load: Load) -> None:
-    """For what was minted."""
+    """Make sure that the partitions of the minted ids exist."""
     if not partitions.are_known(load.moments_ms):
         await partitions.ensure(load.moments_ms)
     if load.requests:
@@ -42,20 +42,20 @@ async def ensure_partitions(partitions: Partitions, load: Load) -> None:
 
 
 def _due_ms_of(batches: list[Batch], now_ms: int) -> list[int]:
-    """When each task is due."""
+    """Return when each task is due."""
     dues: list[int] = []
     for batch in batches:
         if batch.is_untimed:
             dues += [now_ms] * len(batch.tasks)
             continue
         batch.run_us = [_run_us_of(task, now_ms) for task in batch.tasks]
-        # Rounded up: nothing is early.
+        # Rounded up, so that no task is early.
         dues += [now_ms if us is None else max(-(-us // 1000), now_ms) for us in batch.run_us]
     return dues
 
 
 def _run_us_of(task: NewTask, now_ms: int) -> int | None:
-    """When it was asked to run, in microseconds since 1970; None: now."""
+    """Return when the task was asked to run, in microseconds since 1970. None: now."""
     if not isinstance(task, TimedTask):
         return None
     if task.run_at is not None:

@@ -1,14 +1,14 @@
-"""Relay the outbox: make tasks of what producers wrote in transactions of their own.
+"""Relay the outbox: create tasks from rows that producers wrote in their own transactions.
 
-The row is taken out and its task stored in one transaction: whatever breaks,
+The row is deleted and its task stored in one transaction: after any failure
 there is the row or the task, never both or neither, and two relays at once
-share the rows between them.  Nothing is minted before the row is visible, so a
-producer whose transaction stays open for minutes holds nothing up and leaves
-nothing behind the feeder.  What cannot become a task is kept, with the reason.  What the
-tenant's quotas leave no room for is put aside, where it is in nobody's way, and
+share the rows.  No id is minted before the row is visible, so a producer whose
+transaction stays open for minutes delays nothing and leaves nothing behind the
+feeder.  A row that cannot become a task is kept, with the reason.  A row for which
+the tenant's quotas leave no room is put aside, where it delays no others, and
 relayed when there is room.
 
-Rows are found by what a former look could not see, not by a place in the order
+Rows are found by what an earlier look could not see, not by a position in the order
 of numbers: a number that was given early may become visible late.
 """
 
@@ -35,28 +35,29 @@ log = structlog.get_logger()
 SQL = load(__package__, "outbox.sql")
 _TRIES = 5
 _LOOK_SECONDS = 60.0
-#: Of what was put aside, so many rows of a tenant go on at once.
+#: At most this many of a tenant's rows that were put aside are tried at once.
 MAX_ASIDE = 500
 
-#: Makes a task of a body as POST /v1/tasks would have at that time; raises what it would be refused with.
+#: Makes a task of a body as POST /v1/tasks would have done at that time. Raises the error with which it would be
+#: refused.
 Read = Callable[[int, bytes, datetime], Awaitable[NewTask]]
 
 
 def key_of(number: int) -> str:
-    """The idempotency key under which the task of a number is found; no client can choose one like it."""
+    """Return the idempotency key under which the task of a number is found. No client can choose such a key."""
     return f"\x1foutbox:{number}"
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Which transactions had ended at a time: those before `following` that are not in `running`."""
+    """The transactions that had ended at a time: those before `following` that are not in `running`."""
 
     following: int = 0
     running: tuple[int, ...] = ()
 
     @classmethod
     def parse(cls, text: str) -> "Snapshot":
-        """PostgreSQL writes `xmin:xmax:running,…`."""
+        """Parse PostgreSQL's format, `xmin:xmax:running,…`."""
         _, following, running = text.split(":")
         return cls(int(following), tuple(int(each) for each in running.split(",") if each))
 
@@ -78,7 +79,7 @@ class Letter:
 
 @dataclass(frozen=True)
 class _Judged:
-    """A letter with its task and lane, or with why it has none; without all of that it has to wait."""
+    """A letter with its task and lane, or with the reason why it has none. With neither, it has to wait."""
 
     letter: Letter
     task: NewTask | None = None
@@ -91,7 +92,7 @@ class _Judged:
 
 
 class _AgainError(Exception):
-    """Roll back and mint anew."""
+    """Roll back and mint new ids."""
 
 
 class Outbox:
@@ -99,7 +100,7 @@ class Outbox:
         self, database: Database, lanes: Lanes, submitter: Submitter, read: Read, room: Room = BOUNDLESS
     ) -> None:
         self._room = room
-        #: Tenants of which something was put aside: what follows waits behind it.
+        #: Tenants with rows that were put aside: their later rows wait behind these.
         self._behind: set[int] = set()
         self._database = database
         self._lanes = lanes
@@ -107,8 +108,8 @@ class Outbox:
         self._read = read
 
     async def look(self, base: Snapshot, after: tuple[int, int], limit: int) -> tuple[Snapshot, list[Letter]]:
-        """Rows that `base` did not show, in order, and what this look could see."""
-        # From nothing, it may have to step over millions of rows that cannot be vacuumed yet.
+        """Return rows that `base` did not see, in order, and the snapshot of this look."""
+        # Without a base, it may have to skip millions of rows that cannot be vacuumed yet.
         rows = await self._database.run_with(
             SQL["read_visible"], span_of(base, after) | {"limit": limit}, timeout=_LOOK_SECONDS
         )
@@ -116,7 +117,7 @@ class Outbox:
         return Snapshot.parse(rows[0]["snapshot"]), letters
 
     async def relay(self, letters: Sequence[Letter]) -> int:
-        """Make tasks of these, refuse them, or put them aside; how many, without those that another relay is taking."""
+        """Make tasks of these rows, refuse them, or put them aside. Return how many, without those of other relays."""
         left = await self._find_room(letters)
         judged: list[_Judged] = []
         for letter in letters:
@@ -128,7 +129,7 @@ class Outbox:
         return await self._move(judged)
 
     async def relay_aside(self) -> bool:
-        """Go on with what was put aside, as far as there is room; whether there may be more at once."""
+        """Continue with rows that were put aside if there is room. Return whether there may be room for more."""
         owners = [row["tenant"] for row in await self._database.run(SQL["read_owners"])]
         self._behind = set(owners)
         is_full = False
@@ -143,7 +144,7 @@ class Outbox:
         return is_full
 
     async def _find_room(self, letters: Sequence[Letter]) -> dict[int, int]:
-        """For how many letters of each tenant there is room."""
+        """Return how many letters of each tenant there is room for."""
         sizes: dict[int, list[int]] = {}
         for letter in letters:
             sizes.setdefault(letter.tenant, []).append(len(letter.body))
@@ -161,11 +162,11 @@ class Outbox:
         return left
 
     async def retry(self, tenant: int, number: int) -> bool:
-        """Let a refused one be judged again; False: there is none."""
+        """Let a refused row be tried again. False: there is no such row."""
         return bool(await run_once(self._database, SQL["retry"], tenant=tenant, id=number))
 
     async def delete(self, tenant: int, number: int) -> bool:
-        """Throw a refused one away; False: there is none."""
+        """Delete a refused row. False: there is no such row."""
         return bool(await run_once(self._database, SQL["delete_refused"], tenant=tenant, id=number))
 
     async def _judge(self, letter: Letter) -> _Judged:
@@ -177,7 +178,7 @@ class Outbox:
         except DuetimeError as error:
             return _Judged(letter, refusal=error)
         except Exception:
-            # A fault of ours in one letter must not hold up everybody's.
+            # A fault of ours in one letter must not delay the letters of others.
             name = self._lanes.tenant_name(letter.tenant)
             log.exception("a row of the outbox cannot be judged", number=letter.id, tenant=name)
             return _Judged(letter, refusal=DuetimeError("a fault of the server; its log has more, by this number"))
@@ -187,7 +188,7 @@ class Outbox:
         return _Judged(letter, task, lane)
 
     async def _move(self, judged: list[_Judged], take: "Take | None" = None) -> int:
-        """All in one transaction; what the database refuses is split until the bad one is alone."""
+        """Relay all in one transaction. If the database refuses it, divide the letters until the bad one is alone."""
         try:
             return await self._move_together(judged, take or take_new)
         except DATA_ERRORS as error:
@@ -224,7 +225,7 @@ class Outbox:
                     await _put_aside(connection, waiting)
             except (_AgainError, asyncpg.UniqueViolationError):
                 await self._submitter.free_keys(load)
-                # Ids that lie before or behind the database's time are refused: its clock may have jumped.
+                # Ids that are too old or in the future by the database's time are refused: its clock may have jumped.
                 await self._database.read_clock()
                 continue
             self._submitter.announce(load, answers)
@@ -241,7 +242,7 @@ class Outbox:
 
 
 def span_of(base: Snapshot, after: tuple[int, int]) -> dict[str, object]:
-    """What lies behind the place and was not shown by the snapshot: transactions, and where the rest begins."""
+    """Return the transactions after the position that the snapshot did not show, and where the rest begins."""
     begin = max(after, (base.following, 0))
     return {
         "running": [each for each in base.running if each >= after[0]],
@@ -262,7 +263,7 @@ def _batch_of(judged: list[_Judged]) -> Batch:
 
 
 def _only(batch: Batch, judged: list[_Judged], taken: set[int]) -> Batch:
-    """The batch without what somebody else is taking."""
+    """Return the batch without the letters that another relay takes."""
     places = [place for place, each in enumerate(judged) if each.letter.id in taken]
     if len(places) == len(judged):
         return batch
@@ -277,7 +278,7 @@ async def _run(connection: asyncpg.Connection, statement: Statement, **parameter
     return rows
 
 
-#: Takes letters out of where they wait; gives the numbers of those that nobody else is taking.
+#: Deletes letters from where they wait. Returns the numbers of those that no other relay takes.
 Take = Callable[[asyncpg.Connection, list[_Judged]], Awaitable[set[int]]]
 
 
@@ -319,7 +320,7 @@ async def _note(
     answers: list[Sequence[Submission | None]],
     refused: list[tuple[Letter, DuetimeError]],
 ) -> None:
-    """Which tasks the letters became, and which were refused, also by an idempotency key of their own."""
+    """Return which tasks the letters became, and which letters were refused, also by their own idempotency key."""
     noted: list[tuple[Letter, Submitted]] = []
     for group, answer in zip(groups, answers, strict=True):
         for each, submission in zip(group, answer, strict=True):

@@ -1,10 +1,10 @@
-"""Store what was minted, in one statement, and find out about one whose answer was lost.
+"""Store minted tasks in one statement, and find out what happened if its answer was lost.
 
-The shape of the load picks the statement, the lightest that will do.  After a
+The shape of the load decides the statement: the simplest that can store it.  After a
 broken connection the load is stored again under the same ids, by the statement
-that can tell: if nothing of it can be stored again, it had happened.  A statement
-refuses ids that have become too old on the way, or that lie ahead because the
-database's clock went back: then they have to be minted anew.
+that can recognise repeats: if nothing of it can be stored again, the first try
+succeeded.  A statement refuses ids that have become too old on the way, or that
+are in the future because the database's clock went back: then new ids are minted.
 """
 
 import uuid
@@ -30,35 +30,36 @@ from duetime.model.task import DetailedTask, NewTask
 SQL = load_statements(__package__, "submit.sql")
 #: How far behind the database's clock an id may be when it is stored.
 MINT_TOLERANCE_MS = 5_000
-#: How far ahead of it.  The node's bound is never ahead but by what two clocks drift apart in a second.
+#: How far ahead of the database's clock it may be. The node's bound is ahead only by the drift of two clocks in a
+#: second.
 MINT_AHEAD_MS = 10
 _TRIES = 5
-#: A transaction that is still storing the same ids is waited for.
+#: Wait for a transaction that is still storing the same ids.
 _PROBE_SECONDS = 60.0
 _LOST = "the connection to the database broke while the task was stored; ask again with the same key"
-#: A repeat hands nothing over, so it takes no holders, and it does not refuse ids that lie ahead.
+#: A repeat hands nothing over, so it takes no holders. It accepts ids that are in the future.
 _NOT_REPEATED = ("holders", "ahead_ms")
 
 
 @dataclass(frozen=True)
 class _Stored:
-    """What a statement stored, when, and whether an earlier try is in doubt."""
+    """What a statement stored and when, and whether the result of an earlier try is unknown."""
 
     count: int
-    #: None: all that were asked for.
+    #: None: all tasks of the load.
     ids: set[uuid.UUID] | None
-    #: The time of the statement; None: the ids were too old.
+    #: The time of the statement. None: the ids were too old.
     at: datetime | None
     was_in_doubt: bool
 
 
 class Store:
-    """The statements behind a submission; None for an answer means: mint anew."""
+    """The statements that store tasks. None as an answer means: mint new ids."""
 
     def __init__(self, database: Database, now: datetime | None) -> None:
         self._database = database
         self._now = now
-        #: What a statement has to know beside when ids were minted.
+        #: The parameters of a statement other than the columns and the time of minting.
         self._limits: dict[str, object] = {
             "now": now,
             "tolerance_ms": MINT_TOLERANCE_MS,
@@ -66,7 +67,7 @@ class Store:
         }
 
     async def store(self, load: Load, minted_ms: int, reservation: Reservation | None) -> Answers | None:
-        """All of it in one commit."""
+        """Store the whole load in one commit."""
         if load.requests or (load.shape is DetailedTask and load.has_keys):
             return await self.store_keyed(load, minted_ms, reservation)
         statement, columns = _without_keys(load, reservation)
@@ -90,7 +91,7 @@ class Store:
     async def store_keyed(
         self, load: Load, minted_ms: int, reservation: Reservation | None, *, is_repeat: bool = False
     ) -> Answers | None:
-        """With keys, or to find out about a commit whose answer was lost."""
+        """Store tasks with keys, or find out about a commit whose answer was lost."""
         firsts = load.without_repeats()
         asked = self._database.clock.ask()
         try:
@@ -105,13 +106,14 @@ class Store:
         if stored.at is not None:
             self._hear(asked, stored.at)
         if reservation is not None and not stored.was_in_doubt:
-            # In doubt, what was stored for a holder that hears nothing of it is released by its beats.
+            # If the result was unknown, a holder does not learn of the tasks that were stored for it. Its beats
+            # release them.
             reservation.picked_at = stored.at
         if stored.count == len(load.tasks):
             return load.mark_stored()
         happened = stored.was_in_doubt and not stored.count
         if stored.at is None:
-            # Nothing of this age can begin to be stored any more; what had begun is waited for.
+            # No load of this age can be stored any more by a new statement. A statement in progress is waited for.
             if not stored.was_in_doubt:
                 return None
             happened = await self._is_there(load)
@@ -150,7 +152,7 @@ class Store:
         return len(rows) < len(load.ids)
 
     async def store_in(self, connection: asyncpg.Connection, load: Load, minted_ms: int) -> Answers | None:
-        """The same in the caller's transaction."""
+        """Do the same in the caller's transaction."""
         firsts = load.without_repeats()
         columns = all_columns(firsts, None) | request_columns(firsts) | key_columns(firsts)
         run = partial(self._database.run_in, connection)
@@ -161,7 +163,7 @@ class Store:
         return await sort_out(run, load.batches, firsts.batches, ids, False, self._now)
 
     async def free_keys(self, load: Load) -> None:
-        """For good what `store_in` freed in a transaction that was rolled back."""
+        """Free permanently the keys that `store_in` freed in a transaction that was rolled back."""
         if keys := {key for batch in load.batches for key in batch.keys}:
             await free_keys(self._database.run_with, keys, self._now)
 
@@ -174,7 +176,7 @@ _SUBMIT_ONE = SQL["submit_one"]
 
 
 def _without_keys(load: Load, reservation: Reservation | None) -> tuple[Statement, dict[str, object]]:
-    """The lightest statement that stores the load."""
+    """Return the simplest statement that can store the load."""
     if load.shape is not NewTask or reservation is not None:
         return SQL["submit"], all_columns(load, reservation)
     if len(load.tasks) > 1:
@@ -191,11 +193,12 @@ def _stored(rows: list[asyncpg.Record], was_in_doubt: bool) -> _Stored:
 
 
 def _minted_anew(load: Load) -> Answers | None:
-    """What a key of its own keeps from being stored twice is tried again; the other is not.
+    """Return None if each task can be stored under new ids, else the answers for an unknown result.
 
-    A copy that is still under way is refused as too old, but if the database's clock goes back it is not any more.
-    What only its request names is asked for again with that: tried again by itself it would not be written down
-    under the request, and whoever repeats that would have it stored once more.
+    A task with a key of its own cannot be stored twice, so it is tried again. A task without one is not: a copy that is
+    still being stored is refused as too old, but if the database's clock goes back it is not.
+    A task that only its request identifies must be repeated by the caller with the request: tried again alone, it would
+    not be recorded under the request, and a repetition of the request would store it once more.
     """
     if all(batch.is_named for batch in load.batches):
         return None

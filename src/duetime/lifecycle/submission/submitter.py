@@ -51,25 +51,27 @@ from duetime.lifecycle.tasks.onward import Wake
 from duetime.long_work import LONG_TASKS, LongWork
 from duetime.model.task import LaneKey, NewTask, PriorityClass
 
-#: Batches of up to so many tasks share their commits with each other, not with larger ones.
+#: Batches of at most this many tasks share their commits with each other, not with larger ones.
 SMALL_BATCH = 100
-#: Enough to share a commit; more would only make others wait for it longer.
+#: Enough to share a commit. More would only make other batches wait longer.
 MAX_SMALL_ROWS_PER_COMMIT = 500
 MAX_ROWS_PER_COMMIT = 1_000
-#: More than one request can have, so that each fits.
+#: More than one request can have, so that each request fits.
 MAX_BYTES_PER_COMMIT = 32 * 1024 * 1024
-#: Commits of small batches at once: while the database makes one, the node gathers and answers for the other.
+#: How many commits of small batches run at once: while the database does one, the node gathers and answers for the
+#: other.
 SMALL_AT_ONCE = 2
-#: Commits of large batches at once; only one, if something as small as that was stored within this time.
+#: How many commits of large batches run at once. Only one does if a small load (FEW_TASKS) was stored within
+#: QUIET_SECONDS.
 LARGE_AT_ONCE = 3
 QUIET_SECONDS = 1.0
-#: While the database stores as few as these, no long piece of work begins.
+#: While the database stores at most this many tasks, no long piece of work begins.
 FEW_TASKS = 20
-#: Of refused requests that are looked up in one statement: whether they were done before.
+#: How many refused requests one statement looks up, to find whether they were done before.
 MAX_LOOKUPS = 1_000
 _TRIES = 5
 
-#: Told what came of a batch, after its commit.
+#: Called with the result of a batch after its commit.
 Done = Callable[[Sequence[Submission] | BaseException], None]
 
 
@@ -78,7 +80,7 @@ class _RefusedError(Exception):
 
 
 class Submitter:
-    """Stores tasks; every caller is answered after the commit."""
+    """Stores tasks. Every caller is answered after the commit."""
 
     def __init__(
         self,
@@ -99,13 +101,13 @@ class Submitter:
         self._partitions = partitions
         self._store = Store(database, now)
         self._announcer = Announcer(wake, holders)
-        #: Tenants that are spread, and over how many shards.
+        #: Tenants that are spread over several shards, and the number of shards.
         self._spread_of: Mapping[int, int] = {}
         self._turn = 0
-        #: When few tasks were stored last.
+        #: When a small load was stored last.
         self._few_at = -math.inf
         self._large = self._make_gatherer(MAX_ROWS_PER_COMMIT, self._count_large_at_once)
-        #: Beside it, so that a single task does not wait for somebody's thousands.
+        #: Separate from the large batches, so that a single task does not wait for the thousands of another caller.
         self._small = self._make_gatherer(
             MAX_SMALL_ROWS_PER_COMMIT, lambda: SMALL_AT_ONCE, is_evened=True, busy_wait=BusyWait(monotonic)
         )
@@ -114,7 +116,7 @@ class Submitter:
         )
 
     def rule(self, spread: Mapping[int, int]) -> None:
-        """These tenants are spread from now on, over so many shards, and no others."""
+        """Set the tenants that are spread from now on, and over how many shards each."""
         self._spread_of = spread
 
     def _make_gatherer(
@@ -132,12 +134,12 @@ class Submitter:
         )
 
     def _count_large_at_once(self) -> int:
-        """One beside small batches, which would wait for the processors that more of them take."""
+        """Allow only one beside small batches: more would take the processors that small batches need."""
         return LARGE_AT_ONCE if self._monotonic() - self._few_at > QUIET_SECONDS else 1
 
     @property
     def backlog(self) -> Backlog:
-        """What waits to be stored."""
+        """The tasks that wait to be stored."""
         small, large = self._small.backlog, self._large.backlog
         return Backlog(small.weight + large.weight, small.size + large.size, max(small.seconds, large.seconds))
 
@@ -149,9 +151,9 @@ class Submitter:
         *,
         is_atomic: bool = False,
     ) -> Sequence[Submission]:
-        """Store tasks of one tenant; one answer for each, in order.
+        """Store tasks of one tenant. Return one answer for each, in order.
 
-        `request` names the whole batch: repeated, it gives the same tasks.  An atomic batch
+        `request` identifies the whole batch: repeated, it returns the same tasks.  An atomic batch
         stores nothing if any of its tasks is refused.
         """
         if not tasks:
@@ -173,13 +175,13 @@ class Submitter:
             raise InvalidInput(f"the database refuses this task: {error}") from error
 
     def find_lane(self, task: NewTask) -> int | None:
-        """Where a task that is submitted now would go; None: there is no such lane yet, so await `submit`."""
+        """Return the lane of a task that is submitted now. None: the lane does not exist yet, so await `submit`."""
         return self._lanes.find(task.lane if task.lane.tenant not in self._spread_of else self._spread_out([task])[0])
 
     def submit_soon(
         self, task: NewTask, lane: int, done: Done, request: uuid.UUID | None = None, fingerprint: bytes = b""
     ) -> None:
-        """One task, for a caller that knows its lane and wants to be called back."""
+        """Submit one task for a caller that knows its lane, and call it back."""
         shape, key = type(task), task.lane
         if request is not None:
             request = request_of_tenant(request, key.tenant)
@@ -188,13 +190,13 @@ class Submitter:
         self._small.put(batch, done, 1, len(task.payload) + TASK_BYTES, key.priority)
 
     def _spread_out(self, tasks: Sequence[NewTask]) -> list[LaneKey]:
-        """The lanes of a tenant that is spread over several shards, in turn."""
+        """Choose in turn between the lanes of a tenant that is spread over several shards."""
         parts, turn = self._spread_of[tasks[0].lane.tenant], self._turn
         self._turn += len(tasks)
         return [msgspec.structs.replace(task.lane, part=(turn + place) % parts) for place, task in enumerate(tasks)]
 
     async def count_of_request(self, request: uuid.UUID, tenant: int) -> int | None:
-        """How many tasks a request stored when it was first made; None: it is new."""
+        """Return how many tasks a request stored when it was first made. None: it is new."""
         return await self._lookups.add((request_of_tenant(request, tenant), tenant))
 
     async def _count_of_requests(self, named: list[tuple[uuid.UUID, int]]) -> list[int | None]:
@@ -227,12 +229,12 @@ class Submitter:
                     return cast(list[Sequence[Submission]], answers)
                 if answers is not None:
                     return await self._complete(load, answers)
-                # Mostly the database's clock has jumped.
+                # Usually the database's clock has jumped.
                 await self._database.read_clock()
         raise Unavailable("the task could not be stored: the database is too slow or its clock jumps; try again")
 
     async def _store_and_announce(self, load: Load, minted_ms: int) -> Answers | None:
-        """What was stored for a waiting holder is handed over; the rest wakes its lane."""
+        """Hand over tasks that were stored for a waiting holder, and wake the lanes of the others."""
         reservation = self._announcer.reserve(load)
         handed: Handed = {}
         try:
@@ -245,7 +247,7 @@ class Submitter:
         return answers
 
     async def _complete(self, load: Load, answers: Answers) -> list[Sequence[Submission]]:
-        """The answers, once what had to be tried once more has its own."""
+        """Return the answers when tasks that had to be tried once more have theirs."""
         complete: list[Sequence[Submission]] = []
         for batch, answer in zip(load.batches, answers, strict=True):
             known = [each for each in answer if each is not None]
@@ -259,7 +261,7 @@ class Submitter:
         return complete
 
     async def _submit_alone(self, batch: Batch) -> Sequence[Submission]:
-        """All or nothing: in a transaction of its own, rolled back if a key stands for something else."""
+        """Store all or nothing, in a separate transaction. It is rolled back if a key belongs to another task."""
         load = Load([batch])
         answer: Sequence[Submission | None] | None = None
         for _ in range(_TRIES):
@@ -279,10 +281,10 @@ class Submitter:
                     await self._database.read_clock()
                 continue
             except asyncpg.UniqueViolationError:
-                # An id of ours was there already: mint anew.
+                # One of our ids existed already: mint new ids.
                 continue
             except Unknown:
-                # Every task has the request or a key of its own, or the caller cannot ask again safely anyway.
+                # Every task has the request or its own key, or the caller cannot repeat the request safely anyway.
                 [complete] = await self._commit([batch])
                 return complete
             self.announce(load, [answer])
@@ -293,27 +295,27 @@ class Submitter:
         raise Unavailable("the tasks could not be stored: the database is too slow or its clock jumps; try again")
 
     async def prepare(self, load: Load) -> int:
-        """Mint ids; returns when that was, which `store_in` wants to know."""
+        """Mint ids. Return the time of it, which `store_in` needs."""
         minted_ms = self._database.clock.now_ms()
         mint(load, minted_ms)
         await ensure_partitions(self._partitions, load)
         return minted_ms
 
     async def store_in(self, connection: asyncpg.Connection, load: Load, minted_ms: int) -> Answers | None:
-        """Store in the caller's transaction what was prepared; None: mint anew.  After its commit, `announce` it."""
+        """Store prepared tasks in the caller's transaction. None: mint new ids.  After its commit, call `announce`."""
         return await self._store.store_in(connection, load, minted_ms)
 
     async def free_keys(self, load: Load) -> None:
-        """Before `store_in` is tried again in another transaction."""
+        """Call this before `store_in` is tried again in another transaction."""
         await self._store.free_keys(load)
 
     def announce(self, load: Load, answers: Answers) -> None:
-        """Wake the lanes of what was stored."""
+        """Wake the lanes of stored tasks."""
         self._announcer.announce(load, answers)
 
 
 def _refused(answer: Sequence[Submission | None]) -> Sequence[Submission]:
-    """The refusals, and for the others that they were not stored because of them."""
+    """Return the refusals, and tell the other tasks that they were not stored because of them."""
     return [
         each if isinstance(each, DuetimeError) else Conflict("not stored: another task of the batch was refused")
         for each in answer
@@ -321,6 +323,6 @@ def _refused(answer: Sequence[Submission | None]) -> Sequence[Submission]:
 
 
 def request_of_tenant(request: uuid.UUID, tenant: int) -> uuid.UUID:
-    """The request's id with its time kept and the rest bound to the tenant."""
+    """Return the request's id with its time kept and the rest bound to the tenant."""
     digest = hashlib.blake2b(request.bytes + tenant.to_bytes(4, "big"), digest_size=10).digest()
     return uuid_of((request.int >> 80) << 80 | int.from_bytes(digest, "big"))
