@@ -1,7 +1,7 @@
-"""Commands as tables: the actions of a noun, what each takes and sends, and how its answer is told.
+"""Commands as tables: the actions of a noun, their arguments and requests, and how their answers are shown.
 
-An action names its call and says how its answer reads.  What actions share (help,
-the server and the key, --json, lists of many pages) is done here, once.
+An action names its API call and how to show the answer.  What all actions share
+(help, the server and the key, --json, lists of many pages) is done here, once.
 """
 
 import argparse
@@ -29,7 +29,7 @@ AddOptions = Callable[[argparse.ArgumentParser], object]
 
 @dataclass(frozen=True)
 class Action:
-    """One verb of a noun, or a command of its own."""
+    """One verb of a noun, or a command without a noun."""
 
     name: str
     help: str
@@ -37,9 +37,9 @@ class Action:
     options: Sequence[AddOptions] = ()
     description: str | None = None
     json_meaning: str = JSON_MEANING
-    #: A list of which as many pages are read as are wanted.
+    #: A list with many pages. It reads as many pages as the user wants.
     is_paged: bool = False
-    #: Without it, --json, --url and so on are among its options or not at all.
+    #: False: the action defines --json, --url and so on itself or does not have them.
     is_remote: bool = True
     has_tenant: bool = True
     epilog: str | None = None
@@ -66,7 +66,7 @@ class Action:
 
 @dataclass(frozen=True)
 class Command:
-    """A noun with its actions; alone, it shows its help."""
+    """A noun with its actions. Without an action it shows its help."""
 
     name: str
     help: str
@@ -88,12 +88,12 @@ def _show_help(parser: argparse.ArgumentParser) -> int:
 
 
 def sentence(meaning: str) -> str:
-    """A help text as a description."""
+    """Make a description of a help text."""
     return meaning[0].upper() + meaning[1:] + "."
 
 
 def named(meaning: str | None = None, metavar: str = "NAME") -> AddOptions:
-    """The name of what is meant."""
+    """Return the name of the affected thing."""
     return lambda parser: parser.add_argument("name", type=right_name, metavar=metavar, help=meaning)
 
 
@@ -102,12 +102,12 @@ def with_client(action: Callable[[Client, Given], int]) -> RunAction:
 
 
 def tell(call: Callable[[Given], ApiCall[T]], say: Callable[[T], object]) -> RunAction:
-    """Send one call and say what it was answered; with --json the answer as it was sent."""
+    """Send one call and show its answer; with --json the answer as it was sent."""
     return tell_of(call, lambda found, _: say(found))
 
 
 def tell_of(call: Callable[[Given], ApiCall[T]], say: Callable[[T, Given], object]) -> RunAction:
-    """The same, where what is said depends on what was asked too."""
+    """Do the same if the output depends on the arguments too."""
 
     def run(client: Client, given: Given) -> int:
         body, found = ask(client, call(given))
@@ -121,7 +121,7 @@ def tell_of(call: Callable[[Given], ApiCall[T]], say: Callable[[T, Given], objec
 
 
 def delete(call: Callable[[Given], ApiCall[None]], done: str) -> RunAction:
-    """Delete what is named; `done` says so, with the name at its {}."""
+    """Delete the named thing. `done` is the output, with the name at its {}."""
 
     def run(client: Client, given: Given) -> int:
         client.send(call(given))
@@ -140,7 +140,7 @@ def list_all(
     is_object: bool = False,
     most: Callable[[Given], int | None] = lambda _: None,
 ) -> RunAction:
-    """A list that is not long, whole; as JSON a line for each item, or one object with all of them."""
+    """Show a short list as a whole; as JSON one line for each item, or one object with all of them."""
 
     def run(client: Client, given: Given) -> int:
         if given.json:
@@ -162,5 +162,5 @@ def list_all(
 
 
 def list_pages(call: ListCall[T], columns: Sequence[Column], row: Callable[[T], Sequence[str]], noun: str) -> RunAction:
-    """A list that may be long: as many pages as are asked for."""
+    """Show a list that may be long: as many pages as the user asks for."""
     return with_client(lambda client, given: print_list(client, given, call, Table(columns), row, noun))

@@ -1,6 +1,6 @@
-"""Words of the command line that stand for values, and the options that choose tasks.
+"""Parse words of the command line into values, and the options that select tasks.
 
-What is wrong here is said before anything is sent.
+Errors are reported here before anything is sent.
 """
 
 import argparse
@@ -59,7 +59,7 @@ def instant(text: str) -> str:
 
 
 def after(seconds: float) -> str:
-    """The time that is so far away, as the API takes it."""
+    """Return the time at this distance from now, in the format of the API."""
     try:
         return (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat()
     except OverflowError as error:
@@ -76,7 +76,7 @@ def task_id(text: str) -> str:
 
 
 def name(text: str) -> str:
-    """A part of a path: without it there would be another path."""
+    """Check a part of a path: an empty one would give another path."""
     if not text:
         raise argparse.ArgumentTypeError("must not be empty")
     return text
@@ -98,7 +98,7 @@ def header(text: str) -> tuple[str, str]:
 
 
 def headers_of(arguments: argparse.Namespace) -> dict[str, object]:
-    """The target's fields that --header and --secret-header give."""
+    """Return the fields of the target that --header and --secret-header set."""
     plain = unique("--header", arguments.header)
     secret = unique("--secret-header", arguments.secret_header)
     if twice := next((name for name in secret if name in plain), None):
@@ -130,7 +130,7 @@ def add_retry_options(parser: "argparse._ArgumentGroup") -> None:
 
 
 def retry_of(arguments: argparse.Namespace) -> dict[str, object]:
-    """The policy for retries, as far as it is given."""
+    """Return the retry policy, with only the given fields."""
     return without_none({name: getattr(arguments, name) for name in RETRY_OPTIONS})
 
 
@@ -141,14 +141,14 @@ def count(text: str) -> int:
 
 
 def rate(text: str) -> float:
-    """Tasks a second."""
+    """Parse a rate in tasks per second."""
     if not _is_number(text) or not 0.01 <= float(text) <= 1_000_000:
         raise argparse.ArgumentTypeError(f"'{text}' is not a rate: write tasks a second, from 0.01 on")
     return float(text)
 
 
 def unique(option: str, pairs: Sequence[tuple[str, str]] | None) -> dict[str, str]:
-    """Pairs as a mapping; the same name with two values is a slip."""
+    """Return pairs as a mapping. The same name with two values is an error."""
     found: dict[str, str] = {}
     for name, value in pairs or ():
         if found.setdefault(name, value) != value:
@@ -157,7 +157,7 @@ def unique(option: str, pairs: Sequence[tuple[str, str]] | None) -> dict[str, st
 
 
 def json_text(what: str, text: bytes) -> msgspec.Raw:
-    """JSON, checked and otherwise left as it was written."""
+    """Check JSON and return it as it was written."""
     try:
         text.decode("utf-8")
         msgspec.json.decode(text)
@@ -183,7 +183,7 @@ def add_filter_options(parser: argparse.ArgumentParser, *, has_state: bool) -> N
 
 
 def filter_of(arguments: argparse.Namespace) -> Filter:
-    """The filter that was given; empty if none was."""
+    """Return the given filter, which may be empty."""
     found: Filter = {}
     if getattr(arguments, "state", None):
         found["state"] = arguments.state
@@ -205,7 +205,7 @@ def filter_of(arguments: argparse.Namespace) -> Filter:
 
 
 def words_of(wanted: Filter) -> str:
-    """The filter as a person would say it."""
+    """Describe the filter for people."""
     said = [f"{name} {wanted[name]}" for name in ("state", "type", "queue", "priority", "schedule") if name in wanted]
     said += [f"label {name}={value}" for name, value in (wanted.get("labels") or {}).items()]
     said += [f"due from {wanted['from_']}"] if "from_" in wanted else []

@@ -17,13 +17,13 @@ from duetime.sdk.server import check_server, look_for_server
 T = TypeVar("T")
 
 DEFAULT_URL = "http://127.0.0.1:8080"
-#: A person waits: long enough for a node that restarts, not for one that is not there.
+#: A person waits: long enough for a node that restarts, not for one that does not exist.
 RETRY_SECONDS = 3.0
 JSON_MEANING = "the server's JSON, for programs"
 
 
 class Refused(DuetimeError):
-    """The server said no, or nothing: exit code 1."""
+    """The server refused or did not answer: exit code 1."""
 
     code, title = "refused", "The server refused"
 
@@ -85,7 +85,7 @@ def open_client(arguments: argparse.Namespace, retry_for: float = RETRY_SECONDS)
 
 
 def talk(arguments: argparse.Namespace, action: Callable[[Client], int], retry_for: float = RETRY_SECONDS) -> int:
-    """Do something with a client; every way in which the server can refuse becomes one sentence."""
+    """Call something with a client. Every refusal of the server becomes one sentence."""
     url, _ = find_server(arguments)
     with open_client(arguments, retry_for) as client:
         try:
@@ -97,7 +97,7 @@ def talk(arguments: argparse.Namespace, action: Callable[[Client], int], retry_f
 
 
 def complaint(error: SdkError, url: str = "") -> DuetimeError:
-    """What to tell the user: wrong input is wrong usage, anything else a refusal."""
+    """Return the message for the user: wrong input is wrong usage, anything else a refusal."""
     if isinstance(error, ApiError) and error.status == 422:
         return UsageError(sentence_of(error, url))
     return Refused(sentence_of(error, url))
@@ -114,14 +114,14 @@ def sentence_of(error: SdkError, url: str = "") -> str:
         case ApiError():
             named = [f"{each.path}: {each.message}" if each.path else each.message for each in error.errors]
             text = "; ".join([error.detail, *(each for each in named if each not in error.detail)])
-            # What to look for in the server's log.
+            # Used to find the cause in the server's log.
             return f"{text} (request {error.request_id})" if error.request_id else text
         case _:
             return str(error)
 
 
 def _root_of(error: BaseException) -> str:
-    """What the machine said, without the names of classes around it."""
+    """Return the error text of the system, without the names of classes around it."""
     deepest: BaseException = error
     while (cause := deepest.__cause__ or deepest.__context__) is not None:
         deepest = cause

@@ -41,12 +41,12 @@ COMMANDS = {
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one sentence; takes options before, between and behind the other words."""
+    """A parser that reports errors in one sentence. It accepts options before, between and after the other words."""
 
     _is_mixing = False
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        # Mixing is not for a parser that hands the rest of the words to another; and it calls this again.
+        # Intermixed parsing is not possible for a parser with subcommands. It also calls this method again.
         if self._is_mixing or self._subparsers is not None:
             return super().parse_known_args(args, namespace)
         self._is_mixing = True
@@ -55,7 +55,7 @@ class Parser(argparse.ArgumentParser):
         finally:
             self._is_mixing = False
         if unknown:
-            # Said here and not by the parser above, whose help knows nothing of this command's options.
+            # Reported here and not by the parser above, whose help does not have this command's options.
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
         return parsed, unknown
 
@@ -94,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"duetime: {hide_passwords(error.detail)}", file=sys.stderr)
         return 1
     except BrokenPipeError:
-        # Whoever read our output has had enough; nothing must be flushed to it at exit.
+        # The reader of our output has closed it. Nothing must be flushed to it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:

@@ -1,8 +1,8 @@
-"""What people read: tables, details, times, progress; and raw JSON for programs.
+"""Output for people: tables, details, times, progress; and raw JSON for programs.
 
-Tables fit the terminal; what is not a terminal gets them whole and without
-colour.  Whatever came from outside is made printable first, so that nobody's
-error message can steer the reader's terminal.
+Tables fit the terminal. Other outputs get them at full width and without colour.
+Text from outside is made printable first, so that no error message can control
+the reader's terminal.
 """
 
 import json
@@ -41,7 +41,7 @@ class Column:
     title: str
     #: May be cut to fit the terminal.
     shrinks: bool = False
-    #: A column that says nothing but this is left out where there is no room for it.
+    #: A column that has only this value is left out if there is not enough room.
     plain: str | None = None
     paint: Callable[[str], str] | None = None
 
@@ -61,7 +61,7 @@ def paint_state(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """The text on one line, with nothing in it that a terminal would obey."""
+    """Return the text on one line, without characters that control a terminal."""
     return "".join(letter if letter.isprintable() else " " if letter in "\n\r\t" else "�" for letter in text)
 
 
@@ -89,12 +89,12 @@ def print_raw(body: bytes) -> None:
 
 
 def print_note(text: str) -> None:
-    """For the person at the terminal, not for whoever reads the output."""
+    """Write a message for the person at the terminal, not for programs that read the output."""
     print(text, file=sys.stderr, flush=True)
 
 
 class Table:
-    """Rows under their titles; a long list comes in parts, and the titles once."""
+    """Print rows under their titles. A long list comes in parts, with the titles printed once."""
 
     def __init__(self, columns: Sequence[Column], *, indent: str = "") -> None:
         self._columns = list(columns)
@@ -176,7 +176,7 @@ def print_text(title: str, text: str) -> None:
 
 
 def local_time(instant: datetime | None) -> str:
-    """In the reader's own zone, short: the year only if it is another one."""
+    """Return a short time in the reader's zone, with the year only if it is not the current one."""
     if instant is None:
         return "-"
     local = instant.astimezone()
@@ -186,7 +186,7 @@ def local_time(instant: datetime | None) -> str:
 
 
 def whole_time(instant: datetime | None, now: datetime | None = None) -> str:
-    """In the reader's own zone, whole, and how far away it is."""
+    """Return a full time in the reader's zone, and its distance from now."""
     if instant is None:
         return "-"
     away = (instant - (now or datetime.now(UTC))).total_seconds()
@@ -195,7 +195,7 @@ def whole_time(instant: datetime | None, now: datetime | None = None) -> str:
 
 
 def span(seconds: float) -> str:
-    """A length of time, to two places."""
+    """Return a duration in its two largest units."""
     if seconds < 1:
         return f"{seconds * 1000:.0f}ms"
     if seconds < 60:
@@ -213,7 +213,7 @@ def counted(number: int, noun: str) -> str:
 
 
 class Progress:
-    """How far a long command is, on standard error: one line that changes, or a line now and then."""
+    """Show the progress of a long command on standard error: one line that changes, or a line now and then."""
 
     def __init__(self) -> None:
         self._is_terminal = sys.stderr.isatty()

@@ -1,4 +1,4 @@
-"""Lists: as many pages as were asked for, as a table or as JSON."""
+"""Read lists: as many pages as the user asks for, as a table or as JSON."""
 
 import argparse
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +19,7 @@ _DEFAULT = 50
 
 T = TypeVar("T")
 
-#: Makes the call for a page of so many items from a cursor.
+#: Makes the call for a page with this many items from a cursor.
 ListCall = Callable[[argparse.Namespace, int, str | None], ApiCall[Page[T]]]
 
 _read_raw_page = msgspec.json.Decoder(Page[msgspec.Raw]).decode
@@ -61,7 +61,7 @@ def raw_pages(
     most: int | None = None,
     cursor: str | None = None,
 ) -> Iterator[Page[msgspec.Raw]]:
-    """The same, with the items as they were sent."""
+    """Do the same with the items as they were sent."""
     return pages(
         client,
         arguments,

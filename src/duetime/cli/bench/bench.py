@@ -1,7 +1,7 @@
-"""`duetime bench`: measure an installation as a user's program meets it, and say what limits it.
+"""`duetime bench`: measure an installation the way a user's program uses it, and say what limits it.
 
-It speaks to the server as every program does, over HTTP and with the SDK, in a
-queue of its own; see `bench_phases` for the load and `bench_limits` for the words.
+It talks to the server over HTTP and with the SDK, like every other program, in a
+separate queue; see `bench_phases` for the load and `bench_limits` for the sentences.
 """
 
 import argparse
@@ -93,7 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
     except SdkError as error:
         raise complaint(error, url) from error
     except asyncio.CancelledError:
-        # Nobody but a SIGTERM cancels it; Ctrl-C is a KeyboardInterrupt.
+        # Only a SIGTERM cancels it; Ctrl-C is a KeyboardInterrupt.
         return 128 + signal.SIGTERM
     finally:
         progress.clear()
@@ -106,7 +106,7 @@ async def _measure(arguments: argparse.Namespace, url: str, key: str, progress: 
     assert this_task is not None
     bench = Bench(url, key, workers=arguments.workers, seconds=arguments.seconds, say=progress.say)
     began_at = loop.time()
-    # A SIGTERM, too, leaves nothing behind.
+    # A SIGTERM leaves nothing behind either.
     loop.add_signal_handler(signal.SIGTERM, this_task.cancel)
     try:
         await bench.run()
@@ -163,7 +163,7 @@ def _cores(cpu: Cpu) -> str:
 
 
 def _grouped(limits: list[Limit]) -> list[tuple[str, str]]:
-    """The kinds of use that one sentence is true of, together."""
+    """Group the kinds of use for which the same sentence holds."""
     titles: dict[str, list[str]] = {}
     for limit in limits:
         titles.setdefault(limit.sentence, []).append(_TITLES[limit.of])

@@ -1,4 +1,4 @@
-"""The worker processes of `duetime bench`, seen from the command that started them."""
+"""The worker processes of `duetime bench`, as seen by the command that started them."""
 
 import asyncio
 import os
@@ -14,17 +14,17 @@ from duetime.cli.connect import Refused
 from duetime.errors import DuetimeError, UsageError
 
 _STOP_SECONDS = 10.0
-#: Workers tell what they have done every tenth of a second at least.
+#: Workers report what they have done at least every tenth of a second.
 _QUIET_SECONDS = 0.3
 
 _decode = msgspec.json.Decoder(Told).decode
 
 
 class Hands:
-    """Worker processes, and what they have told so far: `async with Hands(…) as hands`."""
+    """Worker processes, and what they have reported so far: `async with Hands(…) as hands`."""
 
     def __init__(self, url: str, key: str, queue: str, count: int) -> None:
-        # The key is for the process alone: a command line can be read by everybody.
+        # The key is in the environment of the process: everybody can read a command line.
         self._environment = {**os.environ, "DUETIME_URL": url, "DUETIME_KEY": key}
         self._queue = queue
         self.count = count
@@ -58,11 +58,11 @@ class Hands:
         return sum(told.done for told in self._told.values())
 
     def cpu(self) -> float:
-        """CPU seconds of all of them."""
+        """Return the CPU seconds of all worker processes."""
         return sum(told.cpu for told in self._told.values())
 
     async def wait_for(self, done: int, seconds: float) -> bool:
-        """Wait until so many tasks are done, at most so long; raises what ended a worker."""
+        """Wait until this many tasks are done, or the time is over. Raises the error that ended a worker."""
         ends_at = time.monotonic() + seconds
         while self.done < done:
             left = ends_at - time.monotonic()
@@ -72,7 +72,7 @@ class Hands:
         return True
 
     async def quiet(self, seconds: float) -> None:
-        """Wait until nothing is done any more, at most so long."""
+        """Wait until no more tasks are done, or the time is over."""
         ends_at = time.monotonic() + seconds
         before = -1
         while self.done > before and time.monotonic() < ends_at:
@@ -80,7 +80,7 @@ class Hands:
             await asyncio.sleep(_QUIET_SECONDS)
 
     async def news(self, seconds: float) -> None:
-        """Wait until one of them tells something, at most so long."""
+        """Wait until one of them reports something, or the time is over."""
         if self._failure is not None:
             raise self._failure
         self._news.clear()
@@ -101,7 +101,7 @@ class Hands:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             env=self._environment,
-            # Ctrl-C is for the command, which then stops its workers.
+            # Only the command handles Ctrl-C, and then stops its workers.
             start_new_session=True,
         )
 
@@ -119,7 +119,7 @@ class Hands:
         self._news.set()
 
     async def _stop(self) -> None:
-        """The end of their input asks them to stop; bounded, and then they are killed."""
+        """Ask them to stop by closing their input. After a time limit they are killed."""
         self._is_stopping = True
         for process in self._processes:
             assert process.stdin is not None

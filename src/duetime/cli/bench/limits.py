@@ -1,7 +1,7 @@
-"""What limits an installation, in sentences, from the figures of `duetime bench`.
+"""Say in sentences what limits an installation, from the figures of `duetime bench`.
 
-A cause is named only if the figures show it; where they do not, the sentence
-says where to look.
+A cause is named only if the figures show it. Otherwise the sentence says where
+to look.
 """
 
 from typing import Literal
@@ -11,13 +11,13 @@ import msgspec
 from duetime.cli.bench.machine import Cpu
 from duetime.cli.bench.phases import LAG_RATE, Phase
 
-#: A process that uses this much of a core has no more to give.
+#: A process that uses this much of a core is at its limit.
 FULL = 0.9
-#: Beyond this a round trip is a network's, not a program's.
+#: A longer round trip is caused by a network, not by a program.
 FAR_MS = 5.0
-#: Beyond this a commit waits for something: a disk, a replica, a way.
+#: A longer commit waits for something: a disk, a replica, a network.
 SLOW_COMMIT_MS = 2.0
-#: A start that is later than this, the way aside, was kept waiting by something: the rate is low.
+#: A start that is later than this, without the network time, was delayed by something: the rate is low.
 LATE_MS = 100.0
 
 Cause = Literal[
@@ -28,7 +28,7 @@ Cause = Literal[
     "node",
     "workers",
     "client",
-    #: Something that cannot be seen from here.
+    #: A value that cannot be measured from here.
     "server",
     "others",
     "unknown",
@@ -37,7 +37,7 @@ Cause = Literal[
 
 
 class Limit(msgspec.Struct, frozen=True):
-    """What limits one kind of use, which is named after its phase."""
+    """What limits one kind of use. It is named after its phase."""
 
     of: str
     by: Cause
@@ -113,7 +113,7 @@ _MORE = {
 
 
 def _judge_many(phase: Phase, way: float, commit: float, setting: Setting) -> Limit:
-    """Load from many sides at once: whoever has no CPU left limits it, else those that are waited for."""
+    """Load from many senders at once: the part without free CPU limits it, else the parts that are waited for."""
     of = phase.name
     if phase.rate is None:
         return Limit(of, "unknown", "No task was run in the time that there was: look at the node's log.")
@@ -143,7 +143,7 @@ def _judge_many(phase: Phase, way: float, commit: float, setting: Setting) -> Li
 
 
 def _judge_cpu(phase: Phase, setting: Setting) -> Limit | None:
-    """Whoever has used up its CPU, if somebody has: the machine before the processes on it."""
+    """Return the part that has used up its CPU, if there is one: the machine before the processes on it."""
     of, cpu = phase.name, phase.cpu
     if (full := _full_machine(cpu, setting)) is not None:
         return Limit(of, "machine", full)

@@ -1,8 +1,8 @@
-"""How busy this machine and the processes on it are, as far as it can be seen from here.
+"""How busy this machine and its processes are, as far as this process can see.
 
 Only the CPU time of our own processes is known everywhere.  The rest is read
-from Linux's /proc, that of the node and its database only where they are on
-this machine; what cannot be seen is None and never guessed.
+from Linux's /proc, for the node and its database only if they are on this
+machine. A value that cannot be read is None and never guessed.
 """
 
 import os
@@ -20,7 +20,7 @@ _LISTENS = "0A"
 
 
 class Cpu(msgspec.Struct, frozen=True):
-    """Cores in use on average over a phase; None: cannot be seen from here."""
+    """Average number of cores in use during a phase. None: not known."""
 
     bench: float = 0.0
     workers: float = 0.0
@@ -30,7 +30,7 @@ class Cpu(msgspec.Struct, frozen=True):
     #: All PostgreSQL processes on this machine.
     postgres: float | None = None
     machine: float | None = None
-    #: What the host of a virtual machine gave to others although it was wanted here.
+    #: CPU time that the host of a virtual machine gave to others although it was wanted here.
     stolen: float | None = None
 
 
@@ -80,7 +80,7 @@ class Watch:
 
 
 def _is_local(host: str) -> bool:
-    """Whether the address is one of this machine's own: only those can be bound."""
+    """Whether the address belongs to this machine: only such addresses can be bound."""
     try:
         found = socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM)
     except (OSError, UnicodeError):
@@ -95,7 +95,7 @@ def _is_local(host: str) -> bool:
 
 
 def _listeners(port: int) -> list[int]:
-    """The processes of duetime that listen at a port; none where they cannot be seen."""
+    """Return the processes of duetime that listen at a port. None are found if they are not visible."""
     inodes = set()
     for name in ("tcp", "tcp6"):
         for line in _lines(_PROC / "net" / name)[1:]:
@@ -133,11 +133,11 @@ def _named(name: str) -> list[int]:
 
 
 def _spent(pids: Iterable[int]) -> dict[int, float]:
-    """CPU seconds of each process that still runs."""
+    """Return the CPU seconds of each process that still runs."""
     spent = {}
     for pid in pids:
         if lines := _lines(_PROC / str(pid) / "stat"):
-            # The name stands in parentheses and may hold anything.
+            # The name stands in parentheses and may contain any characters.
             fields = lines[0].rpartition(")")[2].split()
             spent[pid] = (int(fields[11]) + int(fields[12])) / _ticks()
     return spent
@@ -148,7 +148,7 @@ def _since(before: dict[int, float], after: dict[int, float]) -> list[float]:
 
 
 def _busy_seconds() -> tuple[float | None, float | None]:
-    """CPU seconds of all cores since the machine started: not idle, and given to others by the host."""
+    """Return CPU seconds of all cores since the machine started: not idle, and given to others by the host."""
     lines = _lines(_PROC / "stat")
     if not lines or not re.match(r"cpu +\d", lines[0]):
         return None, None

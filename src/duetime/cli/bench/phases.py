@@ -1,8 +1,8 @@
-"""The load of `duetime bench`: one phase after another, in a queue that nobody else uses.
+"""The load of `duetime bench`: one phase after another, in a queue that nothing else uses.
 
-The load is bounded: the backlog by `BACKLOG`, what is under way by `UNDER_WAY`,
-every phase by its share of the time.  Whatever was submitted and has not run
-when it ends, however it ends, is cancelled.
+The load is bounded: the backlog by `BACKLOG`, running requests by `UNDER_WAY`, and
+every phase by its share of the time.  Submitted tasks that have not run when the
+bench ends, for whatever reason, are cancelled.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from duetime.sdk.calls.tasks import probe
 from duetime.sdk.client.async_client import AsyncClient
 from duetime.sdk.errors import SdkError
 
-#: Tasks a second while the lag is measured: far from any limit, and enough for a p99.
+#: Tasks per second while the lag is measured: far below any limit, and enough for a p99.
 LAG_RATE = 20
 LAG_DELAY_SECONDS = 1.0
 AT_A_TIME = 20
@@ -32,7 +32,7 @@ BACKLOG = 100_000
 UNDER_WAY = 10_000
 #: About 150 bytes, as a small e-mail task has.
 PAYLOAD = {"to": "user@example.com", "template": "welcome", "n": 12345, "pad": "x" * 80}
-#: For what should take milliseconds: a first task, the last ones of a phase.
+#: For steps that should take milliseconds: a first task, the last tasks of a phase.
 PATIENCE_SECONDS = 20.0
 _CLEANUP_SECONDS = 60.0
 _CANCEL_STEP = 10_000
@@ -53,7 +53,7 @@ SHARES = {
 
 
 class Phase(msgspec.Struct, frozen=True):
-    """What one phase found; `rate` is a second, times are in milliseconds."""
+    """The result of one phase. `rate` is per second, times are in milliseconds."""
 
     name: str
     seconds: float
@@ -96,7 +96,7 @@ class Bench:
                     await self._clean_up()
 
     async def _try_out(self) -> None:
-        """One task, all the way: whether it works at all, before anything is measured."""
+        """Run one task from submission to completion, to check that the installation works before it is measured."""
         self._say("trying one task")
         await self._client.send(probe("readyz"))
         await self._submit_one()
@@ -109,7 +109,7 @@ class Bench:
 
     async def _submit_phases(self) -> None:
         await self._phase("round_trip", lambda seconds: self._repeat(seconds, 1, self._ask))
-        # Without workers: what is submitted here is the backlog that is drained afterwards.
+        # Without workers: the tasks that are submitted here are the backlog that is drained afterwards.
         self._submitted = 0
         await self._phase("one_by_one", lambda seconds: self._repeat(seconds, 1, self._submit_one))
         await self._phase("twenty_at_a_time", lambda seconds: self._repeat(seconds, AT_A_TIME, self._submit_one))
@@ -136,7 +136,7 @@ class Bench:
     # What is sent
 
     async def _ask(self) -> None:
-        """A request that needs nothing of the database."""
+        """Send a request that does not use the database."""
         await self._client.send(probe("healthz"))
 
     async def _submit_one(self) -> None:
@@ -152,7 +152,7 @@ class Bench:
     # What is measured
 
     async def _repeat(self, seconds: float, at_a_time: int, send: Callable[[], Awaitable[None]]) -> Phase:
-        """So many senders, each one request after another."""
+        """Run this many senders. Each sends one request after another."""
         times: list[float] = []
         watch = self.machine.watch(self._workers_cpu)
         began_at = time.perf_counter()
@@ -184,7 +184,7 @@ class Bench:
         return Phase("", elapsed, count, count / elapsed, cpu=watch.read())
 
     async def _drain(self, hands: Hands, seconds: float) -> Phase:
-        """The backlog, from the first task that is done on; starting the processes is not counted."""
+        """Drain the backlog, measured from the first finished task: starting the processes does not count."""
         if not await hands.wait_for(1, PATIENCE_SECONDS):
             raise Refused(f"no task was run within {PATIENCE_SECONDS:.0f} s, although workers waited")
         watch = self.machine.watch(self._workers_cpu)
@@ -195,7 +195,7 @@ class Bench:
         return await self._without_rest(found, hands, self._submitted - hands.done)
 
     async def _sustain(self, hands: Hands, seconds: float) -> Phase:
-        """Produce and consume at once; its first fifth is a run-up."""
+        """Submit and run tasks at once. The first fifth of the time is a warm-up."""
         before, done_before = self._submitted, hands.done
         ends_at = time.perf_counter() + seconds
 
@@ -221,7 +221,7 @@ class Bench:
         return await self._without_rest(found, hands, wanted - hands.done)
 
     async def _lag(self, hands: Hands, seconds: float, delay: float | None) -> Phase:
-        """How soon handlers start, at a rate that is far from any limit."""
+        """Measure how soon handlers start, at a rate far below any limit."""
         hands.starts.clear()
         watch = self.machine.watch(self._workers_cpu)
         submits: list[asyncio.Task[Sent]] = []
@@ -250,7 +250,7 @@ class Bench:
     # What is left behind
 
     async def _without_rest(self, found: Phase, hands: Hands, missing: int) -> Phase:
-        """The phase, with nothing of it left over for the next."""
+        """Run the phase, and leave none of its tasks for the next one."""
         if missing <= 0:
             return found
         await self._cancel_open()
@@ -258,7 +258,7 @@ class Bench:
         return msgspec.structs.replace(found, missing=missing)
 
     async def _clean_up(self) -> None:
-        """Bounded, whatever ended the measurement."""
+        """Cancel what is left, within a time limit, however the measurement ended."""
         self._say("cleaning up")
         try:
             async with asyncio.timeout(_CLEANUP_SECONDS):
@@ -282,7 +282,7 @@ class Bench:
 
 
 class Sent(msgspec.Struct, frozen=True):
-    """One submission: when it was sent and answered by our clock, and when its task is due by the server's."""
+    """One submission: when it was sent and answered by our clock, and when its task is due by the server's clock."""
 
     number: int
     sent_at: float
@@ -291,26 +291,26 @@ class Sent(msgspec.Struct, frozen=True):
     run_at: float | None
 
     def due_at(self, clock_ahead: float) -> float:
-        """From when on its handler could start, by our clock."""
+        """Return the earliest time by our clock at which its handler could start."""
         return self.sent_at if self.run_at is None else self.run_at - clock_ahead
 
 
 def find_clock_difference(sent: list[Sent]) -> float:
-    """Seconds by which the server's clock is ahead of ours: 0 unless the answers rule that out.
+    """Return how many seconds the server's clock is ahead of ours. It is 0 unless the answers rule that out.
 
-    Each time was set between a request and its answer, so each answer bounds the difference from both sides.
+    The server set each time between a request and its answer, so each answer bounds the difference on both sides.
     """
     taken = [(each.run_at - each.delay, each) for each in sent if each.run_at is not None]
     if not taken:
         return 0.0
     least = max(set_at - each.answered_at for set_at, each in taken)
     most = min(set_at - each.sent_at for set_at, each in taken)
-    # Times are told in whole milliseconds, rounded up.
+    # The API returns times in whole milliseconds, rounded up.
     return 0.0 if least <= 0.001 and most >= -0.001 else (least + most) / 2
 
 
 def _percentiles(times: list[float]) -> tuple[float | None, float | None]:
-    """Milliseconds: the median, and the one in a hundred that is slower."""
+    """Return the median and the 99th percentile in milliseconds."""
     if not times:
         return None, None
     ordered = sorted(1000 * each for each in times)

@@ -1,8 +1,8 @@
-"""A worker process of `duetime bench`: handlers that do nothing, and a word on how many did.
+"""A worker process of `duetime bench`: its handlers do nothing, and it reports how many have run.
 
 Run as `python -m duetime.cli.bench.worker QUEUE`, with address and key in the
-environment.  It tells on standard output, one `Told` a line, and stops
-when its standard input ends: with whoever started it, however that one ended.
+environment.  It writes one `Told` per line to standard output, and stops when its
+standard input ends: together with the process that started it, however that ended.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from duetime.sdk.errors import Forbidden, SdkError
 from duetime.sdk.worker.worker import Worker
 
 TASK_TYPE = "duetime-bench"
-#: Told this often while there is work, and ten times less often while there is none.
+#: The interval of reports while there is work. Without work it is ten times longer.
 _TELL_SECONDS = 0.01
 
 
@@ -36,13 +36,13 @@ class Told(msgspec.Struct, omit_defaults=True):
 
 
 class Numbered(msgspec.Struct):
-    """The payload; only tasks whose start is looked for have a number."""
+    """The payload. Only tasks whose start is measured have a number."""
 
     number: int | None = None
 
 
 async def main(queue: str) -> int:
-    # The installation is measured, so the workers take as much at a time as there is.
+    # The installation is measured, so the workers lease as many tasks at a time as there are.
     worker = Worker(queues=[queue], concurrency=1_000, name="duetime-bench", shutdown_timeout=5.0)
     done = 0
     starts: list[tuple[int, float]] = []
@@ -86,7 +86,7 @@ async def main(queue: str) -> int:
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """The faster event loop, where there is one."""
+    """Use the faster event loop, if there is one."""
     try:
         import uvloop
     except ImportError:
@@ -100,11 +100,11 @@ def _stop_at_end_of_input(worker: Worker) -> None:
 
 
 if __name__ == "__main__":
-    # Whoever started it says what went wrong; what is only tried again is nobody's concern.
+    # The parent process reports errors. Retries are of no interest to the user.
     logging.basicConfig(level=logging.CRITICAL)
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         try:
             sys.exit(runner.run(main(sys.argv[1])))
         except BrokenPipeError:
-            # Nobody listens any more.
+            # The parent process no longer reads.
             os._exit(1)

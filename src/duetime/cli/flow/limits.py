@@ -49,7 +49,7 @@ def add_limit_options(parser: argparse.ArgumentParser) -> None:
 
 
 def read_limits(arguments: argparse.Namespace) -> Limits:
-    """The limits that were given; empty if none was."""
+    """Return the given limits, which may be empty."""
     if arguments.burst is not None and arguments.rate is None:
         raise UsageError("--burst goes with --rate: give both")
     if arguments.strict and arguments.max_running is None:
@@ -60,7 +60,7 @@ def read_limits(arguments: argparse.Namespace) -> Limits:
 
 
 def limit_words(limits: Limits | KeyLimit) -> tuple[str, str, str]:
-    """How many at once, how fast, and how many after a rest, as cells of a table."""
+    """Show limits as cells of a table: how many at once, how fast, and how many after a quiet time."""
     running = "-" if limits.max_running is None else f"{limits.max_running:,}{' strict' if limits.strict else ''}"
     rate = "-" if limits.rate is None else f"{limits.rate:g}/s"
     return running, rate, "-" if limits.burst is None else f"{limits.burst:,}"

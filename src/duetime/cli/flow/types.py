@@ -16,7 +16,7 @@ from duetime.sdk.calls.call import ApiCall, without_none
 from duetime.sdk.client.sync_client import Client
 from duetime.sdk.shapes.flow import TaskType, TypePreview, TypePut
 
-#: What a type can say; a file that says none of it is a JSON Schema, which has no such words.
+#: The fields of a type. A file with none of them is a JSON Schema, which has no such fields.
 _FIELDS = ("schema", "defaults", "limits", "throttle", "rate_limit", "debounce", "unique")
 
 
@@ -100,7 +100,7 @@ def _many_of(tried: TypePut | TypePreview) -> str:
 
 
 def _read(name: str) -> dict[str, object]:
-    """The type in a file, as the API takes it."""
+    """Return the type in a file, in the format of the API."""
     try:
         text = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
         given = msgspec.json.decode(text)
