@@ -12,7 +12,7 @@ RETURNING tenant, host, stored_at;
 -- name: remove
 -- These need no row any more, unless somebody has written another one meanwhile.
 -- Index: breaker_state_pkey (tenant, host).
--- Copies: names the row by when it was stored.
+-- Copies: names the time at which the row was stored.
 DELETE FROM breaker_state
  USING unnest(@tenants::int[], @hosts::text[], @stored_at::timestamptz[]) AS given (tenant, host, stored_at)
  WHERE breaker_state.tenant = given.tenant
@@ -30,6 +30,6 @@ SELECT tenant, host, memory::text AS memory, stored_at
 
 -- name: retire
 -- A scan: there are few rows.
--- Copies: rows that are as old at any later time.
+-- Copies: the same rows are too old at any later time.
 DELETE FROM breaker_state
  WHERE stored_at < now() - @keep::interval;

@@ -3,7 +3,7 @@
 -- Locks: the buckets, in the order given (sorted by the caller, so nobody deadlocks).
 -- Index: budget_pkey.
 -- Time:  the database's, read when a bucket's row is locked.
--- Copies: takes tokens that nobody uses: fewer are granted for a moment, never more.
+-- Copies: takes tokens that are not used: fewer are granted for a moment, never more.
 INSERT INTO budget AS kept (name, tokens, at, rate, burst, wanted, granted)
 SELECT asked.name, asked.first - LEAST(floor(asked.first), asked.wanted), clock_timestamp(), asked.rate, asked.burst,
        asked.wanted, LEAST(floor(asked.first), asked.wanted)

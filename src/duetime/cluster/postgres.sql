@@ -33,6 +33,6 @@ DELETE FROM node
 
 -- name: forget
 -- Rows of nodes that ended without a word, long ago; one that is there after all joins again.
--- Copies: rows that are as old at any later time; a node that is there joins again.
+-- Copies: the same rows are too old at any later time; a living node joins again.
 DELETE FROM node
  WHERE beaten_at < clock_timestamp() - interval '1 hour';

@@ -1,7 +1,7 @@
 -- What migrations need around them: the table of those that were applied, the settings of our role, a lock.
 
 -- name: make_ledger
--- Copies: makes what is there.
+-- Copies: creates only what does not exist.
 CREATE SCHEMA IF NOT EXISTS duetime;
 CREATE TABLE IF NOT EXISTS duetime.migration (
     number     int         PRIMARY KEY,

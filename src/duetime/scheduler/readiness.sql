@@ -2,7 +2,7 @@
 -- Store a row that fills a page, so that both the table and the log must find room on their disks.
 -- Locks: the own row; rows of nodes that have been gone for a day.
 -- Index: write_proof_pkey; the table has a row for each node.
--- Copies: a row that says nothing but that it could be written.
+-- Copies: writes a row that only shows that writing is possible.
 WITH forgotten AS (
     DELETE FROM write_proof
      WHERE node <> @node::text

@@ -1,8 +1,8 @@
 -- name: beat
--- Raise the counters of living holders and note what they said they had started, and since when.
--- A counter that is not the one given was raised by another node: nothing is changed, because that node noted more.
+-- Raise the counters of living holders and record what they have started, and since when.
+-- If a counter differs from the given one, another node has raised it and recorded more, so nothing is changed.
 -- Gives: the ids that were alive with their counters.
--- Copies: names the counter that was known; each beat gives another one.
+-- Copies: names the known counter; each beat changes it.
 UPDATE holder
    SET beats = beats + 1,
        beaten_at = clock_timestamp(),
@@ -20,14 +20,14 @@ UPDATE holder
 RETURNING holder.id, holder.beats;
 
 -- name: read_started
--- The counters of living holders, and what they had started when they were last heard.
+-- The counters of living holders, and what they had started at their last beat.
 SELECT id, beats, running, running_numbers, running_us
   FROM holder
  WHERE id = ANY (@holders::bigint[])
    AND COALESCE(ended_at, 'infinity') = 'infinity';
 
 -- name: read_held
--- What these holders hold of what was picked since the times given, and of the attempts asked for.
+-- The claims of these holders that were picked since the given times, and those of the given attempts.
 -- Index: claim_holder (holder, picked_at), claim_pkey (lane, task); OFFSET and LIMIT keep the look-ups by key, whatever
 --        the planner thinks of the table.
 -- Time:  gives a row without a holder that says when it looked, by the clock that picked_at is from.
@@ -52,14 +52,14 @@ SELECT id, beats, tenant, name, max_silence
  WHERE ended_at IS NULL;
 
 -- name: allow_silence
--- How long a holder may be silent from now on; NULL: as long as the node says that watches it.
+-- Set how long a holder may be silent. NULL: the node that watches it decides.
 UPDATE holder
    SET max_silence = @seconds::float8
  WHERE id = @holder::bigint;
 
 -- name: end_silent
--- End holders whose counter is still the one that was seen unchanged for too long.
--- Copies: names the counter that was seen; each beat gives another one.
+-- End holders whose counter has not changed for too long.
+-- Copies: names the counter that was seen; each beat changes it.
 UPDATE holder
    SET ended_at = clock_timestamp()
   FROM unnest(@ids::bigint[], @beats::bigint[]) AS silent (id, beats)
@@ -70,7 +70,8 @@ UPDATE holder
 RETURNING holder.id;
 
 -- name: sign_off
--- End the living holder of a name because it says so itself (not another key's); what it had started stays noted, with what it adds now.
+-- End the living holder of a name because it signs off itself, with its own key. What it had started stays recorded,
+-- with what it adds now.
 -- Index: holder_name, unique among the living.
 UPDATE holder
    SET ended_at = clock_timestamp(),

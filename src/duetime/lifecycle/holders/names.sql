@@ -2,7 +2,7 @@
 -- The live row of a holder, made if there is none.  No row: its name belongs to another key.
 -- Locks: the row, only if it is the key's own; another's is not changed.
 -- Index: holder_name, unique among the living.
--- Copies: makes or keeps a holder for which nobody speaks; its silence ends it.
+-- Copies: makes or keeps a holder for which no worker sends beats; its silence ends it.
 INSERT INTO holder (tenant, name, owner)
 VALUES (@tenant::int, @name::text, @key::int)
     ON CONFLICT (tenant, name) WHERE ended_at IS NULL

@@ -319,7 +319,7 @@ SELECT *
 
 -- name: note_backfill_waits
 -- Why a backfill made nothing in its last step.
--- Copies: a remark on a backfill that runs; its next step writes another one.
+-- Copies: a note on a running backfill; its next step replaces it.
 UPDATE backfill
    SET waits_for = @why::text
  WHERE id = @id::bigint

@@ -163,7 +163,7 @@ SELECT NULL, id FROM made;
 -- (which must be where it was read, and running).
 -- Time:  refuses ids minted too long before or after the database's clock, as submit does.
 -- Gives: the tasks that were made.
--- Copies: the times are noted already, the backfill has gone on, or the ids were minted too long ago.
+-- Copies: the times are recorded already, the backfill has continued, or the ids were minted too long ago.
 WITH {fresh_ids},
 advanced AS (
     UPDATE backfill
@@ -215,7 +215,7 @@ SELECT id AS task
 -- Schedules that should have a row in due and have none: the row is made anew, for now.
 -- Looks at `batch` schedules behind the last one seen.
 -- Gives: the last one seen, and the schedules that were healed.
--- Copies: looks behind the lock of the schedule's state, as the first one did.
+-- Copies: checks after it has the lock of the schedule's state, as the first one did.
 WITH seen AS MATERIALIZED (
     SELECT state.schedule, state.lane, state.wake
       FROM schedule_state AS state
@@ -247,7 +247,7 @@ SELECT (SELECT max(schedule) FROM seen) AS last, (SELECT count(*) FROM seen) AS 
 
 -- name: forget
 -- Rows in the schedule lanes that no schedule knows of.
--- Copies: names wakes, which are minted once.
+-- Copies: names wakes, and no wake is minted twice.
 DELETE FROM due
  USING unnest(@lanes::int[], @wakes::uuid[]) AS asked (lane, wake)
  WHERE due.lane = ANY (ARRAY[asked.lane])

@@ -1,5 +1,5 @@
 -- name: read_keys
--- Whose task a key stands for, for those who came second, and whether its ttl has passed (keys.sql).
+-- The task that a key belongs to, for later submissions with that key, and whether its ttl has passed (keys.sql).
 SELECT idempotency_key.tenant, idempotency_key.key, idempotency_key.task, idempotency_key.fingerprint,
        idempotency_key.ttl_ended_at IS NOT NULL
        OR idempotency_key.expires_at <= COALESCE(@now::timestamptz, clock_timestamp()) AS has_ended
@@ -12,7 +12,7 @@ SELECT idempotency_key.tenant, idempotency_key.key, idempotency_key.task, idempo
         LIMIT 1) AS idempotency_key;
 
 -- name: read_requests
--- What a repeated request was answered with.
+-- The stored answer to a repeated request.
 SELECT request_key.id, request_key.tenant, request_key.fingerprint, request_key.tasks
   FROM unnest(@ids::uuid[], @tenants::int[]) AS asked (id, tenant)
  CROSS JOIN LATERAL (

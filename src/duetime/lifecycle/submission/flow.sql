@@ -1,9 +1,9 @@
 -- name: take_rate
--- Let in as many of `asked` as the rate has room for (GCRA: the row says how far ahead of
--- an even pace the submissions are; a period ahead is full).
--- Locks: the row; the clock is read behind the lock, so nobody's wait counts against it.
--- Gives: how many were let in, and in how many seconds there is room for the next.
--- Copies: counts submissions twice: fewer are let in for a period, never more.
+-- Accept as many of `asked` as the rate has room for (GCRA: the row says how far the
+-- submissions are ahead of an even pace; at a whole period there is no room).
+-- Locks: the row; the clock is read after the lock is taken, so the wait for it does not count.
+-- Gives: how many were accepted, and in how many seconds there is room for the next.
+-- Copies: counts submissions twice: fewer are accepted for a period, never more.
 INSERT INTO submit_rate AS kept (tenant, key, even_at, granted)
 SELECT @tenant::int, @key::bytea,
        clock_timestamp() + least(@asked::int, @limit::int) * @step::float8 * interval '1 second',
@@ -21,7 +21,7 @@ RETURNING granted,
           extract(epoch FROM even_at - clock_timestamp())::float8 + @step::float8 - @period::float8 AS wait;
 
 -- name: read_known
--- Which of these idempotency keys are there, and whether their ttl has passed (keys.sql).
+-- Which of these idempotency keys exist, and whether their ttl has passed (keys.sql).
 -- Index: idempotency_key_pkey (tenant, key).
 SELECT known.key, known.has_ended
   FROM unnest(@keys::text[]) AS asked (key)
@@ -33,7 +33,7 @@ SELECT known.key, known.has_ended
         LIMIT 1) AS known;
 
 -- name: read_key
--- Which task the key stands for, as far as is known.
+-- The last known task of the key.
 SELECT task, first_at
   FROM flow_key
  WHERE tenant = @tenant::int
@@ -41,10 +41,10 @@ SELECT task, first_at
    AND key = @key::bytea;
 
 -- name: advance_key
--- The key stands for the successor from now on; the idempotency key by which the
--- successor was found is kept a while for those who are still on their way.
--- Locks: the row.  One that was moved on by somebody else stays.
--- Copies: a hint; one that was moved on since stays, and a wrong one is corrected by the next submission.
+-- Move the key's hint to the successor.  The idempotency key by which the successor
+-- was found is kept for a while, for submissions that still use the old hint.
+-- Locks: the row.  A hint that another submission has moved stays.
+-- Copies: a hint that was moved since stays; the next submission corrects a wrong one.
 WITH advanced AS (
     INSERT INTO flow_key AS kept (tenant, kind, key, task, first_at, holds_over, expires_at)
     VALUES (@tenant::int, @kind::smallint, @key::bytea, @task::uuid, @first_at::timestamptz, @holds_over::boolean,
@@ -70,8 +70,8 @@ SELECT tenant, kind, key, task, holds_over
  LIMIT @batch::int;
 
 -- name: drop_keys
--- Locks: the rows, in the order given (sorted by the caller).  One that was moved on stays.
--- Copies: names the task of which it was decided; one that was moved on stays.
+-- Locks: the rows, in the order given (sorted by the caller).  A row whose task has changed stays.
+-- Copies: names the task that the decision was about; a hint that was moved stays.
 DELETE FROM flow_key
  USING unnest(@tenants::int[], @kinds::smallint[], @keys::bytea[], @tasks::uuid[]) AS old (tenant, kind, key, task)
  WHERE flow_key.tenant = ANY (ARRAY[old.tenant])  -- see claim.sql
@@ -80,8 +80,8 @@ DELETE FROM flow_key
    AND flow_key.task = old.task;
 
 -- name: keep_keys
--- Look again in a day at those that are still needed.
--- Copies: names the task of which it was decided, and only says when to look again.
+-- Keep the keys that are still needed, and check them again in a day.
+-- Copies: names the task that the decision was about, and only sets the time of the next check.
 UPDATE flow_key
    SET expires_at = @now::timestamptz + interval '1 day'
   FROM unnest(@tenants::int[], @kinds::smallint[], @keys::bytea[], @tasks::uuid[]) AS old (tenant, kind, key, task)
@@ -91,9 +91,9 @@ UPDATE flow_key
    AND flow_key.task = old.task;
 
 -- name: drop_rates
--- A rate that is not ahead of its pace is as good as none.
+-- Delete rates that are not ahead of their pace: they limit nothing.
 -- Index: submit_rate_even.
--- Copies: a rate that is not ahead of that time is as good as none at any later time.
+-- Copies: a rate that is not ahead of that time limits nothing at any later time.
 DELETE FROM submit_rate
  WHERE (tenant, key) IN (
        SELECT tenant, key

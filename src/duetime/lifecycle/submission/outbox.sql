@@ -1,9 +1,9 @@
 -- name: read_visible
--- What transactions in `running` wrote, and what lies behind the place `from` (transaction and id):
--- all of it behind the place `after`.  One row of NULL if there is nothing.
--- Index: outbox_pkey (transaction, id).  Each part has one condition to begin at, because a scan
---        that begins at the lesser of two would read what was relayed long ago and cannot be
---        vacuumed while somebody's transaction stays open.
+-- Rows of the transactions in `running`, and rows after the position `from` (transaction and id);
+-- of both, only rows after the position `after`.  One row of NULL if there are none.
+-- Index: outbox_pkey (transaction, id).  Each part has one start condition, because a scan that
+--        starts at the lesser of two would read rows that were relayed long ago and cannot be
+--        vacuumed while some transaction stays open.
 SELECT seen.snapshot::text AS snapshot, written.*
   FROM (SELECT pg_current_snapshot() AS snapshot) AS seen
   LEFT JOIN LATERAL (
@@ -42,14 +42,14 @@ DELETE FROM outbox
 RETURNING outbox.id;
 
 -- name: put_aside
--- Rows that were taken out and have to wait, each under its tenant.
+-- Put aside rows that were taken out and have to wait, each under its tenant.
 INSERT INTO outbox_aside (tenant, id, body, written_at)
 SELECT put.tenant, put.id, put.body, put.written_at
   FROM unnest(@tenants::int[], @ids::bigint[], @bodies::bytea[], @written_ats::timestamptz[])
            AS put (tenant, id, body, written_at);
 
 -- name: read_owners
--- The tenants of what was put aside: one probe of the index for each of them.
+-- The tenants of rows that were put aside: one probe of the index for each tenant.
 -- Index: outbox_aside_pkey (tenant, id).
 WITH RECURSIVE owner AS (
     (SELECT tenant FROM outbox_aside ORDER BY tenant LIMIT 1)
@@ -79,7 +79,7 @@ SELECT 0 AS transaction, id, tenant, body, written_at
  LIMIT @limit::int;
 
 -- name: take_aside
--- As `take`, of what was put aside.
+-- As `take`, for rows that were put aside.
 -- Locks: the rows, without those that another relay is taking.
 -- Index: outbox_aside_pkey (tenant, id).
 WITH picked AS MATERIALIZED (
@@ -112,7 +112,7 @@ SELECT refused.*
               @details::text[], @errors::bytea[]) AS refused;
 
 -- name: retry
--- Let the relay judge it again, under the same number.
+-- Let the relay try the row again, under the same number.
 WITH picked AS (
     DELETE FROM outbox_refused
      WHERE tenant = @tenant::int
@@ -133,6 +133,6 @@ RETURNING id;
 
 -- name: retire_refused
 -- Index: outbox_refused_at.
--- Copies: rows that are as old at any later time.
+-- Copies: the same rows are too old at any later time.
 DELETE FROM outbox_refused
  WHERE refused_at < @before::timestamptz;

@@ -1,6 +1,6 @@
 -- fragment: new_request
 -- Stores the keys of requests (@request_ids) for their tenants, with a fingerprint and the tasks that they ask for.
--- Holds: those that were not there before.
+-- Holds: the requests that are new.
 -- Locks: keys in the order given.
 new_request AS (
     INSERT INTO request_key (id, tenant, fingerprint, tasks)
@@ -14,7 +14,7 @@ new_request AS (
 
 -- fragment: new_key
 -- Stores idempotency keys (@keys) with their tasks, if their request was new.
--- Holds: the tasks of the keys that were not there before.
+-- Holds: the tasks of the keys that are new.
 -- Locks: keys in the order given.
 new_key AS (
     INSERT INTO idempotency_key (tenant, key, task, fingerprint, expires_at)
@@ -36,16 +36,16 @@ SELECT fresh.at, stored.count,
   FROM fresh, (SELECT count(*) FROM wanted) AS stored
 
 -- name: submit
--- Store new tasks and let them wait: now or in ten years, the same rows.  One that
--- comes with a holder, who has room and waits for it, is stored with its claim.
+-- Store new tasks, which then wait, whether they are due now or in ten years.  A task with
+-- a holder, which waits and has room for it, is stored with its claim.
 -- Time:  refuses ids minted more than the tolerance before the database's clock,
 --        which is read after the transaction has its number: a claimer may then
---        forget what lies further back.  Ids minted more than @ahead_ms after it
---        are refused too: the clock has gone back, and they would wait for it.
--- Gives: one row if the ids were fresh, none if they must be minted anew.
--- An array that would hold nothing but NULL may be NULL itself: unnest fills it up.  If all are in one lane or of one
--- type, that is given in place of the array.  Times are microseconds since 1970: the driver would make objects of them.
--- Copies: the ids are there already, or were minted too long ago.
+--        forget what is older.  Ids minted more than @ahead_ms after it
+--        are refused too: the clock has gone back, and the tasks would wait for it.
+-- Gives: one row if the ids were fresh, none if new ids must be minted.
+-- An array of NULLs may be NULL itself: unnest fills it up.  If all tasks are in one lane or of one type, a single
+-- value replaces the array.  Times are microseconds since 1970, because the driver would create objects for them.
+-- Copies: stores nothing: the ids exist already, or were minted too long ago.
 WITH {fresh_ids},
 asked AS (
     INSERT INTO task (lane, id, type, payload, options, labels, run_at, expires_at, created_at)
@@ -73,8 +73,8 @@ SELECT at
   FROM fresh;
 
 -- name: submit_plain
--- The same for what has nothing but its type, its payload and its lane, and is due now, and that nobody waits for:
--- nearly all.  Making ready for what is not there takes PostgreSQL a tenth of the time of a single task's commit.
+-- The same for tasks that have only a type, a payload and a lane, are due now, and for which no holder waits: nearly
+-- all tasks.  Preparing the other columns takes PostgreSQL a tenth of the time of a single task's commit.
 -- Copies: as submit.
 WITH {fresh_ids},
 asked AS (
@@ -94,7 +94,7 @@ SELECT at
   FROM fresh;
 
 -- name: submit_one
--- The same for one such task.  Without arrays to unnest PostgreSQL needs a seventh less time for it.
+-- The same for one such task.  Without arrays to unnest, PostgreSQL needs a seventh less time.
 -- Copies: as submit.
 WITH {fresh_ids},
 asked AS (
@@ -108,11 +108,11 @@ SELECT @lane::int, @id::uuid, @id::uuid, 1
 RETURNING number;
 
 -- name: submit_plain_keyed
--- The same where some come with their request's key, as all tasks of the SDK do: a task only if its request (by its
--- place among the requests) was new.
+-- The same if some tasks come with the key of their request, as all tasks of the SDK do: a task is stored only if its
+-- request (by its place among the requests) is new.
 -- Locks: keys in the order given (sorted by the caller, so nobody deadlocks).
 -- Gives: one row if the ids were fresh: how many were stored, and which, if not all.
--- Copies: as submit; requests are there already.
+-- Copies: as submit; the requests exist already.
 WITH {fresh_ids},
 {new_request},
 wanted AS MATERIALIZED (
@@ -138,11 +138,11 @@ waiting AS (
 {stored_tasks};
 
 -- name: submit_keyed
--- Store requests, keys and tasks together: a task only if its request (by its
--- place among the requests) and its key were new.  A key that is there wins, also after its ttl (keys.py).
+-- Store requests, keys and tasks together: a task is stored only if its request (by its
+-- place among the requests) and its key are new.  An existing key wins, also after its ttl (keys.py).
 -- Locks: keys in the order given (sorted by the caller, so nobody deadlocks).
 -- Gives: one row if the ids were fresh: how many were stored, and which, if not all.
--- Copies: as submit; requests and keys are there already.
+-- Copies: as submit; the requests and keys exist already.
 WITH {fresh_ids},
 {new_request},
 {new_key},
@@ -180,12 +180,12 @@ claimed AS (
 {stored_tasks};
 
 -- name: submit_repeated
--- The same again, when it is in doubt whether it happened: what is there already
--- stays, and the insert waits for a transaction that is still storing it.  Not so
--- the first time: looking before each insert costs a second look at the index and
--- a second record in the log.
--- Time:  ids that are too old stay so, whatever begins later; those that lie ahead do
---        not, so they are stored.
+-- The same for a retry, when the result of the first try is unknown: existing rows
+-- stay, and the insert waits for a transaction that is still storing them.  The first
+-- try does not do this: a check before each insert costs a second look at the index
+-- and a second record in the log.
+-- Time:  ids that are too old stay too old; those in the future do not stay so, and are
+--        stored.
 -- Copies: as submit_keyed.
 WITH {fresh_or_later_ids},
 {new_request},
@@ -215,7 +215,7 @@ SELECT fresh.at, stored.count,
   FROM fresh, (SELECT count(*) FROM asked) AS stored;
 
 -- name: probe
--- Whether tasks of these ids are there: gives the ids of which none is.  Rolled back in any case.
+-- Find which of these ids have no task.  Always rolled back.
 -- Locks: the ids; waits for a transaction that is still storing them.
 -- Index: task_pkey (lane, id).
 INSERT INTO task (lane, id, type, payload, run_at)

@@ -35,8 +35,8 @@ SELECT taken.lane, NULLIF(taken.wake, taken.task) AS wake, taken.task, taken.num
 -- falls into; each lane stands at most once in the request.  Finds where each
 -- lane's share ends, then takes all up to there in one scan: a quarter quicker than
 -- locking rows one by one and looking each up again to delete it.
--- Locks: the rows it takes.  One that someone else is taking is waited for, for a
---        moment; then the statement fails, and claim_around takes its place.
+-- Locks: the rows it takes.  It waits a moment for a row that another one is taking;
+--        then the statement fails, and claim_around is used instead.
 -- Index: due_pkey (lane, wake), for both.  "= ANY (ARRAY[...])" is an equality that the planner cannot sort by: with
 --        a plain one it may walk a whole index in order and compare each row, which costs nothing in a plan made
 --        while the last vacuum had found the table empty, and 40,000 rows for each lane afterwards.
@@ -44,7 +44,7 @@ SELECT taken.lane, NULLIF(taken.wake, taken.task) AS wake, taken.task, taken.num
 --        Where that has gone back since, the clock itself counts: nothing is claimed early.
 -- Gives: the rows taken, each lane's in order, then a row without a task for each lane: when its next row is due, and
 --        when all were picked.
--- Copies: nobody hears of what it takes, so its holder does not name it: released, which costs the task nothing.
+-- Copies: no holder gets what it takes, so no beat names it: it is released, which costs the task no attempt.
 WITH due_by AS MATERIALIZED (
     SELECT set_config('lock_timeout', '20ms', true), at,
            CASE WHEN to_ms(at) >= @now_ms::bigint THEN @until::uuid ELSE mint_wake(to_ms(at) + 1, 0, 0) END AS until

@@ -5,7 +5,7 @@
 -- Index: idempotency_key_pkey; then most tasks are found over by attempt_pkey (lane, task) alone, the others
 --        are looked for in claim, held, dead and due.  The LIMITs keep the look-ups by key (see state.sql).
 -- Time:  a key is stored with its task or after it, so a task that is nowhere in this snapshot is over, and stays so.
--- Copies: names the task of which it was decided, and a task that is over stays so.
+-- Copies: names the task that the decision was about, and a task that is over stays over.
 WITH ended AS MATERIALIZED (
     SELECT known.tenant, known.key, known.task, known.lane
       FROM unnest(@tenants::int[], @keys::text[]) AS asked (tenant, key)
@@ -71,7 +71,7 @@ SELECT tenant, key
 -- The task is open: the key stays, and is looked at again later.
 -- Locks: the rows, in the order given (sorted by the caller).  One that was freed and taken anew stays as it is.
 -- Index: idempotency_key_pkey.
--- Copies: finds only what had ended by then, and only says when to look again.
+-- Copies: finds only what had ended by then, and only sets the time of the next check.
 UPDATE idempotency_key
    SET ttl_ended_at = COALESCE(idempotency_key.ttl_ended_at, idempotency_key.expires_at),
        expires_at = @now::timestamptz + @look_again::float8 * interval '1 second'

@@ -18,12 +18,12 @@ CROSS JOIN LATERAL (
        LIMIT 1) AS found
 
 -- name: end_succeeded
--- The commonest end: the attempt succeeded, and its task is over.
+-- The most frequent end: the attempt succeeded, and its task is over.
 -- Takes: claim (lane, task, number, holder).  Leaves: a final attempt.
 -- Gives: how many there were, and the places of the reports that counted, if not all.
--- What is the same for all reports is given once, and its array is NULL: taking an array apart costs as much as
+-- A value that is the same for all reports is given once, and its array is NULL: unnesting an array costs as much as
 -- the look-up.  Times are microseconds since 1970.
--- Copies: names (task, number, holder); each return to due has another number, or parks what was not handed out.
+-- Copies: names (task, number, holder); each return to due changes the number, or parks what was not handed out.
 WITH started AS MATERIALIZED (
     SELECT clock_timestamp() AS at
 ),
@@ -57,7 +57,7 @@ SELECT ended.count,
   FROM (SELECT count(*) FROM gone) AS ended;
 
 -- name: move_onward
--- Any other end of attempts: written down, and their tasks wait again or are dead.
+-- Any other end of attempts: it is recorded, and their tasks wait again or are dead.
 -- Takes: claim (lane, task, number, holder).  Leaves: attempt, and due or dead.
 -- Time:  the next wake is minted from the database's clock, read after the
 --        transaction has its number, so it cannot lie behind a firm hint.

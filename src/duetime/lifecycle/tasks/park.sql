@@ -1,10 +1,10 @@
 -- name: park
--- A claim that a limit keeps from being handed out waits again, in the lane of its gate, with the same number.
+-- Return claims that a limit does not let start to `due`, in the lane of their gate, with the same number.
 -- Takes: claim (lane, task, number, holder, picked_at).  Leaves: due in the gate's lane.
 -- Index: claim_pkey, by key, whatever the planner thinks (see onward.sql).
 -- Time:  the wake is minted from the database's clock, read after the transaction has its number; @salt counts on from
 --        call to call, so what a node parks in one millisecond keeps its order.
--- Copies: names the claim by its time too: what was parked may be claimed again under the same number.
+-- Copies: names the time of the claim too, because a parked task may be claimed again under the same number.
 WITH started AS MATERIALIZED (
     SELECT pg_current_xact_id() AS transaction, COALESCE(@now::timestamptz, clock_timestamp()) AS at,
            @salt::bigint AS salt
@@ -33,7 +33,7 @@ SELECT gate, mint_wake(to_ms(at) + wait_ms, gate, salt + ordinal), task, number,
 RETURNING wake;
 
 -- name: read_running
--- What runs in these lanes, with what its gate follows from.
+-- What runs in these lanes, with the values that decide its gate.
 -- Index: claim_pkey (lane, task), then task_pkey.
 SELECT claim.lane, claim.task, claim.number, task.type, task.payload, task.options
   FROM claim
@@ -46,7 +46,7 @@ SELECT claim.lane, claim.task, claim.number, task.type, task.payload, task.optio
  WHERE claim.lane = ANY (@lanes::int[]);
 
 -- name: read_ended
--- Which of these attempts run no more.
+-- Which of these attempts no longer run.
 -- Index: claim_pkey (lane, task).
 SELECT asked.task, asked.number
   FROM unnest(@lanes::int[], @tasks::uuid[], @numbers::int[]) AS asked (lane, task, number)
@@ -60,8 +60,8 @@ SELECT asked.task, asked.number
  WHERE running.task IS NULL;
 
 -- name: retire_slots
--- Places that nobody has had for a day.
--- Copies: a place that was taken since is younger.
+-- Delete places that have not been taken for a day.
+-- Copies: a place that was taken since is newer, and stays.
 DELETE FROM limit_slot
  WHERE taken_at < @before::timestamptz
    AND NOT EXISTS (SELECT
@@ -71,7 +71,7 @@ DELETE FROM limit_slot
                       AND claim.number = limit_slot.number);
 
 -- fragment: taken_slot
--- Joins who has the place `each` under `rule`, and whether that attempt still runs.
+-- Joins the attempt that has the place `each` under `rule`, and whether it still runs.
 -- Index: limit_slot_pkey (tenant, name, slot), claim_pkey (lane, task); the LIMITs keep the look-ups by key, also in a
 --        plan made while the tables were tiny.
 LEFT JOIN LATERAL (
@@ -90,11 +90,11 @@ LEFT JOIN LATERAL (
       LIMIT 1) AS holding ON true
 
 -- name: take_slots
--- Places under strict caps, for attempts that are about to be handed out.  A place is free if nobody has it, or if the
--- claim of who had it is gone; who has one already, because it was parked with it, keeps it.  Of those that are free, so
--- many are left as are taken above a cap that was lowered, and one for another node that has waited for it (slot 0, see
+-- Places under strict caps, for attempts that are to be handed out.  A place is free if no attempt has it, or if the
+-- claim of its attempt is gone.  A task that was parked with a place keeps it.  Some free places are not given out: as
+-- many as are taken above a cap that was lowered, and one for another node that has waited for it (slot 0, see
 -- await_slots).
--- Two that want the same place: the second finds it changed, and gets none.
+-- If two want the same place, the second finds it changed and gets none.
 -- Index: limit_slot_pkey (tenant, name, slot), claim_pkey (lane, task).
 -- Gives: which of the asked (by ordinal) have got one.
 -- Copies: names when the place was taken; a place whose attempt does not run is free.
@@ -216,10 +216,10 @@ SELECT ordinal
  WHERE ((tenant, name, slot) IN (SELECT tenant, name, slot FROM made)) IS TRUE;
 
 -- name: await_slots
--- A node that got no place says that it waits (slot 0), unless another does already, and looks whether there is one.
+-- Record that a node that got no place waits (slot 0), unless another node waits already, and check for a free place.
 -- Index: limit_slot_pkey (tenant, name, slot), claim_pkey (lane, task).
 -- Gives: the caps (by ordinal) under which it may have one.
--- Copies: a node counts as waiting for half a second more.
+-- Copies: a node counts as waiting half a second longer.
 WITH asked AS MATERIALIZED (
     SELECT *
       FROM unnest(@tenants::int[], @names::text[], @caps::int[]) WITH ORDINALITY AS asked (tenant, name, cap, ordinal)

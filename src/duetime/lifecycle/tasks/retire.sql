@@ -73,7 +73,7 @@ DELETE FROM :"oldest" AS old
           AND attempt.completed_at >= @before::timestamptz);
 
 -- name: trim_fires
--- Copies: names times that are as old at any later time.
+-- Copies: names times; the same rows are too old at any later time.
 DELETE FROM :"oldest"
  WHERE at < @before::timestamptz;
 
@@ -90,7 +90,7 @@ COMMENT ON TABLE :"partition" IS 'frozen';
 
 -- name: retire_listed
 -- Drop the places in lists of tasks that are gone with their partition.
--- Copies: names ids that are as old at any later time.
+-- Copies: names ids; the same rows are too old at any later time.
 DELETE FROM listed
  WHERE task < @before::uuid;
 
@@ -106,7 +106,7 @@ DELETE FROM holder
 -- Drop the new times of tasks that are gone with their partition.  A newer task cannot be gone, so only what is old is
 -- looked up.
 -- Index: task_pkey (lane, id).
--- Copies: a task that is gone stays so.
+-- Copies: a task that is gone stays gone.
 WITH gone AS (
     DELETE FROM rescheduled
      WHERE task < @before::uuid

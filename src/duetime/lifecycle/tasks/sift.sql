@@ -7,7 +7,7 @@
 -- Time:  @until is just after the last wake that is due; new wakes are minted from the database's clock, read after the
 --        transaction has its number; @salt counts on, as for `park`.
 -- Gives: how many were looked at, the last of them, how many were moved, and the first new wake of each lane.
--- Copies: tasks wait in another lane, from where they go on as all that waits there.
+-- Copies: tasks wait in another lane, from which they continue like all tasks there.
 WITH started AS MATERIALIZED (
     SELECT pg_current_xact_id() AS transaction, clock_timestamp() AS at, @salt::bigint AS salt
 ),

@@ -267,7 +267,7 @@ RETURNING task, NULL::uuid AS wake;
 -- name: expire
 -- Takes: due or held rows whose task's end has come, found by the index task_expires.
 -- Leaves: a final attempt, expired.
--- Copies: names an end that has passed, which no verb changes; what expired is over.
+-- Copies: names an end that has passed, which no verb changes; an expired task is over.
 WITH asked AS MATERIALIZED (
     SELECT task.lane, task.id AS task, task.expires_at
       FROM task
