@@ -1,7 +1,7 @@
-"""`duetime schedules apply`: make the stored schedules of a source what the files say.
+"""`duetime schedules apply`: make the stored schedules of a source match the files.
 
 The plan is always shown first.  Applying it twice changes nothing the second
-time, and one that stopped half way is finished by running it again.
+time, and an apply that stopped half way is finished by running it again.
 """
 
 import argparse
@@ -39,14 +39,15 @@ from duetime.sdk.client.sync_client import Client
 from duetime.sdk.errors import ApiError, InvalidRequest, NotFound, SdkError, ServerUnavailable
 from duetime.sdk.shapes.answers import Page, Problem
 
-#: As they were sent, to be compared.
+#: The definitions as they were sent, for comparison.
 _read_page = msgspec.json.Decoder(Page[dict[str, Any]]).decode
 _read_definition = msgspec.json.Decoder(dict[str, Any]).decode
 
 CHUNK = 500
-#: Once the server has answered, a restart of it does not end a long run.
+#: After the first answer, a restart of the server does not end a long run.
 _RETRY_SECONDS = 60.0
-#: So many new names are looked up one by one; of more, the server tells which are taken when they are sent.
+#: At most this many new names are looked up one by one. If there are more, the server reports taken names when they
+#: are sent.
 _LOOKED_UP = 500
 _EXAMPLES = """\
 examples:
@@ -82,7 +83,7 @@ def check_options(arguments: argparse.Namespace) -> None:
 
 
 def find_files(names: Sequence[str]) -> Iterator[FileText]:
-    """The files that are named, and those of the folders that are."""
+    """Return the named files, and the files in the named folders."""
     for name in names:
         if name == "-":
             yield FileText(*read_named(name), "")
@@ -108,7 +109,7 @@ def apply_contents(arguments: argparse.Namespace, contents: Contents) -> int:
 
 @dataclass
 class _Outcome:
-    """What became of the plan."""
+    """The result of the plan."""
 
     done: dict[StepKind, int] = field(default_factory=lambda: dict.fromkeys(StepKind, 0))
     refused: dict[tuple[str, str], str] = field(default_factory=dict)
@@ -145,7 +146,7 @@ class _Application:
         return 1 if self._outcome.refused or self._outcome.done[StepKind.CONFLICT] else 0
 
     def _plan(self, contents: Contents) -> tuple[list[Step], int]:
-        """The steps, and how many stored schedules no file has any more and are kept."""
+        """Return the steps, and how many stored schedules are kept although no file has them any more."""
         steps = [plan_calendar(each, self._read_calendar(name)) for name, each in contents.calendars.items()]
         stored: dict[str, dict[str, Any]] = {}
         for source in contents.sources:
@@ -164,7 +165,7 @@ class _Application:
         return self._compare_secrets(steps), left_over
 
     def _compare_secrets(self, steps: list[Step]) -> list[Step]:
-        """Secrets cannot be read, so the server says whether those of the files are others."""
+        """Ask the server whether the secrets of the files differ: they cannot be read."""
         same = [step for step in steps if step.action is StepKind.UNCHANGED and has_secrets(step)]
         changed = set()
         for chunk in _chunks(same):
@@ -174,7 +175,7 @@ class _Application:
         ]
 
     def _try(self, chunk: Sequence[Step]) -> list[str | None]:
-        """What the server says would become of them."""
+        """Return what the server says would be done."""
         answer = self._client.send(calls.put_schedules([step.body for step in chunk], dry_run=True))
         return [result.result for result in answer.results]
 
@@ -193,7 +194,7 @@ class _Application:
         except ServerUnavailable:
             raise
         except ApiError as error:
-            # A name that cannot be is refused with its reason when it is sent.
+            # A name that is not valid is refused with its reason when it is sent.
             if error.status in (404, 422):
                 return None
             raise
@@ -206,7 +207,7 @@ class _Application:
         return canonical_dates(stored.dates, is_lenient=True)
 
     def _check(self, steps: Sequence[Step]) -> None:
-        """Let the server judge what would be sent, as far as it can without storing it."""
+        """Let the server check what would be sent, as far as it can without storing it."""
         coming = {step.name for step in steps if step.noun == "calendar" and step.action is StepKind.CREATE}
         judged = [
             step
@@ -246,7 +247,7 @@ class _Application:
         if first.noun == "calendar":
             self._send_one(client, first, CALENDARS.put(first.name, first.body or {}).read_as(bytes))
         elif first.action is StepKind.DELETE:
-            # Only what the plan showed: whoever changed it since then wants to keep it.
+            # Delete only what the plan showed: if somebody has changed it since, the change is kept.
             call = calls.delete_schedule(first.name, None, first.version)
             self._send_one(client, first, call.read_as(bytes))
         else:
@@ -256,7 +257,7 @@ class _Application:
         try:
             client.send(call)
         except NotFound:
-            # A delete whose first answer was lost.
+            # The first answer to this delete was lost.
             if step.action is not StepKind.DELETE:
                 raise
         except ServerUnavailable:
@@ -278,7 +279,7 @@ class _Application:
             elif result.error is not None:
                 self._refuse(step, _reason(result.error))
             else:
-                # The server has the last word: by its own measure nothing may have changed.
+                # The server decides: by its comparison nothing may have changed.
                 self._outcome.done[_DONE.get(result.result or "", step.action)] += 1
 
     def _refuse(self, step: Step, reason: str, *, is_conflict: bool = False) -> None:
@@ -335,7 +336,7 @@ class _Application:
         print_line(msgspec.json.encode(whole).decode())
 
 
-#: Says whose it is and how it stands, not when it fires.
+#: Origin and state, which do not affect when it fires.
 _NOT_PREVIEWED = ("name", "origin", "source", "paused", "note")
 _DONE = {"created": StepKind.CREATE, "changed": StepKind.CHANGE, "unchanged": StepKind.UNCHANGED}
 
@@ -355,7 +356,7 @@ def _reason(problem: Problem) -> str:
 
 
 def _chunks(steps: Sequence[Step]) -> Iterator[list[Step]]:
-    """Schedules in batches; calendars and deletions each by itself, in the order of the plan."""
+    """Send schedules in batches, and each calendar and deletion alone, in the order of the plan."""
     batch: list[Step] = []
     size = 0
     for step in steps:

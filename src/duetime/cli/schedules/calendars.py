@@ -1,4 +1,4 @@
-"""`duetime calendars`: named sets of dates that schedules leave out."""
+"""`duetime calendars`: named sets of dates that schedules exclude."""
 
 import argparse
 

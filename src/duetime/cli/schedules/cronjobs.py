@@ -1,7 +1,7 @@
-"""Read CronJobs of Kubernetes, and say as schedules what they hold.
+"""Read CronJobs of Kubernetes and convert them to schedules.
 
-Whatever a manifest says and a schedule has no place for is reported by its
-path, so that nothing is lost unseen.  No I/O.
+Parts of a manifest for which a schedule has no field are reported by their
+paths, so that nothing is lost without notice.  No I/O.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ _LEAST_WINDOW_SECONDS = 10
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,62}")
 _ZONE = re.compile(r"(?:CRON_)?TZ=(\S+)\s+(.*)")
 
-#: Carried over, or without a meaning outside of Kubernetes: everything else is reported.
+#: Fields that are converted or have no meaning outside of Kubernetes. All others are reported.
 _KNOWN: dict[str, tuple[str, ...]] = {
     "": ("apiVersion", "kind", "metadata", "spec", "status"),
     "metadata": (
@@ -47,7 +47,7 @@ class CronJobOptions:
 
 
 class _Skipped(Exception):
-    """A CronJob that is not carried over; says why."""
+    """A CronJob that is not converted, with the reason."""
 
 
 def defaults_of(options: CronJobOptions) -> dict[str, object]:
@@ -80,7 +80,7 @@ def import_cronjobs(documents: Sequence[Document], options: CronJobOptions) -> I
 
 
 def _manifests(documents: Sequence[Document]) -> Iterator[tuple[Document, dict[str, object]]]:
-    """Every object, also those in lists."""
+    """Yield every object, also those in lists."""
     left = [(document, document.value) for document in documents]
     while left:
         document, value = left.pop(0)
@@ -90,7 +90,7 @@ def _manifests(documents: Sequence[Document]) -> Iterator[tuple[Document, dict[s
             raise document.error((), "is not a manifest of Kubernetes, which has `kind:` at its top")
         items = value.get("items")
         if str(value["kind"]).endswith("List") and isinstance(items, list):
-            # Items of a CronJobList do not name their kind again.
+            # Items of a CronJobList do not repeat their kind.
             kind = str(value["kind"]).removesuffix("List")
             left[:0] = [
                 (document, {"kind": kind, **item} if kind and isinstance(item, dict) else item) for item in items

@@ -1,8 +1,8 @@
-"""Read crontabs as cron does, and say as schedules what they hold.
+"""Read crontabs as cron does, and convert them to schedules.
 
-Cron starts a command however long the last one runs, and never makes up for
-a time at which it was down: the schedules are made to do the same.  What has no
-place in a schedule is reported, line by line.  No I/O.
+Cron starts a command even if its last run has not ended, and never makes up for
+times at which it was down: the schedules do the same.  Parts for which a schedule
+has no field are reported, line by line.  No I/O.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ _LONGEST_COMMENT = 60
 
 @dataclass
 class Imported:
-    """Definitions by name, and what could not be carried over."""
+    """Definitions by name, and what could not be converted."""
 
     schedules: dict[str, dict[str, object]] = field(default_factory=dict)
     report: list[str] = field(default_factory=list)
@@ -50,11 +50,11 @@ class _Entry:
 
 
 class _Skipped(Exception):
-    """An entry that is not carried over; says why."""
+    """An entry that is not converted, with the reason."""
 
 
 def defaults_of(options: CrontabOptions) -> dict[str, object]:
-    """What all entries have in common: the manners of cron."""
+    """The fields that all entries share: the behaviour of cron."""
     task: dict[str, object] = {"type": options.task_type}
     if options.queue is not None:
         task["queue"] = options.queue
@@ -91,7 +91,7 @@ def import_crontab(text: str, options: CrontabOptions) -> Imported:
             users += entry.command.startswith("root ")
             name = names.take(slug(comment) or _name_of(entry.command), _fingerprint(entry))
             found.schedules[name] = _definition(entry, timezone, options, number, found.report)
-            # It names the entry below it, not all that follow.
+            # A comment names the entry below it, not all that follow.
             comment = ""
     if users and users == len(found.schedules) and not options.has_user_column:
         found.report.append("every command begins with `root`: if this is a system's crontab, add --user-column")
@@ -99,7 +99,7 @@ def import_crontab(text: str, options: CrontabOptions) -> Imported:
 
 
 def _comment(line: str) -> str:
-    """What a comment says, if it may be a title; an entry or heading behind a # is none."""
+    """Return a comment's text if it can be a title. An entry or a heading that is commented out cannot."""
     text = line.lstrip("#").strip(" \t-=*")
     if not text or len(text) > _LONGEST_COMMENT or _HEADING.match(text):
         return ""
@@ -122,7 +122,7 @@ def _read_entry(line: str, options: CrontabOptions) -> _Entry:
     else:
         number = 5
         words = line.split(None, number)[:number]
-        # Some crons take a minus before the minute: do not log.
+        # Some crons accept a minus before the minute: do not log.
         words[0] = words[0].removeprefix("-") or words[0]
         cron = " ".join(words)
         if len(words) < number:
@@ -164,13 +164,13 @@ def _definition(
 
 
 def _split_percent(command: str) -> tuple[str, str | None]:
-    r"""The command, and its standard input: from the first % on, each further one a new line; \% is a %."""
+    r"""Return the command and its standard input, from the first % on. Each further % is a new line; \% is a %."""
     parts = [part.replace("\\%", "%") for part in re.split(r"(?<!\\)%", command)]
     return parts[0].rstrip() if len(parts) > 1 else parts[0], "\n".join(parts[1:]) if len(parts) > 1 else None
 
 
 def _name_of(command: str) -> str:
-    """The program and what it is to do, without folders, options and redirections."""
+    """Return the program and its subcommand, without folders, options and redirections."""
     words = []
     for word in re.split(r"[|;&<>]", re.sub(r"^\s*cd\s+\S+\s*(?:&&|;)\s*", "", command))[0].split():
         if word.startswith("-") or re.fullmatch(r"[A-Za-z_]\w*=.*", word) or word in ("test", "[", "]"):

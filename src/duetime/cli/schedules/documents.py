@@ -1,8 +1,8 @@
-"""Read YAML, TOML and JSON text into plain values, knowing where each value stands.
+"""Read YAML, TOML and JSON text into plain values, and remember where each value is.
 
-YAML is read as its version 1.2 means it: `on`, `yes` and dates are text.  A key
-that is given twice is an error in all three, because one of the two would be
-lost.  What comes out is what JSON can hold.  No I/O.
+YAML is read as version 1.2: `on`, `yes` and dates are text.  A duplicate key is an
+error in all three formats, because one of the two values would be lost.  The
+values are those that JSON can hold.  No I/O.
 """
 
 import difflib
@@ -19,7 +19,7 @@ import yaml
 
 from duetime.errors import UsageError
 
-#: Keys and places from the top of a document to a value.
+#: The keys and indexes from the top of a document to a value.
 Path = tuple[str | int, ...]
 
 YAML_SUFFIXES = (".yaml", ".yml")
@@ -52,7 +52,7 @@ class Document:
     lines: Mapping[Path, int] = field(default_factory=dict)
 
     def error(self, path: Path, message: str) -> UsageError:
-        """What is wrong there: the file, the line if it is known, and the key."""
+        """Describe an error at a place: the file, the line if it is known, and the key."""
         line = next((self.lines[path[:end]] for end in range(len(path), 0, -1) if path[:end] in self.lines), None)
         where = f"{self.name} line {line}" if line is not None else self.name
         return UsageError(f"{where}: {dotted(path) or 'it'} {message}")
@@ -67,14 +67,14 @@ def dotted(path: Path) -> str:
 
 
 def unknown_key(key: str, known: Iterable[str]) -> str:
-    """Behind a key that nobody knows: what it may have been meant to be."""
+    """Text to append to an unknown key: the key that was probably meant."""
     names = sorted(known)
     near = difflib.get_close_matches(key, names, n=1)
     return f"is not known here; did you mean {near[0]}?" if near else f"is not known here; there is {', '.join(names)}"
 
 
 def is_text(text: str) -> bool:
-    """Whether it can be sent: JSON can write half a character, UTF-8 cannot."""
+    """Whether the text can be sent: JSON can contain half a character, UTF-8 cannot."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -83,7 +83,7 @@ def is_text(text: str) -> bool:
 
 
 def read_documents(name: str, body: bytes) -> list[Document]:
-    """The documents of a file, by its suffix; anything but .toml and .json is YAML."""
+    """Return the documents of a file. Its suffix decides the format; anything but .toml and .json is YAML."""
     try:
         text = body.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -151,7 +151,7 @@ def _read_yaml(name: str, text: str) -> list[Document]:
 
 
 class _YamlReading:
-    """Makes values of the nodes of one document."""
+    """Converts the nodes of one document to values."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -167,7 +167,7 @@ class _YamlReading:
 
     def _value(self, node: yaml.Node, path: Path) -> object:
         self._count += 1
-        # Aliases of aliases grow without end from a file of one line.
+        # A file of one line can make aliases of aliases grow without end.
         if self._count > MAX_VALUES:
             raise self._wrong(node, f"there are more than {MAX_VALUES:,} values in it")
         if any(each is node for each in self._open):
@@ -243,7 +243,7 @@ def _lower(text: str) -> str:
 
 
 def kind_of(value: object) -> str:
-    """A value as its writer would call it."""
+    """Describe a value in the words of a person who writes the file."""
     match value:
         case None:
             return "empty"

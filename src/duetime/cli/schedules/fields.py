@@ -1,9 +1,9 @@
-"""The fields of a schedule's definition: which there are, what they may hold, and their canonical form.
+"""The fields of a schedule's definition: their names, their valid values, and their canonical form.
 
-Two definitions that mean the same have the same canonical form: durations and
-times in one spelling, one cron line as a text, what is left out as its default.
-A file is read strictly; what a server sends leniently, so that a newer one
-does not disturb.  No I/O.
+Two definitions with the same meaning have the same canonical form: durations and
+times have one spelling, one cron line is a text, and absent fields have their defaults.
+Files are read strictly. Answers of the server are read leniently, so that a newer
+server causes no errors.  No I/O.
 """
 
 import json
@@ -22,15 +22,15 @@ OVERLAPS = ["skip", "buffer_one", "buffer_all", "cancel_other", "terminate_other
 MISFIRES = ["fire_latest", "fire_all", "skip"]
 METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"]
 DELIVERIES = ["at_least_once", "at_most_once"]
-#: One of them at least makes a schedule fire.
+#: A schedule needs at least one of these to fire.
 FIRING = ("cron", "every", "after", "rrule", "calendar", "dates")
-#: Steered by operators too: a definition that does not name them leaves them as they are.
+#: Operators set these too: a definition without them leaves them as they are.
 STEERED = ("paused", "note")
 _CALENDAR_FIELDS = ("year", "month", "day", "weekday", "hour", "minute", "second")
 
 
 class WrongField(Exception):
-    """A field that cannot be what it should: where, and what would be right."""
+    """A field with a wrong value: where it is, and what would be right."""
 
     def __init__(self, path: Path, message: str) -> None:
         super().__init__(message)
@@ -39,20 +39,20 @@ class WrongField(Exception):
 
 @dataclass(frozen=True)
 class Reading:
-    """How a definition is read."""
+    """How to read a definition."""
 
     zone: ZoneInfo | None = None
     is_lenient: bool = False
-    #: Whether what is needed must be there; it need not in `defaults:`.
+    #: Whether required fields must be present; in `defaults:` they may be absent.
     is_whole: bool = True
 
 
-#: Checks a value and gives its canonical form.
+#: Checks a value and returns its canonical form.
 Field = Callable[[object, Path, Reading], object]
 
 
 def canonical(definition: object, *, is_lenient: bool = False, is_whole: bool = True) -> dict[str, object]:
-    """The definition in its canonical form, defaults filled in; raises WrongField."""
+    """Return the definition in its canonical form, with defaults filled in. Raises WrongField."""
     zone = _zone_of(definition.get("timezone") if isinstance(definition, dict) else None)
     found = _definition(definition, (), Reading(zone, is_lenient, is_whole))
     assert isinstance(found, dict)
@@ -60,7 +60,7 @@ def canonical(definition: object, *, is_lenient: bool = False, is_whole: bool = 
 
 
 def canonical_dates(dates: object, *, is_lenient: bool = False) -> object:
-    """The entries of a calendar; raises WrongField."""
+    """Return the entries of a calendar. Raises WrongField."""
     return _exclusions(dates if dates is not None else [], ("dates",), Reading(None, is_lenient))
 
 
@@ -68,7 +68,7 @@ def _zone_of(name: object) -> ZoneInfo | None:
     try:
         return ZoneInfo(name if isinstance(name, str) else "UTC")
     except (ValueError, OSError):
-        # The server knows its zones and will say what is wrong with this one.
+        # The server knows its time zones and will report an error for this one.
         return None
 
 
@@ -126,7 +126,7 @@ def _list_of(inner: Field, *, is_sorted: bool = False) -> Field:
 
 
 def _lines(value: object, path: Path, reading: Reading) -> object:
-    """One text, or several in a list; one alone is a text."""
+    """Read one text, or several in a list. A list of one becomes a text."""
     if isinstance(value, list):
         found = [" ".join(str(_text(each, (*path, place), reading)).split()) for place, each in enumerate(value)]
         return found[0] if len(found) == 1 else found
@@ -136,7 +136,7 @@ def _lines(value: object, path: Path, reading: Reading) -> object:
 
 
 def _instant(value: object, path: Path, reading: Reading) -> object:
-    """A time in UTC; one without an offset is in the schedule's zone."""
+    """Return a time in UTC. A time without an offset is in the schedule's zone."""
     moment = _read_time(value, path)
     if moment.tzinfo is None:
         if reading.zone is None:
@@ -149,7 +149,7 @@ def _instant(value: object, path: Path, reading: Reading) -> object:
 
 
 def _local(value: object, path: Path, reading: Reading) -> object:
-    """A day, or a time by the clock of the schedule's zone."""
+    """Read a day, or a time by the clock of the schedule's zone."""
     text = _text(value, path, reading)
     assert isinstance(text, str)
     try:
@@ -190,7 +190,7 @@ def _anything(value: object, path: Path, reading: Reading) -> object:
 def _object(
     fields: Mapping[str, Field], defaults: Mapping[str, object] | None = None, needed: Sequence[str] = ()
 ) -> Field:
-    """A mapping with these fields; None stands for the default, as leaving out does."""
+    """Read a mapping with these fields. None means the default, like an absent field."""
 
     def read(value: object, path: Path, reading: Reading) -> object:
         if not isinstance(value, dict):
@@ -212,7 +212,7 @@ def _object(
         for key in needed:
             if key not in found and reading.is_whole and not reading.is_lenient:
                 raise WrongField(path, f"has no {key}")
-        # What is not whole is only checked, never compared.
+        # An incomplete definition is only checked, never compared.
         return {**(defaults or {}), **found} if reading.is_whole else found
 
     return read
@@ -230,7 +230,7 @@ def _exclusion(value: object, path: Path, reading: Reading) -> object:
 
 
 def _part(value: object, path: Path, reading: Reading) -> object:
-    """A field of a calendar entry: text as in cron, or a number."""
+    """Read a field of a calendar entry: text as in cron, or a number."""
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise WrongField(path, "must be a number, or text as in a cron field")
     return str(value).strip()
@@ -277,7 +277,7 @@ def _retry(value: object, path: Path, reading: Reading) -> object:
     found = _RETRY(value, path, reading)
     assert isinstance(found, dict)
     least = found.get("min_backoff", "0s")
-    # The longest wait is never below the first one, also where it is left out.
+    # The longest wait is never shorter than the first one, even if it is absent.
     longest = max(DEFAULT_RETRY.max_backoff, parse_duration(least) if isinstance(least, str) else 0.0)
     return {**_RETRY_DEFAULTS, "max_backoff": format_duration(longest), **found} if reading.is_whole else found
 
@@ -297,7 +297,7 @@ _PLAIN_TARGET = _object(
 
 
 def _target(value: object, path: Path, reading: Reading) -> object:
-    """Secrets are compared and shown as the server shows them: by their names alone."""
+    """Secrets are compared and shown as the server shows them: by their names only."""
     found = _PLAIN_TARGET(value, path, reading)
     assert isinstance(found, dict)
     headers = found.get("headers")

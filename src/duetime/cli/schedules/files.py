@@ -1,8 +1,8 @@
 """Schedules files: `schedules:`, `calendars:`, `defaults:` and `source:` of YAML, TOML or JSON text.
 
-What is read is checked whole before anything is sent: unknown keys, names that
-are given twice, values of the wrong kind.  Each is one sentence with the file,
-the line where it is known, and the key.  No I/O.
+The whole content is checked before anything is sent: unknown keys, duplicate
+names, values of the wrong kind.  Each error is one sentence with the file,
+the line if it is known, and the key.  No I/O.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,11 +24,11 @@ _SET_BY_APPLY = {
 
 @dataclass(frozen=True)
 class Wanted:
-    """A schedule as a file wants it."""
+    """A schedule as a file defines it."""
 
     name: str
     source: str
-    #: As it was written, with the defaults of its document under it.
+    #: As it was written, with the defaults of its document filled in.
     definition: dict[str, object]
     canonical: dict[str, object]
 
@@ -42,7 +42,7 @@ class WantedCalendar:
 
 @dataclass(frozen=True)
 class FileText:
-    """A file as it was found; `source` is what its schedules belong to if it does not say, empty if it must."""
+    """A file as it was found. `source` is the source of its schedules if the file does not name one; empty: it must."""
 
     name: str
     body: bytes
@@ -51,16 +51,16 @@ class FileText:
 
 @dataclass
 class Contents:
-    """What all files together want."""
+    """The content of all files together."""
 
     schedules: dict[str, Wanted] = field(default_factory=dict)
     calendars: dict[str, WantedCalendar] = field(default_factory=dict)
-    #: In order; a file that has become empty still names its own.
+    #: In order. A file that has become empty still names its source.
     sources: list[str] = field(default_factory=list)
 
 
 def read_contents(files: Iterable[FileText], source: str | None = None) -> Contents:
-    """Everything the files hold; raises a UsageError for the first thing that is wrong."""
+    """Return the content of the files. Raises a UsageError for the first error."""
     contents = Contents()
     places: dict[tuple[str, str], str] = {}
     for file in files:
@@ -195,13 +195,13 @@ def _mapping(document: Document, value: object, path: Path) -> dict[str, object]
 
 
 def _part(document: Document, top: dict[str, object], key: str) -> dict[str, object]:
-    """What stands under a key at the top; nothing, if that is empty."""
+    """Return the value of a key at the top, or nothing if it is empty."""
     value = top.get(key)
     return _mapping(document, {} if value is None else value, (key,))
 
 
 def merged(under: dict[str, object], over: dict[str, object]) -> dict[str, object]:
-    """Both, mapping by mapping; of anything else the one above counts."""
+    """Merge two values, mapping by mapping. For other values the upper one counts."""
     found = dict(under)
     for key, value in over.items():
         below = found.get(key)
@@ -210,7 +210,7 @@ def merged(under: dict[str, object], over: dict[str, object]) -> dict[str, objec
 
 
 def without_none(definition: dict[str, object], kept: Sequence[str] = ("payload",)) -> dict[str, object]:
-    """A field that is empty is left out; in a payload null is a value."""
+    """An empty field counts as absent. In a payload null is a value."""
     found: dict[str, object] = {}
     for key, value in definition.items():
         if value is None:

@@ -1,4 +1,4 @@
-"""`duetime schedules import`: make a schedules file of a crontab or of CronJobs, or apply it at once."""
+"""`duetime schedules import`: convert a crontab or CronJobs to a schedules file, or apply them at once."""
 
 import argparse
 import sys
@@ -99,7 +99,7 @@ def _source_of(files: Sequence[str], kind: str) -> str:
 
 
 def write_file(imported: Imported, defaults: dict[str, object], source: str, heading: str) -> str:
-    """The schedules file, as one would write it by hand."""
+    """Return the schedules file as a person would write it."""
     whole = {"source": source, "defaults": defaults, "schedules": imported.schedules}
     body = yaml.safe_dump(whole, sort_keys=False, allow_unicode=True, width=1_000_000)
     return f"# {heading}\n{body}"

@@ -1,4 +1,4 @@
-"""Names for what is imported: short, unique, and the same again for the same file."""
+"""Names for imported schedules: short, unique, and the same each time for the same file."""
 
 import re
 import unicodedata
@@ -7,7 +7,7 @@ _LONGEST = 60
 
 
 def slug(text: str) -> str:
-    """Lower-case letters, digits and hyphens; empty if there are none."""
+    """Reduce a text to lower-case letters, digits and hyphens. The result may be empty."""
     plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode().lower()
     short = re.sub(r"[^a-z0-9]+", "-", plain).strip("-")
     return short[:_LONGEST].rstrip("-")
@@ -18,7 +18,7 @@ class Names:
         self._taken: set[str] = set()
 
     def take(self, wanted: str, fingerprint: str) -> str:
-        """The wanted name; if it is taken, with a part made of what it stands for, not of its place."""
+        """Return the wanted name. If it is taken, add a part that depends on its content, not on its position."""
         name, number = wanted, 1
         while name in self._taken:
             name = f"{wanted}-{fingerprint[:6]}" + (f"-{number}" if number > 1 else "")

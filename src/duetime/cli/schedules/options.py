@@ -82,24 +82,24 @@ def add_definition_options(parser: argparse.ArgumentParser) -> None:
 
 
 def given_options(arguments: argparse.Namespace) -> list[str]:
-    """Which of the definition's options were given, as they are written."""
+    """Return the options of the definition that were given, as they are written."""
     names = (*_SPEC_OPTIONS, *_HOW_OPTIONS, *_TASK_OPTIONS, *_OTHER_OPTIONS)
     return [f"--{name.replace('_', '-')}" for name in names if getattr(arguments, name, None) is not None]
 
 
 def spec_of(arguments: argparse.Namespace) -> dict[str, object]:
-    """The spec that was given; empty if none was."""
+    """Return the given spec, which may be empty."""
     return without_none({name: _one(getattr(arguments, name)) for name in _SPEC_OPTIONS})
 
 
 def timing_of(arguments: argparse.Namespace) -> dict[str, object]:
-    """What of the definition says when it fires, for a preview."""
+    """Return the parts of the definition that decide when it fires, for a preview."""
     names = ("timezone", "jitter", "start_at", "end_at", "max_fires")
     return {"spec": spec_of(arguments), **without_none({name: getattr(arguments, name) for name in names})}
 
 
 def definition_of(arguments: argparse.Namespace) -> dict[str, object]:
-    """The definition as the API takes it; raises a UsageError that says what is missing."""
+    """Return the definition in the format of the API. Raises a UsageError that says what is missing."""
     given = given_options(arguments)
     if arguments.file is not None:
         if given:
@@ -137,7 +137,7 @@ def _task_of(arguments: argparse.Namespace) -> dict[str, object]:
 
 
 def read_named(name: str) -> tuple[str, bytes]:
-    """A file's name and what is in it; "-" is standard input."""
+    """Return a file's name and content. "-" is standard input."""
     if name == "-":
         return "standard input", sys.stdin.buffer.read()
     try:
@@ -147,5 +147,5 @@ def read_named(name: str) -> tuple[str, bytes]:
 
 
 def _one(value: object) -> object:
-    """One line is sent as itself, several as a list."""
+    """One line is sent as a text, several as a list."""
     return value[0] if isinstance(value, list) and len(value) == 1 else value

@@ -1,4 +1,4 @@
-"""What applying a schedules file would do: compare what is wanted with what is stored.  No I/O."""
+"""The plan of applying a schedules file: compare the wanted schedules with the stored ones.  No I/O."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -36,24 +36,24 @@ class Change:
 
 @dataclass(frozen=True)
 class Step:
-    """What happens to one schedule, or to one calendar."""
+    """The step for one schedule or one calendar."""
 
     action: StepKind
     name: str
     noun: str = "schedule"
     changes: tuple[Change, ...] = ()
-    #: Why it is a conflict, or what a new one is.
+    #: The reason of a conflict, or a description of a new one.
     remark: str = ""
-    #: Of the stored one that is to be deleted.
+    #: The version of the stored schedule that is to be deleted.
     version: int | None = None
-    #: As it is sent.
+    #: The body to send.
     body: Mapping[str, object] | None = None
 
 
 def plan_schedules(
     wanted: Iterable[Wanted], stored: Mapping[str, Mapping[str, object]], *, prune: bool
 ) -> Iterator[Step]:
-    """A step for each schedule that is wanted, and with `prune` for each that no longer is."""
+    """Return a step for each wanted schedule, and with `prune` for each that is no longer wanted."""
     names = set()
     for each in wanted:
         names.add(each.name)
@@ -78,7 +78,7 @@ def _plan_one(wanted: Wanted, found: Mapping[str, object] | None) -> Step:
     for name, value in steered.items():
         before[name] = value
         after.setdefault(name, value)
-        # An operator's pause outlives a change of the file that says nothing of it.
+        # An operator's pause stays if the file changes but does not mention it.
         if name not in body and value:
             body[name] = value
     changes = tuple(differences(before, after))
@@ -86,7 +86,7 @@ def _plan_one(wanted: Wanted, found: Mapping[str, object] | None) -> Step:
 
 
 def has_secrets(step: Step) -> bool:
-    """Whether the comparison says nothing of its secrets, which cannot be read."""
+    """Whether the comparison cannot cover its secrets, which cannot be read."""
     task = (step.body or {}).get("task")
     target = task.get("target") if isinstance(task, dict) else None
     headers = target.get("headers") if isinstance(target, dict) else None
@@ -97,7 +97,7 @@ def has_secrets(step: Step) -> bool:
 
 
 def with_other_secrets(step: Step) -> Step:
-    """The step of a schedule whose secrets are all that changes."""
+    """Return the step of a schedule of which only the secrets change."""
     return replace(step, action=StepKind.CHANGE, changes=(Change("task.target.headers", HIDDEN, "other secrets"),))
 
 
@@ -111,7 +111,7 @@ def plan_calendar(wanted: WantedCalendar, stored: object) -> Step:
 
 
 def owner_of(found: Mapping[str, object]) -> str:
-    """Whose a schedule is that this source may not touch."""
+    """Return the owner of a schedule that this source may not change."""
     origin, source = found.get("origin") or "api", found.get("source")
     return f"it belongs to origin {origin}" + (f", source {source}" if source else "")
 
@@ -124,7 +124,7 @@ def totals(steps: Iterable[Step]) -> dict[StepKind, int]:
 
 
 def differences(before: object, after: object, path: Path = ()) -> Iterator[Change]:
-    """Field by field, down to the smallest that differ."""
+    """Compare field by field, down to the smallest differing fields."""
     if isinstance(before, dict) and isinstance(after, dict):
         for key in [*before, *(key for key in after if key not in before)]:
             yield from differences(before.get(key), after.get(key), (*path, key))
@@ -142,7 +142,7 @@ def _has_mappings(values: list[object]) -> bool:
 
 
 def is_same(one: object, other: object) -> bool:
-    """As JSON: 1 is 1.0 and not true."""
+    """Compare as JSON: 1 equals 1.0 but not true."""
     match one, other:
         case dict(), dict():
             return one.keys() == other.keys() and all(is_same(one[key], other[key]) for key in one)
@@ -153,7 +153,7 @@ def is_same(one: object, other: object) -> bool:
 
 
 def summary(definition: Mapping[str, object]) -> str:
-    """When it fires and what, on one line."""
+    """Describe on one line when it fires and what it does."""
     spec, task = definition.get("spec"), definition.get("task")
     parts = []
     if isinstance(spec, dict):
@@ -188,7 +188,7 @@ def _shown(value: object) -> str:
 
 
 def _pair(before: str, after: str) -> tuple[str, str]:
-    """Two values; of long ones the part from where they differ."""
+    """Show two values. Long ones are shown from where they differ."""
     if len(before) <= _SHOWN and len(after) <= _SHOWN:
         return before, after
     pairs = enumerate(zip(before, after, strict=False))

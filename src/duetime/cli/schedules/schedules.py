@@ -1,4 +1,4 @@
-"""`duetime schedules`: what fires when; look at it, set it, steer it."""
+"""`duetime schedules`: read, set and control schedules."""
 
 import argparse
 import time
@@ -214,7 +214,7 @@ def _backfill(client: Client, given: Given) -> int:
 
 
 def _wait(client: Client, name: str, backfill: Backfill) -> tuple[bytes, Backfill]:
-    """Look until it is over; Ctrl-C leaves it running."""
+    """Read it until it is over. Ctrl-C leaves it running."""
     progress = Progress()
     try:
         while True:

@@ -23,7 +23,7 @@ from duetime.cli.schedules.fields import canonical
 from duetime.cli.schedules.plan import Step, StepKind, summary, totals
 from duetime.sdk.shapes.schedules import Backfill, Fire, Run, Schedule
 
-#: Where the template says nothing and the type's defaults do.
+#: Shown if the template has no value and the type's defaults apply.
 _OF_TYPE = "as its type"
 SCHEDULE_COLUMNS = (
     Column("NAME", shrinks=True),
@@ -75,7 +75,7 @@ _PLANNED = {
     StepKind.DELETE: "to delete",
     StepKind.CONFLICT: "in conflict",
 }
-#: Shown where they are not as usual: field → (name, the usual value).
+#: Shown only if they differ from the usual value: field → (name, usual value).
 _UNUSUAL: dict[str, tuple[str, object]] = {
     "jitter": ("jitter", "0s"),
     "start_at": ("starts at", None),
@@ -149,7 +149,7 @@ def backfill_row(backfill: Backfill) -> Sequence[str]:
 
 
 def print_fires(fires: Sequence[Fire], indent: str = "") -> None:
-    """Those that are left out are listed too: it is why one looks."""
+    """Excluded times are listed too: they are the reason to look."""
     Table(_FIRE_COLUMNS, indent=indent).add(
         [
             (
@@ -236,7 +236,7 @@ def entry_words(entries: object) -> str:
 
 
 def share_done(backfill: Backfill) -> float:
-    """How much of its time a backfill has gone through, from 0 to 1."""
+    """Return the finished part of a backfill's time range, from 0 to 1."""
     if backfill.from_ is None or backfill.to is None or backfill.reached is None:
         return 0.0
     whole = (backfill.to - backfill.from_).total_seconds()

@@ -1,4 +1,4 @@
-"""The database itself, for commands that need no server: the one of an address, or that of a data folder."""
+"""Find the database for commands that need no server: by an address, or in a data folder."""
 
 import argparse
 import os
@@ -16,7 +16,7 @@ from duetime.errors import UsageError
 
 @asynccontextmanager
 async def find_database(arguments: argparse.Namespace) -> AsyncIterator[str]:
-    """The database's address; a folder's server is started if it does not run."""
+    """Return the database's address. A folder's server is started if it does not run."""
     if arguments.database_url and arguments.data:
         raise UsageError("--database-url and --data are two databases: give one of them")
     url = arguments.database_url or (None if arguments.data else os.environ.get("DUETIME_DATABASE_URL"))
@@ -39,7 +39,7 @@ async def find_database(arguments: argparse.Namespace) -> AsyncIterator[str]:
 
 
 async def _find_running(folder: Path) -> str | None:
-    """The address of the folder's own server, if it answers with the folder's own password."""
+    """Return the address of the folder's own server, if it accepts the folder's own password."""
     try:
         port = int((folder / "port").read_text())
         password = (folder / "password").read_text().strip()

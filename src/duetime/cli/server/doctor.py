@@ -31,15 +31,15 @@ from duetime.model.vault import Vault
 from duetime.secret_keys import FILE_NAME, read_secrets_keys
 
 _SQL = load(__package__, "doctor.sql")
-#: The database's clock decides what is due; beyond this, what people read off theirs is misleading.
+#: The database's clock decides what is due. A larger difference misleads people who read their own clock.
 CLOCK_SECONDS = 5.0
-#: A node beats every second.
+#: A node sends a beat every second.
 HEARD_SECONDS = 10.0
 _DAY_MS, _HOUR_MS = 86_400_000, 3_600_000
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One check: what was found, or each thing that is wrong."""
+    """One check: its result, or each problem that it found."""
 
     check: str
     ok: bool
@@ -107,7 +107,7 @@ async def _fetch(connection: asyncpg.Connection, name: str, **parameters: object
 
 
 async def _check_version(connection: asyncpg.Connection) -> Finding:
-    # The driver's own reading takes the second number of "18.4" for a third one.
+    # The driver parses the second number of "18.4" as a third one.
     [row] = await _fetch(connection, "read_version")
     name = f"PostgreSQL {row['version']}"
     if connection.get_server_version().major < OLDEST_SERVER:
@@ -116,7 +116,7 @@ async def _check_version(connection: asyncpg.Connection) -> Finding:
 
 
 async def _check_settings(connection: asyncpg.Connection) -> Finding:
-    """What a session of this role really has: a pooler or `ALTER SYSTEM` cannot hide from that."""
+    """Return the settings of a real session of this role: a pooler or `ALTER SYSTEM` cannot hide them."""
     rows = await _fetch(connection, "read_settings", names=list(PLANNER_SETTINGS))
     problems = [
         f"{row['name']} is {row['value'] or 'not set'} and has to be {PLANNER_SETTINGS[row['name']]}: "
@@ -145,7 +145,7 @@ async def _check_clock(connection: asyncpg.Connection) -> Finding:
     [row] = await _fetch(connection, "read_clock")
     answered = float(row["now"])
     after = time.time()
-    # Somewhere in between the database read its clock; only what lies outside is a difference.
+    # The database read its clock somewhere in between. Only a time outside of that range is a difference.
     difference = max(before - answered, answered - after, 0.0)
     words = f"the database's and this machine's differ by {difference:.3f} s"
     if difference > CLOCK_SECONDS:
@@ -187,7 +187,7 @@ async def _check_partitions(connection: asyncpg.Connection) -> Finding:
 
 
 async def _check_nodes(connection: asyncpg.Connection) -> Finding:
-    """By the database's clock alone; a single node shares nothing and is not listed."""
+    """Compare by the database's clock only. A single node shares nothing and is not listed."""
     rows = await _fetch(connection, "read_nodes", within=timedelta(seconds=HEARD_SECONDS))
     heard = sum(row["is_heard"] for row in rows)
     words = f"{counted(heard, 'node')} in sight that share the shards" if heard else "none that share the shards"
@@ -209,7 +209,7 @@ async def _check_rows(dsn: str, deep: bool, vault: Vault) -> list[Finding]:
 
 
 def _vault_of(arguments: argparse.Namespace) -> Vault:
-    """The keys that a node started here would have."""
+    """Return the keys that a node would have if it were started here."""
     config = read_config({name: getattr(arguments, name) for name in ("secrets_key_file", "data", "database_url")})
     folder_key = Path(config.data) / FILE_NAME
     is_of_folder = bool(arguments.data) or not config.database_url
@@ -219,7 +219,7 @@ def _vault_of(arguments: argparse.Namespace) -> Vault:
 
 
 async def _check_secrets(database: Database, deep: bool, vault: Vault) -> Finding:
-    """Without a key nothing is said of whether secrets open: it may be with the nodes alone."""
+    """Without a key, do not report whether secrets can be decrypted: only the nodes may have the key."""
     used = await read_key_ids(database, deep=deep)
     if not used:
         return Finding("secrets", True, "none is stored" if deep else "none was found; --deep looks at every task")

@@ -82,9 +82,9 @@ def _config(arguments: argparse.Namespace, *, quiet: bool) -> Config:
     )
     given: dict[str, object] = {name: getattr(arguments, name, None) for name in names}
     config = read_config(given, file=arguments.config)
-    # Said now, and not by each process.
+    # Reported now, and not by each process.
     read_secrets_keys(config)
-    # `up` talks to a person: only what they should know.
+    # `up` is used by a person: show only what they need.
     if quiet and given["log_level"] is None and "DUETIME_LOG_LEVEL" not in os.environ and arguments.config is None:
         config = _replace(config, log_level="warning")
     set_up_logs(config.log_format, config.log_level, config.node_name or socket.gethostname())
@@ -106,7 +106,7 @@ def _run(main: Coroutine[None, None, None]) -> int:
 
 async def _up(config: Config, as_json: bool) -> None:
     signalled = watch_signals()
-    # Beside the nodes there are doctors, backups and the server's own.
+    # In addition to the nodes there are doctors, backups and the server's own connections.
     connections = max(50, config.processes * config.database_connections + 20)
     settings = {"max_connections": str(connections)}
     embedded = None if config.database_url else EmbeddedServer(Path(config.data), settings=settings)
@@ -125,7 +125,7 @@ async def _up(config: Config, as_json: bool) -> None:
 
 
 def _with_secrets_key(config: Config) -> Config:
-    """The data folder has a key of its own to encrypt secrets with, where none is set."""
+    """If no key for encrypting secrets is set, the data folder has its own."""
     if config.secrets_keys or config.secrets_key_file is not None:
         return config
     file = Path(config.data).resolve() / FILE_NAME
@@ -156,7 +156,7 @@ async def _serve(config: Config) -> None:
 
 
 async def _look_for_key(database_url: str) -> None:
-    """Without an admin key every call is refused, so say how to get one."""
+    """Without an admin key every call is refused, so show how to get one."""
     database = await Database.open(database_url, size=1)
     try:
         if not await count_admin_keys(database):
@@ -166,7 +166,7 @@ async def _look_for_key(database_url: str) -> None:
 
 
 async def _first_key(database_url: str, data: Path) -> str | None:
-    """The admin key of the tenant `default` if it was made just now; it is kept beside the data."""
+    """Return the admin key of the tenant `default` if it was created just now. It is stored in the data folder."""
     file = data / "key"
     database = await Database.open(database_url, size=1)
     try:
@@ -189,14 +189,14 @@ def _read(file: Path) -> str:
 
 
 def _announce(url: str, key: str | None, config: Config, as_json: bool) -> None:
-    """What a person or a program needs to begin; the key itself only when it is new."""
+    """Show what a person or a program needs to begin. The key itself is shown only when it is new."""
     data = Path(config.data).resolve()
     if as_json:
         said = {"url": url, "key": key, "key_file": str(data / "key"), "data": str(data)}
         print(json.dumps(said), flush=True)
         return
     task = {"type": "hello", "payload": {"name": "world"}, "target": {"url": f"{url}/healthz", "method": "GET"}}
-    # Words of a shell that reads the key from its file.
+    # Shell words that read the key from its file.
     authorization = f'-H "Authorization: Bearer $(cat {shlex.quote(str(data / "key"))})"'
     shown = f"in {data / 'key'}" if key is None else f"{key}  (shown this once; it stays in {data / 'key'})"
     lines = [

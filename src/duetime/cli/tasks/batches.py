@@ -1,8 +1,8 @@
-"""Submit a file of tasks in batches, as it is read, with a word for each that is refused.
+"""Submit a file of tasks in batches while it is read, and report each refused task.
 
-The tasks of a file go out as they are written there.  A line that is wrong does
-not keep the others out; a file that cannot be read as what it claims to be is
-refused before anything is sent.
+The tasks of a file are sent as they are written there.  A wrong line does not stop
+the others. A file that is not in its declared format is refused before anything is
+sent.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from duetime.sdk.client.sync_client import Client
 from duetime.sdk.errors import SdkError
 from duetime.sdk.shapes.tasks import BatchItem
 
-#: Once the server has answered, a restart of it does not end a long import.
+#: After the first answer, a restart of the server does not end a long import.
 _RETRY_SECONDS = 60.0
 _SHOWN_REFUSALS = 20
 _CHOICES = ({"delay", "run_at"}, {"unique", "debounce"})
@@ -50,7 +50,7 @@ class Item:
 
 
 def submit_file(arguments: argparse.Namespace, defaults: dict[str, object]) -> int:
-    """Send everything; exit code 1 if something was refused."""
+    """Send everything. Exit code 1 if something was refused."""
     with _open(arguments.file) as file:
         parts, noun = _read_parts(arguments.file, file)
         items = _items(parts, defaults)
@@ -62,7 +62,7 @@ def submit_file(arguments: argparse.Namespace, defaults: dict[str, object]) -> i
 
 
 class _Import:
-    """A file on its way to the server, and what became of it so far."""
+    """A file that is being submitted, and the results so far."""
 
     def __init__(self, arguments: argparse.Namespace, noun: str) -> None:
         self._arguments = arguments
@@ -152,7 +152,7 @@ def _open(name: str) -> Iterator[BinaryIO]:
 
 
 def _read_parts(name: str, file: BinaryIO) -> tuple[Iterator[tuple[int, bytes]], str]:
-    """The file's numbered parts, and what they are called: lines, or the items of an array."""
+    """Return the file's numbered parts, and what they are called: lines, or items of an array."""
     first: list[bytes] = []
     try:
         while not b"".join(first).strip() and (line := file.readline()):
@@ -173,7 +173,7 @@ def _read_parts(name: str, file: BinaryIO) -> tuple[Iterator[tuple[int, bytes]],
 
 
 def _items(parts: Iterator[tuple[int, bytes]], defaults: dict[str, object]) -> Iterator[Item]:
-    """The tasks, with what each leaves out filled in."""
+    """Return the tasks with their absent fields filled in."""
     for number, text in parts:
         body = text.strip()
         if body:
@@ -192,14 +192,14 @@ def _item(number: int, body: bytes, defaults: dict[str, object]) -> Item:
         return Item(number, b"", f"it has {len(body):,} bytes, which is too large for a task")
     if not defaults:
         return Item(number, body)
-    # Each pair is one choice: one of its own outweighs either.
+    # Each pair is one choice: if the task sets either, both defaults are dropped.
     chosen = {name for pair in _CHOICES if given.keys() & pair for name in pair}
     filled = {name: value for name, value in defaults.items() if name not in chosen}
     return Item(number, msgspec.json.encode(filled | given))
 
 
 def _batches(items: Iterator[Item]) -> Iterator[list[Item]]:
-    """As many as one call takes."""
+    """Group as many as one call accepts."""
     batch: list[Item] = []
     size = 0
     for item in items:
@@ -213,7 +213,7 @@ def _batches(items: Iterator[Item]) -> Iterator[list[Item]]:
 
 
 def _send_until_judged(client: Client, items: list[Item]) -> tuple[list[BatchItem], list[msgspec.Raw]]:
-    """The result of each; what a quota refuses is sent again when there is room, until all of it was accepted."""
+    """Return all results. Tasks that a quota refuses are sent again when there is room, until all are accepted."""
     results, raw = [BatchItem()] * len(items), [msgspec.Raw()] * len(items)
     pending = list(range(len(items)))
     while pending:

@@ -1,4 +1,4 @@
-"""Verbs by filter: ask first, then go on step by step until nothing is left."""
+"""Verbs by filter: ask first, then continue step by step until nothing is left."""
 
 import argparse
 import sys
@@ -19,9 +19,9 @@ T = TypeVar("T")
 _COUNT_UP_TO = 200
 _COUNT_PAGES = 10
 
-#: One step from a cursor (None: from the start).
+#: One step from a cursor. None: from the start.
 Step = Callable[[str | None], BulkResult]
-#: How many tasks there are, and whether that is all.
+#: How many tasks match, and whether that is all.
 Count = Callable[[], tuple[int, bool]]
 
 
@@ -31,7 +31,7 @@ def add_bulk_options(parser: argparse.ArgumentParser) -> None:
 
 
 def chosen(arguments: argparse.Namespace, noun: str) -> Filter | None:
-    """None: by id.  Otherwise the filter, which is empty only if --all was given."""
+    """Return None if ids are given, else the filter, which is empty only with --all."""
     wanted = filter_of(arguments)
     if arguments.ids:
         if wanted or arguments.all:
@@ -43,7 +43,7 @@ def chosen(arguments: argparse.Namespace, noun: str) -> Filter | None:
 
 
 def is_confirmed(arguments: argparse.Namespace, what: str, wanted: Filter, noun: str, count: Count) -> bool:
-    """Whether to go on; a program that gives --json is not asked."""
+    """Ask whether to continue. With --json, which programs use, nothing is asked."""
     if arguments.yes or arguments.json:
         return True
     if not sys.stdin.isatty():
@@ -59,7 +59,7 @@ def is_confirmed(arguments: argparse.Namespace, what: str, wanted: Filter, noun:
 
 
 def count_some(found: Iterator[Page[T]]) -> tuple[int, bool]:
-    """How many there are, as far as a few pages tell, and whether that is all."""
+    """Count matching tasks in the first few pages. Return the count and whether that is all."""
     number = 0
     for page in islice(found, _COUNT_PAGES):
         number += len(page.items)
@@ -71,7 +71,7 @@ def count_some(found: Iterator[Page[T]]) -> tuple[int, bool]:
 
 
 def run_steps(step: Step, changed_of: Callable[[BulkResult], int], doing: str) -> tuple[int, int]:
-    """All steps; returns how many tasks fitted and how many were changed."""
+    """Do all steps. Return how many tasks matched and how many were changed."""
     progress = Progress()
     matched = changed = 0
     cursor: str | None = None

@@ -23,7 +23,7 @@ from duetime.sdk.shapes.tasks import BulkResult, DeadLetter
 
 Verb = Literal["redrive", "drop"]
 _STEP = 1_000
-#: The most that one call takes: the server spreads what it gets in one call at the rate.
+#: The most that one call takes. The server spreads the tasks of one call at the rate.
 _STEP_AT_A_RATE = 10_000
 _DONE = {"redrive": "Redrove", "drop": "Dropped"}
 
@@ -82,7 +82,7 @@ def _act(arguments: argparse.Namespace, action: Verb) -> int:
 
 
 class _Pace:
-    """Keeps the rate from one call to the next: a call spreads its own tasks, and the next waits for their end."""
+    """Keeps the rate between calls: a call spreads its own tasks, and the next call waits for their end."""
 
     def __init__(self, rate: float | None) -> None:
         self.rate = rate

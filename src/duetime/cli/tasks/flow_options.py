@@ -1,6 +1,6 @@
-"""Options of `duetime submit` by which one task is unique or debounced.
+"""The options of `duetime submit` that make one task unique or debounced.
 
-What a type says of all its tasks (throttle, rate limit) has no option: it is
+Rules for all tasks of a type (throttle, rate limit) have no option: they are
 registered once, with `duetime types put`.
 """
 
@@ -35,7 +35,7 @@ def add_flow_options(parser: argparse.ArgumentParser) -> None:
 
 
 def read_flow(arguments: argparse.Namespace) -> dict[str, object]:
-    """`unique` or `debounce` as the API takes it, if it was asked for."""
+    """Return `unique` or `debounce` in the format of the API, if it was requested."""
     unique, debounce = _first_given(arguments, _UNIQUE), _first_given(arguments, _DEBOUNCE)
     if unique and debounce:
         raise UsageError(f"{unique} and {debounce}: a task is unique or debounced, not both")

@@ -1,4 +1,4 @@
-"""A task, its attempts and its lists, as people read them."""
+"""Show a task, its attempts and lists of tasks to people."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -74,7 +74,7 @@ def dead_row(letter: DeadLetter) -> Sequence[str]:
 
 
 def print_task(task: Task, *, has_all_traces: bool = False) -> None:
-    """All of a task; with the traceback of its last attempt, or of all that failed."""
+    """Show all of a task, with the traceback of its last attempt or of all failed ones."""
     print_line(f"{paint('Task ' + task.id, 'bold')}  {paint_state(task.state)}")
     print_fields(_fields(task))
     if task.attempts:
@@ -133,7 +133,7 @@ def _fields(task: Task) -> list[tuple[str, str]]:
 
 
 def _is_same(wake: datetime, run_at: datetime | None) -> bool:
-    """A wake has whole milliseconds, and the time it was made of may have more."""
+    """A wake has whole milliseconds. The time from which it was made may be more precise."""
     return run_at is not None and abs(wake - run_at) < timedelta(milliseconds=1)
 
 
@@ -143,7 +143,7 @@ def _attempts_left(task: Task) -> str:
 
 
 def _reason(code: str) -> str:
-    """Why it is dead, for people; a code of a newer server is shown as it is."""
+    """Say why it is dead. A code of a newer server is shown unchanged."""
     return REASONS.get(code, printable(code))
 
 
@@ -169,7 +169,7 @@ def _error(error: AttemptError | None) -> str:
 
 
 def _print_trace(attempt: Attempt) -> None:
-    """What the error says beside its message: of our SDK its traceback, of other workers any JSON."""
+    """Return the parts of the error other than its message: from our SDK a traceback, from other workers any JSON."""
     detail = None if attempt.error is None else attempt.error.detail
     if isinstance(detail, str):
         print_text(f"Traceback of attempt {attempt.number}", detail)
@@ -183,7 +183,7 @@ def print_explanation(found: Explanation) -> None:
     for reason in found.waiting_for:
         fields.append(("because", printable(reason.detail)))
         if reason.until is not None:
-            # On a line of its own: the reason may end with another time.
+            # On a separate line, because the reason may end with another time.
             fields.append(("until", whole_time(reason.until)))
     if found.position is not None:
         fields.append(("before it", f"{found.position} in its lane"))

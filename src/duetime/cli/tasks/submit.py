@@ -91,7 +91,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True)
 class _Submit(ApiCall[tuple[bytes, Task]]):
-    """Remembers whether there is a new task, or one was given back that was there already."""
+    """Remembers whether the task is new or existed already."""
 
     statuses: list[int] = field(default_factory=list)
 
@@ -138,7 +138,7 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def _fields(arguments: argparse.Namespace) -> dict[str, object]:
-    """The task as the API takes it, with only what was given."""
+    """Return the task in the format of the API, with only the given fields."""
     fields: dict[str, object] = {"type": arguments.task_type}
     fields |= {name: getattr(arguments, name) for name in (*_WHEN_OPTIONS, *_HOW_OPTIONS)}
     if arguments.label:
@@ -181,7 +181,7 @@ def _submit(client: Client, call: _Submit, arguments: argparse.Namespace) -> int
 
 
 def _wait(client: Client, task: Task, seconds: float) -> tuple[bytes, Task]:
-    """Look until the task is over, or the time is."""
+    """Read the task until it is over or the time has passed."""
     for pause in calls.looks(seconds):
         answer, task = ask(client, calls.get(task.id))
         if task.is_final:

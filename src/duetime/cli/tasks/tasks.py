@@ -1,4 +1,4 @@
-"""`duetime tasks`: look at tasks and steer them, one by one or by filter."""
+"""`duetime tasks`: read and control tasks, one by one or by filter."""
 
 import argparse
 from collections.abc import Callable, Iterator
@@ -39,7 +39,7 @@ _VERBS: dict[Verb, tuple[str, str, str]] = {
 }
 
 
-#: The states from which each takes a task; what is in another is not counted when it asks.
+#: The states in which each verb changes a task. Tasks in other states are not counted in the question.
 _TAKEN_FROM: dict[Verb, frozenset[TaskState]] = {
     "cancel": sources_of(Move.CANCEL),
     "pause": sources_of(Move.PAUSE),
@@ -146,7 +146,7 @@ def _each(
     make_call: Callable[[str], ApiCall[T]],
     say: Callable[[T, Given], None],
 ) -> int:
-    """One call for each id; what is refused for one does not keep the others from it."""
+    """Send one call for each id. A refusal of one does not stop the others."""
     failures = 0
     for place, task in enumerate(arguments.ids):
         try:
@@ -184,7 +184,7 @@ def _steer(arguments: argparse.Namespace, verb: Verb) -> int:
                 client, arguments, lambda task: calls.act(verb, task, run_at=run_at, delay=delay), _say_state
             ),
         )
-    # One time for all steps: a task that was moved to it is then not met again.
+    # One time for all steps, so that a task that was moved to it is not found again.
     moment = words.after(delay) if delay is not None else run_at
     return talk(arguments, lambda client: _steer_many(client, arguments, verb, wanted, moment))
 
@@ -209,7 +209,7 @@ def _steer_many(client: Client, arguments: argparse.Namespace, verb: Verb, wante
 
 
 def _count_takable(client: Client, arguments: Given, verb: Verb, wanted: Filter) -> tuple[int, bool]:
-    """How many of the tasks are in a state that the verb takes them from, and whether that is all."""
+    """Count the tasks in a state in which the verb changes them. Return the count and whether that is all."""
     total, is_whole = 0, True
     for state in SHOWN_STATES:
         if state in _TAKEN_FROM[verb] and wanted.get("state", state) == state:

@@ -1,4 +1,4 @@
-"""`duetime audit`: what was done to tenants and keys: who, when, what before and after."""
+"""`duetime audit`: changes to tenants and keys: by whom, when, and the values before and after."""
 
 import msgspec
 

@@ -1,8 +1,8 @@
-"""`duetime keys bootstrap`: an admin key for whoever has the database.
+"""`duetime keys bootstrap`: make an admin key with access to the database.
 
-It is the first key of a new installation, and the way back when the last admin
-key is lost.  It asks no server: the right to write to the database is the right
-to every key in it.
+It makes the first key of a new installation, or a new one when the last admin
+key is lost.  It needs no server: the right to write to the database includes the
+right to every key in it.
 """
 
 import argparse

@@ -7,7 +7,7 @@ from typing import Any
 from duetime.errors import UsageError
 from duetime.sdk.shapes.tenants import Egress
 
-#: What `--unset` takes of them; the first is all.
+#: The names that `--unset` accepts for them. The first one means all.
 EGRESS = ("egress", "egress-hosts", "egress-ports", "egress-https-only")
 _FIELDS = {"hosts": "egress_host", "ports": "egress_port", "https_only": "egress_https_only"}
 
@@ -37,7 +37,7 @@ def add_egress_options(parser: argparse.ArgumentParser) -> None:
 
 
 def read_egress_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The field of the request, or nothing; what is unset is null."""
+    """Return the field of the request, or nothing. An unset value is null."""
     given = {field: getattr(arguments, option) for field, option in _FIELDS.items()}
     unset = {field for field in _FIELDS if f"egress-{field.replace('_', '-')}" in arguments.unset}
     for field, value in given.items():

@@ -105,7 +105,7 @@ def _add_create_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _bootstrap(given: Given) -> int:
-    # The other actions need nothing of the server's.
+    # The other actions need nothing from the server package.
     from duetime.cli.tenancy.bootstrap import run
 
     return run(given)

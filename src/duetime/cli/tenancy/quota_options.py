@@ -13,7 +13,7 @@ _BREAKER = ("breaker_failure_rate", "breaker_window", "breaker_probe_every", "br
 _HELD = ("max_schedules", "max_types", "max_keys", "max_calendars", "max_calendar_bytes")
 _BYTES = ("submit_bytes_rate", "submit_bytes_burst")
 _QUOTAS = ("submit_rate", "submit_burst", *_BYTES, "max_waiting", "max_running", "rate", "burst", *_HELD, *_BREAKER)
-#: What one types for the value that stands for no limit.
+#: What a user types for the value that means no limit.
 _UNLIMITED = "unlimited"
 
 
@@ -24,7 +24,7 @@ def quota_words(quotas: Mapping[str, float | None], is_meant: Callable[[str], bo
 
 
 def add_quota_options(parser: argparse.ArgumentParser, *others: str) -> None:
-    """Options for weight and quotas, and `--unset` for any of them and of `others`."""
+    """Add options for weight and quotas, and `--unset` for any of them and of `others`."""
     parser.add_argument("--weight", type=count, metavar="N", help="its share beside the others' (1)")
     group = parser.add_argument_group(
         "quotas", f"R and N may be '{_UNLIMITED}', except of bursts, types, calendars and the breaker"
@@ -73,7 +73,7 @@ def add_quota_options(parser: argparse.ArgumentParser, *others: str) -> None:
 
 
 def read_quota_options(arguments: argparse.Namespace, *others: str) -> dict[str, Any]:
-    """The fields of the request; what is unset is null."""
+    """Return the fields of the request. An unset value is null."""
     fields: dict[str, Any] = {}
     quotas: dict[str, Any] = {}
     unset = {name.replace("-", "_") for name in arguments.unset}

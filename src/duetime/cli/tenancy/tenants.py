@@ -89,7 +89,7 @@ def _put(given: Given) -> ApiCall[Tenant]:
 
 def _steer(state: str) -> RunAction:
     def run(client: Client, given: Given) -> int:
-        # PUT would make a tenant of a misspelt name.
+        # PUT would create a tenant with a misspelt name.
         client.send(TENANTS.get(given.name))
         body, tenant = ask(client, TENANTS.put(given.name, {"state": state}))
         if given.json:
@@ -120,11 +120,11 @@ def _say_all(tenant: Tenant) -> None:
 
 
 def _quotas_from(effective: EffectiveTenant, *sources: str) -> str:
-    """The quotas that come from there; an older server does not say it of any."""
+    """Return the quotas with this origin. An older server does not report origins."""
     return quota_words(effective.quotas, lambda name: effective.sources.get(name, "own") in sources)
 
 
 def _facts_from(effective: EffectiveTenant, source: str) -> list[str]:
-    """The quotas and the rules of HTTP targets that come from there."""
+    """Return the quotas and the egress rules with this origin."""
     egress = egress_words(effective.egress, lambda name: effective.sources.get(f"egress.{name}", "own") == source)
     return [words for words in (_quotas_from(effective, source), egress) if words]

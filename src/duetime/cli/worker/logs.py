@@ -17,7 +17,7 @@ from duetime.sdk.worker.handlers import bounded
 
 FORMATS = ("console", "json")
 LEVELS = ("debug", "info", "warning", "error")
-#: Of one line, and of one traceback; the middle of what is longer is left out.
+#: The most characters of a line and of a traceback. The middle of longer ones is left out.
 MAX_TEXT_BYTES = 16 * 1024
 
 _STANDARD = frozenset(vars(logging.LogRecord("", 0, "", 0, "", (), None))) | {"message", "asctime", "taskName"}
@@ -60,7 +60,7 @@ def _setting(name: str, words: tuple[str, ...]) -> str | None:
 
 
 class LineFormatter(logging.Formatter):
-    """Time, level and message, and a traceback below it; no line but the first begins like one."""
+    """Format time, level and message, and a traceback below. Only the first line begins like this."""
 
     def format(self, record: logging.LogRecord) -> str:
         parts = [_clean(record.getMessage())]
@@ -75,7 +75,7 @@ class LineFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One object a line, in the words of the server's log: timestamp, level, event, and what the record has beside."""
+    """Format one object per line, with the names of the server's log: timestamp, level, event, and extra fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
@@ -107,7 +107,7 @@ def _trace_of(exc_info: object) -> str:
 
 
 def _clean(text: str) -> str:
-    """Bounded, and with nothing in it that a terminal would obey; its lines stay lines."""
+    """Shorten the text and remove characters that control a terminal. Its lines stay lines."""
     text = bounded(text, MAX_TEXT_BYTES)
     if text.isprintable():
         return text

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 class _WrongWorker(Exception):
-    """What was named is not a worker; the message is for the user."""
+    """The named object is not a worker. The message is for the user."""
 
 
 class _BrokenModule(_WrongWorker):
-    """The module is there, and fails: the user has to see where."""
+    """The module exists but fails: show the user where."""
 
     def __init__(self, message: str, trace: traceback.TracebackException) -> None:
         super().__init__(message)
@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     set_up_logs(arguments)
     if arguments.data:
-        # Before what the code says; without it, the worker looks for itself.
+        # It comes before the settings in the code. Without it, the worker finds the server itself.
         arguments.url, arguments.key = find_server(arguments)
     try:
         worker = load_worker(arguments.worker)
@@ -90,7 +90,7 @@ def _say(error: Exception) -> int:
 
 
 def load_worker(name: str) -> "Worker":
-    """The Worker that `module:attribute` names; the folder we are in is looked in first."""
+    """Return the Worker that `module:attribute` names. The current folder is searched first."""
     from duetime.sdk.worker.worker import Worker
 
     module_name, _, attribute = name.partition(":")
@@ -116,7 +116,7 @@ def load_worker(name: str) -> "Worker":
 
 
 def _trace_of_user(error: Exception) -> traceback.TracebackException:
-    """Without the frames of ours, and of Python, that only say that a module was imported."""
+    """Leave out our frames and Python's, which only show that a module was imported."""
     trace = traceback.TracebackException.from_exception(error)
     parts = [trace]
     while parts:
