@@ -9,6 +9,7 @@ import pytest
 import pytest_asyncio
 
 from api.client import Api
+from duetime.admin.keys import hash_key
 from duetime.api.server import express
 from duetime.api.server.express import MAX_BODY, Express, Head
 from duetime.api.server.peers import Client
@@ -176,9 +177,13 @@ def heads(monkeypatch: pytest.MonkeyPatch) -> list[Head]:
 
     class Noted(Head):
         def __init__(
-            self, given: list[tuple[bytes, bytes]], headers: dict[bytes, bytes], client: Client = None
+            self,
+            given: list[tuple[bytes, bytes]],
+            headers: dict[bytes, bytes],
+            client: Client = None,
+            before: Head | None = None,
         ) -> None:
-            super().__init__(given, headers, client)
+            super().__init__(given, headers, client, before)
             found.append(self)
 
     monkeypatch.setattr(express, "Head", Noted)
@@ -265,6 +270,19 @@ async def test_a_key_that_has_ended_is_refused_under_a_known_head(api: Api, kept
     assert (await api.call("DELETE", f"/v1/keys/{made.json['id']}")).status == 204
     [(status, problem)] = await kept.ask(body)
     assert (status, problem["status"]) == (401, 401)
+
+
+async def test_each_request_of_a_connection_has_its_own_key(api: Api, kept: Kept, heads: list[Head]) -> None:
+    made = await api.post("/v1/keys", {"role": "producer"})
+    own, other = api.key.encode(), made.json["key"].encode()
+    for number, (key, expected) in enumerate([(own, 202), (own, 202), (other, 202), (b"dt_no_key", 401), (own, 202)]):
+        asked = raw(api, b'{"type": "a"}').replace(own, key).replace(b"host: x", b"host: x%d" % number)
+        [(status, _)] = await kept.ask(asked)
+        assert (key, status) == (key, expected)
+
+    assert [head.key_hash for head in heads] == [
+        hash_key(key) for key in (api.key, api.key, made.json["key"], "dt_no_key", api.key)
+    ]
 
 
 async def test_a_connection_that_rests_is_closed(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,16 +40,23 @@ Finish = Callable[[Answer | Coroutine[None, None, Answer]], None]
 class Head:
     """What the headers of a request say; a client that keeps its connection mostly repeats them."""
 
-    __slots__ = ("_client", "_given", "_peer", "headers", "key_hash", "request_id")
+    __slots__ = ("_client", "_given", "_peer", "authorization", "headers", "key_hash", "request_id")
 
-    def __init__(self, given: list[tuple[bytes, bytes]], headers: dict[bytes, bytes], client: Client = None) -> None:
-        """`headers` are the given headers as a mapping."""
+    def __init__(
+        self,
+        given: list[tuple[bytes, bytes]],
+        headers: dict[bytes, bytes],
+        client: Client = None,
+        before: "Head | None" = None,
+    ) -> None:
+        """`headers` are the given headers as a mapping; `before` is the head of the request before it."""
         self._given = given
         self._client = client
         self._peer: Peer | None = None
         self.headers = headers
         #: The client's own id of the request.
         self.request_id = given_id(self.headers.get(HEADER))
+        self.authorization = authorization = headers.get(b"authorization", b"")
         #: None: the fast path does not take the request.
         self.key_hash: bytes | None = None
         if len(self.headers) != len(given) or not _UNUSUAL.isdisjoint(self.headers):
@@ -57,8 +64,10 @@ class Head:
         content_type = self.headers.get(b"content-type", _JSON)
         if content_type != _JSON and content_type.partition(b";")[0].strip().lower() not in (b"", _JSON):
             return
-        authorization = self.headers.get(b"authorization", b"")
-        if authorization.startswith(_BEARER):
+        if before is not None and before.key_hash is not None and before.authorization == authorization:
+            # A connection mostly has one key, and hashing it takes a tenth of the time of the request.
+            self.key_hash = before.key_hash
+        elif authorization.startswith(_BEARER):
             self.key_hash = hash_key(authorization[len(_BEARER) :].decode("latin-1").strip())
 
     def peer(self, peers: Peers) -> Peer:

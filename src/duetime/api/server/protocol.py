@@ -70,6 +70,8 @@ class DuetimeProtocol(TakingProtocol):
     _since = 0.0
     _arriving: asyncio.TimerHandle | None = None
     _repeat: Repeat | None = None
+    #: The head of the last request that was offered to the fast path.
+    _last_head: express.Head | None = None
     #: The head and the size of the body of the request that the fast path has just taken.
     _taken: tuple[express.Head, int] | None = None
     #: When the last request of the fast path was answered, and the timer that closes the connection some time later.
@@ -87,7 +89,7 @@ class DuetimeProtocol(TakingProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_here()
-        self._repeat = None
+        self._repeat = self._last_head = None
         if self._book is not None:
             self._book.discard(self)
         if self._resting is not None:
@@ -268,7 +270,7 @@ class DuetimeProtocol(TakingProtocol):
         self._is_over = not self._keep_alive
         if self._kept is not None:
             body, self._kept = bytes(self._kept), None
-            head = express.Head(self.headers, self._named, self.client)
+            self._last_head = head = express.Head(self.headers, self._named, self.client, self._last_head)
             cycle = _ShortCycle(self, self._keep_alive, head.request_id)
             if self.app.express.take(head, body, cycle.finish):
                 self._taken = (head, len(body)) if cycle.keep_alive else None
