@@ -29,9 +29,16 @@ class Page:
         for old in plots.glob("*.svg"):
             if old.stem not in self._plots:
                 old.unlink()
+        self.save_plots(plots)
+        (folder / f"{name}.md").write_text(self.text(), "utf-8")
+
+    def text(self) -> str:
+        return "\n\n".join(self._parts) + "\n"
+
+    def save_plots(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
         for each, plot in self._plots.items():
-            (plots / f"{each}.svg").write_text(plot, "utf-8")
-        (folder / f"{name}.md").write_text("\n\n".join(self._parts) + "\n", "utf-8")
+            (folder / f"{each}.svg").write_text(plot, "utf-8")
 
 
 def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

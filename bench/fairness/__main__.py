@@ -1,4 +1,4 @@
-"""`python -m bench.fairness [--only 1,3] [--quick] [--processes N] [--json] [--output DIR]`.
+"""`python -m bench.fairness [--only 1,3] [--quick] [--processes N] [--json] [--output DIR] [--add]`.
 
 Runs the scenarios one after the other, prints the requirements and the figures, and
 writes fairness.md with its plots: into docs after all seven in full, otherwise into
@@ -45,7 +45,10 @@ def main() -> int:
     parser.add_argument(
         "--output", type=Path, metavar="DIR", help="where fairness.md goes (docs, or .bench for a part)"
     )
+    parser.add_argument("--add", action="store_true", help="put these into docs/fairness.md, beside what is there")
     given = parser.parse_args()
+    if given.add and (given.quick or given.output):
+        parser.error("--add goes without --quick and --output")
     is_whole = not given.quick and given.only == list(SCENARIOS)
     options = Options(given.quick, given.processes)
     try:
@@ -53,6 +56,10 @@ def main() -> int:
     except (KeyboardInterrupt, asyncio.CancelledError):
         print("stopped", file=sys.stderr)
         return 130
+    if given.add:
+        paper.add(outcomes, _ROOT / "docs")
+        _print(outcomes)
+        return 0 if all(outcome.holds for outcome in outcomes) else 1
     paper.write(outcomes, given.output or _ROOT / ("docs" if is_whole else ".bench"), is_quick=given.quick)
     if given.json:
         print(json.dumps([_plain(outcome) for outcome in outcomes]))

@@ -85,6 +85,22 @@ def test_the_page_shows_every_figure_with_its_verdict_and_its_plots(tmp_path: Pa
     assert not bad.holds
 
 
+def test_a_scenario_that_was_measured_apart_is_put_into_the_page(tmp_path: Path) -> None:
+    paper.write([Outcome(1, "First", "How."), Outcome(7, "Old", "Old way.")], tmp_path, is_quick=False)
+    again, new = Outcome(7, "New", "New way."), Outcome(4, "Between", "How.")
+    again.plots.append(("plot", "A plot", "<svg/>"))
+
+    paper.add([again, new], tmp_path)
+
+    page = (tmp_path / "fairness.md").read_text()
+    headings = [line for line in page.splitlines() if line.startswith("#")]
+    assert headings == ["# Fairness, measured", "## 1. First", "## 4. Between", "## 7. New"]
+    assert "Old way." not in page
+    # The page's own circumstances, and those of the two that were added.
+    assert page.count(", commit ") == 3
+    assert (tmp_path / "fairness" / "plot.svg").read_text() == "<svg/>"
+
+
 def test_only_takes_numbers_that_there_are(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("sys.argv", ["fairness", "--only", "1,8"])
 
