@@ -11,9 +11,11 @@ from simulation.world import SimulationFailure, simulate
 
 #: Where faults show that show in few worlds.
 SEEDS = {
-    "lapses_without_counter": 14,
-    "repeats_verbs_in_doubt": 8,
     "claims_by_the_nodes_clock": 7,
+    "lapses_while_away": 5,
+    "lapses_without_counter": 10,
+    "repeats_verbs_in_doubt": 6,
+    "sweeps_lately_ended": 7,
     "trusts_snapshot_end": 32,
     "verbs_commit_themselves": 35,
 }
