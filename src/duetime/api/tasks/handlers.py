@@ -215,8 +215,10 @@ class Tasks:
         if is_atomic and len(tasks) < len(results):
             return _refuse_all(results, request.id)
         admitted, refusal = await self._admit(tenant, tasks, key, is_atomic=is_atomic)
-        has_secrets = any(isinstance(task, DetailedTask) and task.has_secrets for task in tasks)
-        fingerprint = self._digest_of(body, has_secrets=has_secrets) if key else b""
+        fingerprint = b""
+        if key:
+            detailed = [task for task in tasks if isinstance(task, DetailedTask)]
+            fingerprint = self._digest_of(body, has_secrets=any(task.has_secrets for task in detailed))
         reaches = self.reach.judge_of(request.caller)
         submissions = await self.flow.submit(tasks[:admitted], key, fingerprint, is_atomic=is_atomic, reaches=reaches)
         if refusal is not None:
