@@ -52,7 +52,8 @@ def set_up_logs(format: str, level: str, node: str) -> None:
     structlog.configure(
         processors=shared,
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        # One write for each line: several processes write to one log, also where Python does not buffer.
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
     structlog.contextvars.clear_contextvars()
