@@ -81,10 +81,6 @@ class DayRule:
     numbered: tuple[tuple[int, int], ...] = ()
     either: bool = False
 
-    @property
-    def is_every_day(self) -> bool:
-        return self.any_day and self.any_weekday and self.months == ALL_MONTHS and self.years is None
-
     def days_of(self, year: int, month: int) -> int:
         """The matching days of a month."""
         if not self.months >> month & 1 or (self.years is not None and not self._has_year(year)):

@@ -70,10 +70,6 @@ class FieldSet:
     nearest: tuple[int, ...] = ()
     numbered: tuple[tuple[int, int], ...] = ()
 
-    @property
-    def has_relative_days(self) -> bool:
-        return bool(self.last_offsets or self.last_workday or self.nearest or self.numbered)
-
 
 def hashed_number(key: str, purpose: str) -> int:
     """64 bits that depend on nothing but the two texts."""
